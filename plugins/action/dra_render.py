@@ -34,6 +34,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions imp
     convert,
     is_dra,
 )
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Nodes, stand_in
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import fault
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_action import ClusterAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
@@ -55,6 +56,8 @@ _SPEC: Spec = {
     "dest": {"type": "path"},
     "nodes": {"type": "dict"},
     "report": {"type": "path"},
+    "nodes_from": {"type": "str", "choices": ["facts", "slices"], "default": "facts"},
+    "slices": {"type": "path"},
     "kubernetes_version": {"type": "str", "default": "1.37"},
     "feature_gates": {"type": "dict", "default": {}},
     "template_dir": {"type": "path"},
@@ -107,7 +110,7 @@ class ActionModule(ClusterAction, ControllerAction):
         kubernetes, gates, served = options["kubernetes_version"], options["feature_gates"], None
         if options["kubeconfig"]:
             kubernetes, served = self._cluster(options, variables)
-        nodes = self._nodes(options, variables)
+        nodes, notes = self._nodes(options, variables)
         render = _Templates(self._templar, self._loader, variables, self._folder(options["template_dir"], variables))
         site = self._site(render, options["variables"], nodes, kubernetes, gates)
         # a site without claims needs no engine
@@ -120,7 +123,7 @@ class ActionModule(ClusterAction, ControllerAction):
         if wrong:
             raise Problems(wrong)
         tried = bool(nodes) or not any(item["kind"] in NAMESPACED for item in made)
-        warnings = [*site.warnings, *render.unused(objects), *_reach_warnings(site.reach, tried)]
+        warnings = [*notes, *site.warnings, *render.unused(objects), *_reach_warnings(site.reach, tried)]
         return _Rendered(kubernetes, files, objects, workloads, site.reach, site.boards, warnings)
 
     def _cluster(self, options: Variables, variables: Variables) -> tuple[str, list[str]]:
@@ -150,7 +153,38 @@ class ActionModule(ClusterAction, ControllerAction):
             )
         return folder
 
-    def _nodes(self, options: Variables, variables: Variables) -> dict[str, Json] | None:
+    def _nodes(self, options: Variables, variables: Variables) -> tuple[Nodes | None, list[str]]:
+        """The nodes by name, as they were probed or as their slices show them, and what of these does not count."""
+        if options["nodes_from"] == "facts":
+            if options["slices"]:
+                raise AnsibleActionFail(
+                    "dra_claims_slices names slices, and the nodes come from facts. Set dra_claims_nodes_from: slices"
+                )
+            return self._probed(options, variables), []
+        if options["nodes"] is not None:
+            raise AnsibleActionFail("nodes has facts of nodes, and nodes_from is slices: give one of the two")
+        try:
+            found = stand_in(*self._published(options, variables))
+        except ValueError as error:
+            source = options["slices"] or "the cluster"
+            raise AnsibleActionFail(f"The nodes cannot be read from the slices of {source}: {error}") from None
+        return found.nodes, found.notes
+
+    def _published(self, options: Variables, variables: Variables) -> tuple[list[Object], None, bool]:
+        """The objects that show nodes, and whether they have all claims."""
+        if options["slices"]:
+            return _objects_of(self._path(options["slices"], variables)), None, False
+        if not options["kubeconfig"]:
+            raise AnsibleActionFail(
+                "dra_claims_nodes_from is slices: name a file with them (dra_claims_slices) or the cluster "
+                "(dra_claims_kubeconfig)"
+            )
+        asked = {"kinds": ["ResourceSlice", "ResourceClaim"]}
+        found = self._module("lanewise.dra.dra_objects_info", asked, options, variables)["objects"]
+        objects = [{"kind": kind, **one} for kind, items in found.items() for one in items]
+        return objects, None, "ResourceClaim" in found
+
+    def _probed(self, options: Variables, variables: Variables) -> dict[str, Json] | None:
         """The topology by host: the given one, or that of this run's hosts and, for other hosts, of the site report."""
         if options["nodes"] is not None:
             return dict(options["nodes"])
@@ -195,7 +229,7 @@ class ActionModule(ClusterAction, ControllerAction):
         self,
         render: _Templates,
         variables: Variables,
-        nodes: dict[str, Json] | None,
+        nodes: Nodes | None,
         kubernetes: str,
         gates: Variables,
     ) -> Site:
@@ -368,7 +402,7 @@ def _verdict(item: Object, kubernetes: str, gates: dict[str, bool], engine: Engi
     return []
 
 
-def _site(variables: Variables, nodes: dict[str, Json] | None, kubernetes: str, gates: Variables) -> Site:
+def _site(variables: Variables, nodes: Nodes | None, kubernetes: str, gates: Variables) -> Site:
     """The compiled variables. Raises Problems with all errors, including those of the gates."""
     wrong = _gates(gates)
     usable = {name: value for name, value in gates.items() if name in FEATURES and isinstance(value, bool)}
@@ -393,6 +427,23 @@ def _gates(gates: Variables) -> list[Problem]:
             fix = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(FEATURES)}"
             found.append(Problem(path, "is not a feature gate of dynamic resource allocation", "unknown-key", fix))
     return found
+
+
+def _objects_of(path: str) -> list[Object]:
+    """The objects in a file of YAML or JSON, those of lists among them."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            documents = [item for item in yaml.load_all(stream, Loader=_LOADER) if item is not None]
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise AnsibleActionFail(f"Cannot read the slices (dra_claims_slices): {error}") from None
+    flat: list[Object] = []
+    for item in documents:
+        inside = item.get("items") if isinstance(item, dict) and str(item.get("kind", "")).endswith("List") else None
+        flat += inside if isinstance(inside, list) else item if isinstance(item, list) else [item]
+    wrong = next((item for item in flat if not isinstance(item, dict)), None)
+    if wrong is not None:
+        raise AnsibleActionFail(f"{path} has something that is not a Kubernetes object: {str(wrong)[:80]}")
+    return flat
 
 
 def _load(source: str, text: str, what: str, *, named: bool = True) -> list[Object]:

@@ -15,7 +15,8 @@ author:
 description:
   - Checks DeviceClasses, ResourceClaims, ResourceClaimTemplates, ResourceSlices and DeviceTaintRules as the API server
     would, against every limit of the API and the type checker and cost limit of CEL.
-  - With O(nodes), returns which nodes can satisfy each claim, and why the others cannot.
+  - With O(nodes), or with ResourceSlices by O(nodes_from), returns which nodes can satisfy each claim, and why the
+    others cannot.
   - Objects of other API groups than C(resource.k8s.io) are only counted.
   - Never changes anything.
 requirements:
@@ -56,6 +57,16 @@ options:
   nodes:
     description: Facts of nodes, a dictionary from host name to RV(lanewise.dra.topology_info#module:topology).
     type: dict
+  nodes_from:
+    description:
+      - Where the nodes come from.
+      - V(facts) are those of O(nodes).
+      - V(slices) are the nodes whose devices the ResourceSlices among O(paths) and O(definitions) publish. A device
+        that a pod may have counts as if it were free; what its driver leaves out meanwhile is unknown. Include the
+        cluster's allocated ResourceClaims, and it is only so for devices that they have.
+    type: str
+    choices: [facts, slices]
+    default: facts
   drivers:
     description:
       - The DRA drivers that the nodes run, by name, each with its C(version), as in the variable C(dra_claims_drivers)
@@ -88,6 +99,15 @@ EXAMPLES = r"""
   register: checked
   delegate_to: localhost
   run_once: true
+
+- name: Find nodes that can satisfy the claims of a file, by what their drivers publish
+  # kubectl get resourceslices,resourceclaims --all-namespaces -o json > published.json
+  lanewise.dra.dra_manifests:
+    paths: [claims.yaml, published.json]
+    nodes_from: slices
+  register: checked
+  delegate_to: localhost
+  run_once: true
 """
 
 RETURN = r"""
@@ -107,13 +127,15 @@ problems:
   type: list
   elements: dict
 notes:
-  description: What could not be checked here, such as CEL functions that only the server knows.
+  description:
+    - What could not be checked here, such as CEL functions that only the server knows.
+    - With O(nodes_from=slices) also devices that do not count, such as those of a pool that is being written.
   returned: always
   type: list
   elements: str
 reach:
   description: Which nodes can satisfy each claim, in the form of RV(lanewise.dra.dra_render#module:reach).
-  returned: O(nodes) is given
+  returned: O(nodes) is given, or O(nodes_from) is V(slices)
   type: list
   elements: dict
 """
@@ -133,6 +155,7 @@ from ..module_utils.dra.cel.errors import EngineMissing
 from ..module_utils.dra.claims.reach import reach_of
 from ..module_utils.dra.kube.problems import Problem, Problems
 from ..module_utils.dra.kube.versions import is_dra
+from ..module_utils.dra.scheduler.published import stand_in
 
 try:
     import yaml
@@ -224,6 +247,24 @@ def unchecked_of(item: object, engine: Engine) -> list[tuple[str, str]]:
     return []
 
 
+def reached(known: list[dict], params: dict, engine: Engine | None) -> tuple[list[dict], list[str]]:
+    """Which nodes can satisfy each claim, and which published devices do not count. Raises Problems and ValueError."""
+    nodes, notes = params["nodes"], []
+    if params["nodes_from"] == "slices":
+        found = stand_in(known)
+        nodes, notes = found.nodes, found.notes
+    target = (params["kubernetes_version"], params["feature_gates"])
+    return [dataclasses.asdict(entry) for entry in reach_of(known, nodes, params["drivers"], engine, *target)], notes
+
+
+def asks_for_reach(module: AnsibleModule) -> bool:
+    """Whether claims are to be tried on nodes."""
+    given, by_slices = module.params["nodes"] is not None, module.params["nodes_from"] == "slices"
+    if given and by_slices:
+        module.fail_json(msg="nodes has facts of nodes, and nodes_from is slices: give one of the two")
+    return given or by_slices
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -233,6 +274,7 @@ def main() -> None:
             "feature_gates": {"type": "dict", "default": {}},
             "cel": {"type": "bool", "default": True},
             "nodes": {"type": "dict"},
+            "nodes_from": {"type": "str", "choices": ["facts", "slices"], "default": "facts"},
             "drivers": {"type": "dict", "default": {}},
             "fail": {"type": "bool", "default": True},
         },
@@ -240,7 +282,7 @@ def main() -> None:
     )
     params = module.params
     engine = None
-    if params["cel"] or params["nodes"] is not None:
+    if params["cel"] or asks_for_reach(module):
         try:
             check_gates(params["feature_gates"])
             engine = engine_for(params["kubernetes_version"], params["feature_gates"])
@@ -267,13 +309,14 @@ def main() -> None:
         problems += [Problem(f"{place}: {kind} {name}: {one.path}", one.message, one.rule, one.fix) for one in wrong]
         if not wrong:
             known.append(item)
-    if params["nodes"] is not None:
+    if asks_for_reach(module):
         try:
-            target = (params["kubernetes_version"], params["feature_gates"])
-            reach = reach_of(known, params["nodes"], params["drivers"], engine, *target)
-            result["reach"] = [dataclasses.asdict(entry) for entry in reach]
+            result["reach"], more = reached(known, params, engine)
+            notes += more
         except Problems as error:
             problems += error.problems
+        except ValueError as error:
+            problems.append(Problem("nodes_from", str(error), "bad-slices"))
     result["notes"] = notes
     result["problems"] = [dataclasses.asdict(problem) for problem in problems]
     if problems and params["fail"]:

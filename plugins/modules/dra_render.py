@@ -60,6 +60,23 @@ options:
         it, so that a run with C(--limit) includes the whole site.
       - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
     type: path
+  nodes_from:
+    description:
+      - Where the nodes come from that claims are checked against.
+      - V(facts) are probed nodes, of O(nodes) or of this run and O(report).
+      - V(slices) are the nodes whose devices drivers publish, in O(slices) or on the cluster of O(kubeconfig). Claims
+        that ask for V(nearest) devices need the probe.
+    type: str
+    choices: [facts, slices]
+    default: facts
+  slices:
+    description:
+      - For O(nodes_from=slices), a file with the ResourceSlices of a cluster in YAML or JSON, as C(kubectl get
+        resourceslices -o json) writes it. Without it they are read from the cluster.
+      - With allocated ResourceClaims in it, it is known which devices are in use. Without them, what a driver may leave
+        out of a device in use is unknown.
+      - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
+    type: path
   kubernetes_version:
     description:
       - The minor version of Kubernetes to write for. Fields that it would drop are errors.

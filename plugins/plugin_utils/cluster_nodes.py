@@ -10,8 +10,8 @@ import ipaddress
 import re
 import typing as t
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import Pools
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object, Scalar
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Pools
 
 #: A name in DNS (RFC 1123).
 _NAME = re.compile(

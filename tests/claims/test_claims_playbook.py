@@ -20,6 +20,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Re
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
+Object = dict[str, t.Any]
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
 NODE = "h100-01"
 TEMPLATES = COLLECTION / "roles" / "topology" / "templates" / "report"
@@ -101,6 +102,40 @@ def test_the_inventory_may_say_where(folder: Folder) -> None:
     folder.report("elsewhere")
     where = {"dra_claims_dest": str(folder.path / "gitops"), "dra_claims_report": "elsewhere"}
     assert "1 of 1 node(s)" in folder.run(**where) and folder.holds("gitops") and not folder.holds("kubernetes")
+
+
+SLICES = COLLECTION / "tests" / "claims" / "slices"
+BY_SLICES = {"dra_claims_nodes_from": "slices", "dra_claims_slices": "published.json"}
+THEIRS = {"gpu.nvidia.com": {"version": "25.12.0"}, "dra.net": {"version": "1.4.0"}}
+
+
+def test_slices_of_a_file_stand_in_for_probed_nodes(folder: Folder) -> None:
+    """In the form that kubectl writes, beside a report that does not count then."""
+    folder.report("report")
+    items = [one for name in ("eks-p4d", "oke-gb200") for one in json.loads((SLICES / f"{name}.json").read_text())]
+    (folder.path / "published.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
+    pair = {"name": "pair", "namespace": "training", "align": "pcie_root", "devices": devices}
+    output = folder.run(**BY_SLICES, dra_claims_drivers=THEIRS, dra_claims_templates=[pair])
+    assert "training/pair: 0 of 2 node(s)" in output and "not oke-gb200: " in output
+    assert "unknown eks-p4d: " in output and folder.holds("kubernetes")
+
+
+@pytest.mark.parametrize(
+    ("variables", "text", "message"),
+    [
+        (BY_SLICES, None, "Cannot read the slices (dra_claims_slices): "),
+        (BY_SLICES, "[]", "there is no ResourceSlice among the objects"),
+        (BY_SLICES, "[3]", "has something that is not a Kubernetes object: 3"),
+        (BY_SLICES, '[{"kind": "ResourceSlice"}]', "cannot be read from the slices of published.json"),
+        ({"dra_claims_nodes_from": "slices"}, None, "name a file with them (dra_claims_slices) or the cluster"),
+        ({"dra_claims_slices": "published.json"}, "[]", "Set dra_claims_nodes_from: slices"),
+    ],
+)
+def test_slices_that_cannot_be_read(folder: Folder, variables: Object, text: str | None, message: str) -> None:
+    if text is not None:
+        (folder.path / "published.json").write_text(text)
+    assert message in folder.run(rc=2, **variables)
 
 
 def test_the_output_says_that_no_claim_was_checked_against_nodes(folder: Folder) -> None:

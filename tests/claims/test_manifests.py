@@ -14,7 +14,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 PROGRAM = Path(sys.executable).with_name("ansible")
@@ -110,6 +110,13 @@ def test_reach_knows_what_keeps_devices_away(check: t.Callable[..., Object]) -> 
     taint = {"key": "example.com/repair", "effect": "NoSchedule"}
     rule: Object = {"apiVersion": API, "kind": "DeviceTaintRule", "metadata": {"name": "repair"}}
     rule["spec"] = {"taint": taint, "deviceSelector": {"driver": "lanewise.dev"}}
+    slices = COLLECTION / "tests" / "claims" / "slices" / "eks-p4d.json"
+    by_slices = check(*objects, *json.loads(slices.read_text()), nodes_from="slices", fail=False)
+    assert {entry["claim"]: entry["nodes"] for entry in by_slices["reach"]} == {
+        "training/one": [],
+        "training/nil": [],
+    }, "another driver publishes its NICs"
+    assert "lanewise.dev" in by_slices["reach"][0]["refused"]["eks-p4d"]
     kept_away = {entry["claim"]: entry for entry in check(*objects, rule, **asked)["reach"]}
     assert kept_away["training/one"]["nodes"] == []
     assert "example.com/repair" in kept_away["training/one"]["refused"]["h100-01"]

@@ -11,8 +11,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import Pools
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.plan import of_claims, placements, predict
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Pools
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.plugin_utils import alignment_pages
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.test_alignment import (

@@ -17,9 +17,10 @@ import re
 import typing as t
 
 from ..kube.objects import Object
+from ..scheduler.published import v1
 from .claim_report import ClaimReport
 from .cluster import Cluster, results, title
-from .devices import Facts, v1
+from .devices import Facts
 from .words import KEPT, WORST
 
 _POD_UID = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")

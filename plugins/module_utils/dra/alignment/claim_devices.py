@@ -8,8 +8,9 @@
 from __future__ import annotations
 
 from ..kube.objects import Object
+from ..scheduler.published import address_of
 from .cluster import Cluster, allocation, results
-from .devices import Facts, address_of, kind_of
+from .devices import Facts, kind_of
 from .words import Device, Finding, Reason
 
 PROBE_AGAIN = "probe the node again (playbook lanewise.dra.probe) and look at the driver's log there"

@@ -14,12 +14,13 @@ from ..cel.selector_text import conjuncts, mentioned
 from ..claims.inventory import NEAREST
 from ..claims.pair_form import PairForm, pair_forms
 from ..kube.objects import Object
+from ..scheduler.published import Published, hidden, value_of
 from ..scheduler.search_devices import LIST, attribute, comparable
 from ..scheduler.search_requests import class_selectors, expressions
 from ..scheduler.search_selection import Engine
 from ..vendors.drivers import DRIVERS
 from .claim_devices import PROBE_AGAIN, ClaimDevices
-from .devices import KERNEL, LOCALITY, Facts, Published, hidden, nearer, value_of
+from .devices import KERNEL, LOCALITY, Facts, nearer
 from .words import BROKEN, KEPT, UNKNOWN, Device, Promise
 
 

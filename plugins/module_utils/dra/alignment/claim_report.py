@@ -12,9 +12,10 @@ from dataclasses import asdict
 
 from ..kube import quantity
 from ..kube.objects import Object
+from ..scheduler.published import Published
 from .claim_promises import ClaimPromises
 from .cluster import title
-from .devices import CPU, GPU, LOCALITY, NIC, Facts, Published, nearer
+from .devices import CPU, GPU, LOCALITY, NIC, Facts, nearer
 from .words import BROKEN, KEPT, SEVERITIES, UNKNOWN, Device, Promise, worst
 
 _FREE = "which is free"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import typing as t
 
+from ..scheduler.published import Pools, v1
 from ..scheduler.search_devices import DeviceId
 from ..scheduler.search_selection import Engine
-from .devices import Facts, Machine, Pools, v1
+from .devices import Facts, Machine
 
 
 class Cluster:

@@ -5,34 +5,26 @@
 
 """The devices that claims have: what their drivers publish now, and what the kernel reports of the same functions.
 
-Two separate readings of one thing: `Pools` holds ResourceSlices, `Machine` a node's topology facts.
+Two separate readings of one thing: `scheduler.published` reads ResourceSlices, `Machine` a node's topology facts.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 import typing as t
-from dataclasses import dataclass, field
-from fractions import Fraction
 
 from ...topology import cpuset
 from ...topology.affinity import RANK, Proximity
 from ...topology.facts import FunctionFacts
 from ...topology.model import Link, Nic, NumaNode, PciFunction, Topology
 from ...topology.publish_device import stated_numa_node
-from ..kube import quantity
-from ..kube.objects import Object, ObjectView
-from ..kube.versions import convert
-from ..scheduler.search_devices import DeviceId, attribute, consumption
+from ..kube.objects import ObjectView
+from ..scheduler.published import Published, value_of
+from ..scheduler.search_devices import attribute
 from ..vendors.drivers import DRIVERS
 from ..vendors.knowledge import NUMA_NODE, NUMA_NODE_DRANET, OWN, PCI_BUS_ID, PCIE_ROOT
-from ..vendors.offer import Offer
 
 Facts = ObjectView
-Counter = tuple[str, str, str, str]  # driver, pool, counter set, name
-
-API_VERSION = "resource.k8s.io/v1"
 #: What a machine must report for its devices to be compared.
 SECTIONS = ("functions", "gpus", "nics", "numa_nodes")
 
@@ -49,30 +41,6 @@ KERNEL = {
 #: Attributes of a device's location; the kernel has none of the CPU driver's, whose devices are not PCI functions.
 LOCALITY = (*KERNEL, "dra.cpu/numaNodeID", "dra.cpu/socketID")
 
-_ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
-#: Names that drivers make of a function's address: `pci-0000-8a-00-0`, `0000-8a-00-0-0x56c0`.
-_NAMED = re.compile(r"^(?:pci-)?([0-9a-f]{4,8})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])(?:-0x[0-9a-f]+)?$")
-
-
-def value_of(typed: ObjectView | None) -> t.Any:
-    """The value of an attribute: a scalar, or a list; None where there is none."""
-    return next((value for value in (typed or {}).values() if value is not None), None)
-
-
-def address_of(driver: str, device: ObjectView) -> str | None:
-    """The PCI address of a published device, by an attribute or by its name; None for what is not a PCI function."""
-    names = [PCI_BUS_ID]
-    known = DRIVERS.get(driver)
-    for kind in known.kinds.values() if known else ():
-        names += [known.qualified(way.name) for way in kind.filters.get("pci_address", ()) if known]
-    offer = Offer(driver, "", "", dict(device))
-    for name in [*dict.fromkeys(names), f"{driver}/pciAddress"]:
-        found = value_of(attribute(offer, name))
-        if isinstance(found, str) and _ADDRESS.match(found.lower()):
-            return found.lower()
-    match = _NAMED.match(str(device.get("name")))
-    return "{}:{}:{}.{}".format(*match.groups()) if match else None
-
 
 def kind_of(driver: str, address: str | None, machine: Machine | None) -> str:
     """Whether a device is a GPU (or another accelerator), a NIC, CPUs or something else."""
@@ -82,121 +50,6 @@ def kind_of(driver: str, address: str | None, machine: Machine | None) -> str:
         return NIC
     kinds = DRIVERS[driver].kinds if driver in DRIVERS else {}
     return next((kind for kind in (GPU, CPU) if kind in kinds), NIC if kinds else OTHER)
-
-
-@dataclass
-class Published:
-    """A device in a pool in its current state."""
-
-    driver: str
-    pool: str
-    device: Object
-    node: str | None  # None where the slice is of several nodes
-    address: str | None
-
-    @property
-    def name(self) -> str:
-        return str(self.device["name"])
-
-    @property
-    def id(self) -> DeviceId:
-        return (self.driver, self.pool, self.name)
-
-    @property
-    def offer(self) -> Offer:
-        return Offer(self.driver, self.pool, self.node or "", self.device, self.address or "")
-
-
-@dataclass
-class Pool:
-    """The slices of one pool. `older` maps devices that only an earlier generation has to that generation, `counters`
-    are what devices share."""
-
-    generation: int
-    slices: int
-    wanted: int
-    nodes: set[str] = field(default_factory=set)
-    devices: dict[str, Published] = field(default_factory=dict)
-    older: dict[str, int] = field(default_factory=dict)
-    counters: dict[Counter, Fraction] = field(default_factory=dict)
-
-    @property
-    def whole(self) -> bool:
-        """Whether all slices of the newest generation are there: a scheduler takes nothing from a pool before."""
-        return self.slices == self.wanted
-
-
-class Pools:
-    """ResourceSlices of any served version, by driver and pool.
-
-    Raises ValueError for an object that is not a ResourceSlice.
-    """
-
-    def __init__(self, slices: t.Iterable[ObjectView]) -> None:
-        specs: dict[tuple[str, str], list[Object]] = {}
-        for one in slices:
-            spec = v1(one, "ResourceSlice")["spec"]
-            specs.setdefault((spec["driver"], spec["pool"]["name"]), []).append(spec)
-        self.pools = {key: self._pool(*key, members) for key, members in sorted(specs.items())}
-        self._on: dict[str | None, list[Published]] = {}
-        for pool in self.pools.values():
-            for device in pool.devices.values() if pool.whole else ():
-                self._on.setdefault(device.node, []).append(device)
-
-    @staticmethod
-    def _pool(driver: str, name: str, specs: list[Object]) -> Pool:
-        newest = max(spec["pool"]["generation"] for spec in specs)
-        current = [spec for spec in specs if spec["pool"]["generation"] == newest]
-        pool = Pool(newest, len(current), current[0]["pool"]["resourceSliceCount"])
-        for spec in specs:
-            pool.nodes |= {spec["nodeName"]} if spec.get("nodeName") else set()
-        for spec in current:
-            for entry in spec.get("sharedCounters") or ():
-                for key, counter in entry["counters"].items():
-                    pool.counters[driver, name, entry["name"], key] = quantity.parse(counter["value"])
-            for device in spec.get("devices") or ():
-                node = spec.get("nodeName") or device.get("nodeName")
-                found = Published(driver, name, device, node, address_of(driver, device))
-                pool.devices[found.name] = found
-        for spec in specs:
-            for device in spec.get("devices") or ():
-                if device["name"] not in pool.devices:
-                    generation = spec["pool"]["generation"]
-                    pool.older[device["name"]] = max(generation, pool.older.get(device["name"], 0))
-        return pool
-
-    def pool(self, driver: str, name: str) -> Pool | None:
-        return self.pools.get((driver, name))
-
-    def on(self, node: str) -> list[Published]:
-        """The devices of a node that a scheduler can give away, by driver and pool."""
-        return self._on.get(node, [])
-
-    def taken(self, holders: t.Mapping[DeviceId, str]) -> dict[DeviceId, str]:
-        """Who keeps devices from being given away: `holders` has claims by the device that they have.
-
-        That is the claim with the device, or one with another device that leaves too little of the counters which both
-        draw on, as a PF and its VFs do, or a GPU and its partitions.
-        """
-        found = dict(holders)
-        for pool in self.pools.values():
-            drawing = [(one.id, key, value) for one in pool.devices.values() for key, value in consumption(one.offer)]
-            left, last = dict(pool.counters), {}
-            for device, key, value in drawing:
-                if device in holders:
-                    left[key] = left.get(key, Fraction()) - value
-                    last[key] = holders[device]
-            for device, key, value in drawing:
-                if key in last and value > left[key]:
-                    found.setdefault(device, last[key])
-        return found
-
-
-def v1(obj: ObjectView, kind: str) -> Object:
-    """An object of any served version as v1. Raises ValueError where it is none of `kind`."""
-    if not isinstance(obj, dict) or obj.get("kind") != kind:
-        raise ValueError(f"this is not a {kind}: {str(obj)[:80]}")
-    return convert(obj, API_VERSION)
 
 
 class Machine:
@@ -291,19 +144,6 @@ class Machine:
                 found.append(number)
             left &= ~own
         return None if left else found
-
-
-def hidden(published: Published) -> frozenset[str]:
-    """Attributes without a current value: a pod has its interface, and the driver reads them on the node only.
-
-    It has it where the driver publishes none of those that go with the interface.
-    """
-    known = DRIVERS.get(published.driver)
-    offer = published.offer
-    if known is None or any(attribute(offer, name) for name in known.by_interface):
-        return frozenset()
-    denied = [name for name in known.by_rdma if not value_of(attribute(offer, name))]
-    return frozenset([*known.by_interface, *denied])
 
 
 def has_rdma(nic: Facts) -> bool:

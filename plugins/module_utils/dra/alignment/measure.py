@@ -19,8 +19,9 @@ import typing as t
 
 from ...topology.affinity import RANK
 from ..kube.objects import Object, ObjectView
+from ..scheduler.published import Pools, value_of
 from ..scheduler.search_devices import attribute
-from .devices import NIC, Pools, value_of
+from .devices import NIC
 
 _PORT = 18515
 _STOPPED = (124, 143)  # exit statuses of timeout when it ended a program, that of GNU and of BusyBox

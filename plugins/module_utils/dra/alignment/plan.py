@@ -22,8 +22,9 @@ from ...topology.pci import sort_key
 from ..claims.compiler import compile_site
 from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problems
+from ..scheduler.published import Published
 from ..scheduler.search_devices import DeviceId
-from .devices import GPU, NIC, Machine, Published, has_rdma, kind_of, nearer
+from .devices import GPU, NIC, Machine, has_rdma, kind_of, nearer
 
 #: What a NIC carries of its rate in large messages.
 NIC_SHARE = 0.93

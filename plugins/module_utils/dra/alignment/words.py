@@ -11,7 +11,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ..kube.objects import Object
-from .devices import Published
+from ..scheduler.published import Published
 
 KEPT, BROKEN, UNKNOWN, NONE = "kept", "broken", "unknown", "none"
 

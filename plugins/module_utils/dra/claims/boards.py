@@ -14,6 +14,7 @@ from ...topology.affinity import RANK
 from ...topology.boards import Board, board_map, nearest
 from ..cel.engine import Engine
 from ..kube.objects import Object, ObjectView, Scalar
+from ..scheduler.published import Nodes, PublishedNode
 from ..scheduler.search_devices import attribute
 from ..scheduler.search_requests import class_selectors, expressions
 from ..scheduler.search_selection import MAYBE, YES, Selection
@@ -75,11 +76,14 @@ class Shape:
 
 
 class Boards:
-    """The boards of the probed nodes. Nodes whose facts cannot be read are left out: `reach` reports them."""
+    """The boards of the probed nodes.
+
+    Nodes whose facts cannot be read are left out: `reach` reports them. So are nodes that only slices show.
+    """
 
     def __init__(
         self,
-        nodes: ObjectView,
+        nodes: Nodes,
         drivers: t.Mapping[str, ObjectView],
         known: t.Mapping[str, DriverKnowledge],
         server: Server,
@@ -89,8 +93,10 @@ class Boards:
         self._known: dict[tuple[Asked, tuple[Asked, ...], str], list[Shape]] = {}
         self.found: list[tuple[str, Board, list[Offer], dict[str, str]]] = []
         for node in sorted(nodes):
+            facts = nodes[node]
+            if isinstance(facts, PublishedNode):
+                continue  # slices do not say how near devices are to each other
             try:
-                facts = nodes[node]
                 board = board_map(facts)
                 physical = {nic["address"]: nic["physfn"] or nic["address"] for nic in facts["nics"]}
                 offered = offers(node, facts, drivers, known, server)

@@ -20,6 +20,7 @@ from ..kube import limits, versions
 from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem, Problems
 from ..kube.reader import Reader, child, nearest
+from ..scheduler.published import Nodes, PublishedNode
 from ..vendors.server import Server
 from . import interface_policy
 from .boards import Boards
@@ -54,14 +55,15 @@ class Site:
 
 def compile_site(
     variables: ObjectView,
-    nodes: ObjectView | None = None,
+    nodes: Nodes | None = None,
     kubernetes: str = "1.37",
     gates: t.Mapping[str, bool] | None = None,
 ) -> Site:
     """Compile the `dra_claims_*` variables of a site, for a release of Kubernetes and its feature gates.
 
-    `nodes` maps a node's name to its facts as `lanewise.dra.topology_info` returns them; with them, each claim is
-    tried on each node. Raises Problems, with every error found and the path of its variable.
+    `nodes` maps a node's name to its facts as `lanewise.dra.topology_info` returns them, or to what its drivers publish
+    (`scheduler.published`); with them, each claim is tried on each node. Raises Problems, with every error found and
+    the path of its variable.
     """
     reader = Reader()
     inventory = parse(variables, reader)
@@ -94,7 +96,12 @@ class _Compiler(DeviceCompiler):
     """Compiles a site."""
 
     def __init__(
-        self, inventory: Inventory, reader: Reader, kubernetes: str, gates: dict[str, bool], nodes: ObjectView
+        self,
+        inventory: Inventory,
+        reader: Reader,
+        kubernetes: str,
+        gates: dict[str, bool],
+        nodes: Nodes,
     ) -> None:
         super().__init__(inventory, reader, kubernetes, gates)
         self.nodes = nodes
@@ -103,7 +110,8 @@ class _Compiler(DeviceCompiler):
 
     def _boards(self) -> Boards | None:
         """The boards of the probed nodes; read once, and only for claims that ask for the nearest devices."""
-        if self._known_boards is None and self.nodes and self.engine:
+        probed = any(not isinstance(node, PublishedNode) for node in self.nodes.values())
+        if self._known_boards is None and probed and self.engine:
             drivers = {name: options for name, options in self.inventory.drivers.items() if name in self.drivers}
             server = Server(self.kubernetes, self.gates)
             self._known_boards = Boards(self.nodes, drivers, self.drivers, server, self.engine)
@@ -154,7 +162,7 @@ class _Compiler(DeviceCompiler):
         self._unique()
         self._check()
 
-    def reach(self, nodes: ObjectView) -> list[Reach]:
+    def reach(self, nodes: Nodes) -> list[Reach]:
         """Where the claims can run. What only the site's own taint rules keep from everywhere is worth a warning: they
         are meant to keep claims away, and must not be held up by that."""
         site = self.inventory

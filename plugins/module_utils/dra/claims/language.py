@@ -29,6 +29,8 @@ _ROLE = (
     "dest",
     "dest_prune",
     "report",
+    "nodes_from",
+    "slices",
     "template_dir",
     "apply",
     "create_namespaces",

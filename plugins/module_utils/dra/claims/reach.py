@@ -23,10 +23,10 @@ from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem, Problems
 from ..kube.reader import child
 from ..scheduler import allocator
+from ..scheduler.published import Nodes
 from ..scheduler.search_requests import class_selectors, expressions
 from ..vendors.drivers import knowledge
 from ..vendors.offer import Offer
-from ..vendors.offers import blind
 from ..vendors.server import Server
 from .claim_compiler import Compiled
 from .inventory import Claim
@@ -67,19 +67,19 @@ def reach(
     drivers: ObjectView,
     claims: t.Sequence[tuple[Claim, Compiled]],
     classes: t.Mapping[str, Object],
-    nodes: ObjectView,
+    nodes: Nodes,
     engine: Engine,
     allow_unreachable: bool = False,
     server: Server | None = None,
 ) -> tuple[list[Reach], list[Problem]]:
-    """Try every claim on every node (name to topology facts). Problems are claims that no node can satisfy.
+    """Try every claim on every node (name to topology facts or to what its drivers publish). Problems are claims that
+    no node can satisfy.
 
     A claim that some node may satisfy, as far as the probe knows, is not a problem; nor is any claim if the site sets
     `dra_claims_allow_unreachable`. `drivers` is `dra_claims_drivers`, `server` what they publish to.
     """
     node_shapes, problems = shapes(drivers, claims, classes, nodes, server)
     memory = SelectorMemory(engine)
-    unseen = blind(drivers)
     kinds = (server or Server()).constraints
     answers: dict[str, list[allocator.Allocation | allocator.Refusal]] = {}
     alike: dict[tuple[t.Hashable, ...], tuple[allocator.Allocation | allocator.Refusal, set[str]]] = {}
@@ -93,7 +93,7 @@ def reach(
             different = list(dict.fromkeys(bodies))
             frame = _frame(asked, [different.index(body) for body in bodies])
             texts = {text for _name, own in different for text in own}
-            for number, (offered, _names) in enumerate(node_shapes):
+            for number, (offered, _names, unseen) in enumerate(node_shapes):
                 try:
                     same = (number, frame, *(_fits(name, own, classes, offered, memory) for name, own in different))
                 except (EvaluationError, Uncheckable):
@@ -108,7 +108,7 @@ def reach(
         result = Reach(f"{','.join(claim.namespaces)}/{claim.name}", [])
         refusals: list[tuple[allocator.Refusal, list[str]]] = []
         spoken = inventory_words(claim, compiled)
-        for answer, (_offered, names) in zip(answers[key], node_shapes):
+        for answer, (_offered, names, _blind) in zip(answers[key], node_shapes):
             if isinstance(answer, allocator.Allocation):
                 result.nodes += names
                 continue
@@ -159,13 +159,14 @@ def _fits(
 
 def reach_of(
     objects: t.Sequence[Object],
-    nodes: ObjectView,
+    nodes: Nodes,
     drivers: ObjectView,
     engine: Engine,
     kubernetes: str = f"1.{versions.NEWEST}",
     gates: features.Gates = None,
 ) -> list[Reach]:
-    """Try the claims and templates among `objects`, of any DRA version, on every node (name to topology facts).
+    """Try the claims and templates among `objects`, of any DRA version, on every node (name to topology facts,
+    or to what its drivers publish).
 
     `drivers` is `dra_claims_drivers`; DeviceTaintRules among the objects hold, and what a server of this release
     drops is not there. A class that is not among the objects makes the answer unknown. Raises Problems where a driver
@@ -224,7 +225,7 @@ def _try(
     classes: t.Mapping[str, Object],
     offered: t.Sequence[Offer],
     engine: allocator.Engine,
-    unseen: t.Sequence[str],
+    unseen: t.Mapping[str, str],
     kinds: t.Sequence[str],
 ) -> allocator.Allocation | allocator.Refusal:
     for body in _asked_bodies(asked):

@@ -13,10 +13,12 @@ import typing as t
 
 from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem
+from ..scheduler.allocator import not_predicted
+from ..scheduler.published import Nodes, PublishedNode
 from ..scheduler.search_requests import expressions
 from ..vendors.drivers import knowledge
 from ..vendors.offer import Offer
-from ..vendors.offers import offers
+from ..vendors.offers import blind, offers
 from ..vendors.server import Server
 from .claim_compiler import Compiled
 from .inventory import Claim
@@ -24,13 +26,21 @@ from .inventory import Claim
 _MACRO = re.compile(r"\.(?:exists|exists_one|all|map|filter|transform\w+)\s*\(")
 
 
+class Shaped(t.NamedTuple):
+    """A set of devices, the nodes that have it, and the drivers of which nothing is certain there, with the reason."""
+
+    offers: list[Offer]
+    nodes: list[str]
+    blind: t.Mapping[str, str]
+
+
 def shapes(
     drivers: ObjectView,
     claims: t.Sequence[tuple[Claim, Compiled]],
     classes: t.Mapping[str, Object],
-    nodes: ObjectView,
+    nodes: Nodes,
     server: Server | None,
-) -> tuple[list[tuple[list[Offer], list[str]]], list[Problem]]:
+) -> tuple[list[Shaped], list[Problem]]:
     """The different sets of devices among the nodes, each with its nodes.
 
     Attributes that no selector and no constraint names make no difference: serial numbers, MAC addresses. Of those that
@@ -39,15 +49,21 @@ def shapes(
     problems = []
     sight = sight_of([compiled.devices for _claim, compiled in claims], classes)
     known = {name: knowledge(name, options) for name, options in drivers.items()}
-    found: dict[str, tuple[list[Offer], list[str]]] = {}
+    unpredicted = {name: not_predicted(name) for name in blind(drivers)}
+    found: dict[str, Shaped] = {}
     for node in sorted(nodes):
-        try:
-            offered = offers(node, nodes[node], drivers, known, server)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            message = f"these are not facts of topology_info: {type(error).__name__} {error}"
-            problems.append(Problem(f"topology_facts of {node}", message, "bad-facts", "probe the node again"))
-            continue
-        found.setdefault(sight.of(offered), (offered, []))[1].append(node)
+        given = nodes[node]
+        if isinstance(given, PublishedNode):
+            offered, unsure = [server.keeps(offer) if server else offer for offer in given.offers], given.unclear
+        else:
+            try:
+                offered, unsure = offers(node, given, drivers, known, server), unpredicted
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                message = f"these are not facts of topology_info: {type(error).__name__} {error}"
+                problems.append(Problem(f"topology_facts of {node}", message, "bad-facts", "probe the node again"))
+                continue
+        key = json.dumps([sight.of(offered), sorted(unsure.items())])
+        found.setdefault(key, Shaped(offered, [], unsure)).nodes.append(node)
     return list(found.values()), problems
 
 

@@ -17,6 +17,7 @@ from ..vendors.knowledge import NUMA_NODE, PCIE_ROOT
 from ..vendors.offer import Offer
 from .claim_compiler import Compiled
 from .inventory import PREFIX, Claim
+from .shapes import Shaped
 
 
 def by_reason(reasons: t.Mapping[str, str]) -> list[tuple[str, list[str]]]:
@@ -37,7 +38,7 @@ def unreachable(
     compiled: Compiled,
     asked: Object,
     refusals: list[tuple[allocator.Refusal, list[str]]],
-    shapes: t.Sequence[tuple[list[Offer], list[str]]],
+    shapes: t.Sequence[Shaped],
     classes: t.Mapping[str, Object],
     engine: allocator.Engine,
 ) -> Problem:
@@ -54,13 +55,13 @@ def unreachable(
     rule = "unreachable"
     fix = where
     if first.kind == "constraint" and constraint.get("matchAttribute") == PCIE_ROOT:
-        offered = next(devices for devices, names in shapes if names == refusals[0][1])
+        offered = next(one.offers for one in shapes if one.nodes == refusals[0][1])
         roots = _roots(offered, asked, constraint, classes, engine)
         if len(roots) > 1 and all(roots.values()) and not set.intersection(*roots.values()):
             rule = "disjoint-roots"
             who = " and ".join(roots)
             details = f"PCIe roots are disjoint on this board: {who} never share one. {details}"
-        works = [names for devices, names in shapes if _with_numa(asked, classes, devices, engine)]
+        works = [one.nodes for one in shapes if _with_numa(asked, classes, one.offers, engine)]
         if works:
             numbers = sum(map(len, works))
             # a preference list needs the attribute of every level, if not its value in common

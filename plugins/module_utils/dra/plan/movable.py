@@ -15,9 +15,9 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ..alignment.cluster import title
-from ..alignment.devices import v1
 from ..kube import quantity
 from ..kube.objects import Object, ObjectView
+from ..scheduler.published import v1
 from .fleet import Workload
 from .pods import requests, selected
 

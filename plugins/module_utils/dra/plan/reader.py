@@ -10,15 +10,14 @@ from __future__ import annotations
 import typing as t
 
 from ..alignment.cluster import results, title
-from ..alignment.devices import Pool, Pools, v1
 from ..apiserver import features
 from ..holds import serving
 from ..kube import quantity, versions
 from ..kube.objects import Object, ObjectView
 from ..scheduler.answers import Result
+from ..scheduler.published import PublishedNode, PublishedNodes, v1
 from ..scheduler.search_devices import DeviceId, identify
 from ..vendors.drivers import knowledge
-from ..vendors.offer import Offer
 from ..vendors.offers import offers
 from ..vendors.server import Server
 from . import quotas
@@ -42,21 +41,18 @@ def read(
     for one in objects:
         if one.get("kind") in by_kind:
             by_kind[str(one["kind"])].append(one)
-    slices = sorted(by_kind["ResourceSlice"], key=lambda one: str(one["metadata"]["name"]))
     rules = [v1_rule(one) for one in by_kind["DeviceTaintRule"]]
     active = serving.active(kubernetes, gates)
     server = Server(kubernetes, gates, rules if active else ())
-    reading = _Reading(Pools(slices), server)
+    reading = _Reading(PublishedNodes(by_kind["ResourceSlice"], server))
     if rules and not active:
         reading.notes.append(f"{len(rules)} DeviceTaintRule(s) have no effect: their feature gates are off")
-    reading.devices()
     reading.claims([v1(one, "ResourceClaim") for one in by_kind["ResourceClaim"]])
     reading.pods(by_kind["Pod"])
     classes = {one["metadata"]["name"]: v1(one, "DeviceClass") for one in by_kind["DeviceClass"]}
     nodes = {one["metadata"]["name"]: reading.node(one) for one in by_kind["Node"]}
     if not by_kind["Node"]:
-        names = sorted({*reading.offers, *reading.unclear})
-        nodes = {name: reading.node({"metadata": {"name": name}}) for name in names}
+        nodes = {name: reading.node({"metadata": {"name": name}}) for name in reading.published}
     reading.note_strangers(nodes)
     found = tuple(reading.quotas(by_kind["ResourceQuota"]))
     return Fleet(nodes, classes, server, tuple(reading.notes), found)
@@ -92,43 +88,12 @@ def probed(
 class _Reading:
     """Collects by node what objects say; `notes` are what cannot be used."""
 
-    def __init__(self, pools: Pools, server: Server) -> None:
-        self.pools = pools
-        self.server = server
-        self.notes: list[str] = []
-        self.offers: dict[str, list[Offer]] = {}
-        self.unclear: dict[str, dict[str, str]] = {}
+    def __init__(self, published: PublishedNodes) -> None:
+        self.published = published.nodes
+        self.notes = list(published.notes)
         self.held: dict[str, list[Held]] = {}
         self.placed: dict[str, list[Placed]] = {}
-        self._where: dict[DeviceId, Offer] = {}
-
-    def devices(self) -> None:
-        """The devices of whole pools, by node; the drivers of others are unclear there."""
-        for (driver, name), pool in self.pools.pools.items():
-            if not pool.whole:
-                reason = f"pool {name} of {driver} has {pool.slices} of {pool.wanted} slices: it is being written"
-                for node in pool.nodes:
-                    self.unclear.setdefault(node, {})[driver] = reason
-                self.notes.append(f"{reason}; its devices are not counted")
-                continue
-            self._pool(driver, name, pool)
-
-    def _pool(self, driver: str, name: str, pool: Pool) -> None:
-        sets = _counter_sets(pool)
-        shared = 0
-        for one in pool.devices.values():
-            if one.node is None:
-                shared += 1
-                continue
-            names = [entry["counterSet"] for entry in one.device.get("consumesCounters") or ()]
-            counters = tuple(sets[each] for each in names if each in sets)
-            offer = self.server.keeps(Offer(driver, name, one.node, one.device, one.address or "", counters))
-            self.offers.setdefault(one.node, []).append(offer)
-            self._where[identify(offer)] = offer
-        if shared:
-            self.notes.append(
-                f"pool {name} of {driver}: {shared} device(s) belong to several nodes, and are not counted"
-            )
+        self._where = {identify(offer): offer for node in self.published.values() for offer in node.offers}
 
     def claims(self, claims: t.Iterable[Object]) -> None:
         """What claims hold, by the node of the device."""
@@ -178,7 +143,7 @@ class _Reading:
         """A v1 Node with all that was collected of it."""
         metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
         name = str(metadata["name"])
-        unclear = dict(self.unclear.get(name, {}))
+        published = self.published.get(name, PublishedNode())
         allocatable: dict[str, int] | None = None
         if status.get("allocatable"):
             try:
@@ -192,23 +157,15 @@ class _Reading:
             cordoned=bool(spec.get("unschedulable")),
             allocatable=allocatable,
             pods=tuple(self.placed.get(name, ())),
-            offers=tuple(self.offers.get(name, ())),
+            offers=published.offers,
             held=tuple(self.held.get(name, ())),
-            unclear=unclear,
+            unclear=published.unclear,
         )
 
     def note_strangers(self, nodes: t.Mapping[str, Node]) -> None:
-        for name in sorted(set(self.offers) - set(nodes)):
-            self.notes.append(f"{len(self.offers[name])} device(s) are of node {name}, which does not exist")
-
-
-def _counter_sets(pool: Pool) -> dict[str, Object]:
-    """The v1 CounterSets of a pool, by name."""
-    found: dict[str, Object] = {}
-    for (_driver, _pool, name, counter), value in pool.counters.items():
-        entry = found.setdefault(name, {"name": name, "counters": {}})
-        entry["counters"][counter] = {"value": quantity.canonical(value)}
-    return found
+        for name, published in self.published.items():
+            if name not in nodes and published.offers:
+                self.notes.append(f"{len(published.offers)} device(s) are of node {name}, which does not exist")
 
 
 def _claims(pod: ObjectView) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ import math
 import typing as t
 from dataclasses import dataclass
 
-from ..alignment.devices import value_of
 from ..kube import quantity
 from ..kube.objects import ObjectView
 from ..kube.problems import Problem, Problems
+from ..scheduler.published import value_of
 from ..scheduler.search_devices import attribute, identify
 from ..vendors.offer import Offer
 from .fleet import Fleet

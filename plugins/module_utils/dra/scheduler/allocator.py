@@ -27,6 +27,11 @@ BUDGET = 200_000
 PATIENCE = 5_000_000
 
 
+def not_predicted(driver: str) -> str:
+    """Why nothing is certain of a driver's devices on a node that was only probed."""
+    return f"what {driver} publishes on a node where it does not run yet is unknown"
+
+
 def allocate(
     claims: t.Sequence[Spec],
     classes: t.Mapping[str, Spec],
@@ -34,7 +39,7 @@ def allocate(
     engine: Engine,
     *,
     held: t.Iterable[Result] = (),
-    blind: t.Iterable[str] = (),
+    blind: t.Iterable[str] | t.Mapping[str, str] = (),
     constraints: t.Sequence[str] = CONSTRAINTS,
     budget: int = BUDGET,
     explain: bool = True,
@@ -43,8 +48,9 @@ def allocate(
 
     `claims` are `spec` of v1 ResourceClaims, `classes` v1 DeviceClasses by name, `offers` the node's devices (see
     `offers.offers`). `held` are results of earlier allocations, which still hold their devices. `blind` are drivers
-    whose devices a probe cannot predict: requests for them have no answer. `constraints` are the kinds that the
-    scheduler knows (see `offers.Server`). Paths begin with `claims[0].spec.devices`.
+    whose devices a probe cannot predict, or drivers with the reason why nothing is certain of their devices: requests
+    for them have no answer. `constraints` are the kinds that the scheduler knows (see `offers.Server`).
+    Paths begin with `claims[0].spec.devices`.
 
     Which devices a scheduler of 1.34 picks cannot be predicted: it goes through the pools in random order. It may pick
     others, or fail on a selector that is an error on some devices. Whether there are devices is the same.
@@ -68,7 +74,7 @@ def allocate(
             texts = expressions([*class_selectors(classes, request), *(request.get("selectors") or ())])
             for driver in sorted(blind):
                 if any(f'"{driver}"' in text or f"'{driver}'" in text for text in texts):
-                    reason = f"what {driver} publishes on a node where it does not run yet is unknown"
+                    reason = blind[driver] if isinstance(blind, t.Mapping) else not_predicted(driver)
                     return Refusal(reason, path, "unknown", answer.steps)
     hopeful = Search(replace(question, budget=max(budget - search.looks, budget // 4)), optimist=True)
     doubtful = hopeful.doubtful()

@@ -17,16 +17,12 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.check import Check, cgroup_cpusets
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import (
-    LOCALITY,
-    Machine,
-    Pools,
-    address_of,
-)
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import LOCALITY, Machine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.words import failures, worst
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import Uncheckable
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Pools, address_of
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices

@@ -14,8 +14,8 @@ import json
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import Pools
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.measure import Unreadable, pairs, read
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Pools
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignment.test_alignment import World
 from hypothesis import given
 from hypothesis import strategies as st

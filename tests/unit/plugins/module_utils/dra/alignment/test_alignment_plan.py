@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment import plan as alignment_plan
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.check import Check
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import Machine, Pools
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import Machine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.plan import (
     comparison_claims,
     of_claims,
@@ -18,6 +18,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.plan im
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, allocate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Pools
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK

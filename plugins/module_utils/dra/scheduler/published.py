@@ -1,0 +1,287 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What drivers publish: the reader of ResourceSlices for alignment, for plans, and where they stand in for a probe."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from ...topology.facts import NodeFacts
+from ..kube import quantity
+from ..kube.objects import Object, ObjectView
+from ..kube.versions import convert
+from ..vendors.drivers import DRIVERS
+from ..vendors.knowledge import PCI_BUS_ID
+from ..vendors.offer import Offer
+from ..vendors.server import Server
+from .search_devices import DeviceId, attribute, consumption
+
+Counter = tuple[str, str, str, str]  # driver, pool, counter set, name
+
+API_VERSION = "resource.k8s.io/v1"
+
+_ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
+#: Names that drivers make of a function's address: `pci-0000-8a-00-0`, `0000-8a-00-0-0x56c0`.
+_NAMED = re.compile(r"^(?:pci-)?([0-9a-f]{4,8})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])(?:-0x[0-9a-f]+)?$")
+
+
+def value_of(typed: ObjectView | None) -> t.Any:
+    """The value of an attribute: a scalar, or a list; None where there is none."""
+    return next((value for value in (typed or {}).values() if value is not None), None)
+
+
+def address_of(driver: str, device: ObjectView) -> str | None:
+    """The PCI address of a published device, by an attribute or by its name; None for what is not a PCI function."""
+    names = [PCI_BUS_ID]
+    known = DRIVERS.get(driver)
+    for kind in known.kinds.values() if known else ():
+        names += [known.qualified(way.name) for way in kind.filters.get("pci_address", ()) if known]
+    offer = Offer(driver, "", "", dict(device))
+    for name in [*dict.fromkeys(names), f"{driver}/pciAddress"]:
+        found = value_of(attribute(offer, name))
+        if isinstance(found, str) and _ADDRESS.match(found.lower()):
+            return found.lower()
+    match = _NAMED.match(str(device.get("name")))
+    return "{}:{}:{}.{}".format(*match.groups()) if match else None
+
+
+@dataclass
+class Published:
+    """A device in a pool in its current state."""
+
+    driver: str
+    pool: str
+    device: Object
+    node: str | None  # None where the slice is of several nodes
+    address: str | None
+
+    @property
+    def name(self) -> str:
+        return str(self.device["name"])
+
+    @property
+    def id(self) -> DeviceId:
+        return (self.driver, self.pool, self.name)
+
+    @property
+    def offer(self) -> Offer:
+        return Offer(self.driver, self.pool, self.node or "", self.device, self.address or "")
+
+
+@dataclass
+class Pool:
+    """The slices of one pool. `older` maps devices that only an earlier generation has to that generation, `counters`
+    are what devices share."""
+
+    generation: int
+    slices: int
+    wanted: int
+    nodes: set[str] = field(default_factory=set)
+    devices: dict[str, Published] = field(default_factory=dict)
+    older: dict[str, int] = field(default_factory=dict)
+    counters: dict[Counter, Fraction] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all slices of the newest generation are there: a scheduler takes nothing from a pool before."""
+        return self.slices == self.wanted
+
+
+class Pools:
+    """ResourceSlices of any served version, by driver and pool.
+
+    Raises ValueError for an object that is not a ResourceSlice.
+    """
+
+    def __init__(self, slices: t.Iterable[ObjectView]) -> None:
+        specs: dict[tuple[str, str], list[Object]] = {}
+        for one in slices:
+            spec = v1(one, "ResourceSlice")["spec"]
+            specs.setdefault((spec["driver"], spec["pool"]["name"]), []).append(spec)
+        self.pools = {key: self._pool(*key, members) for key, members in sorted(specs.items())}
+        self._on: dict[str | None, list[Published]] = {}
+        for pool in self.pools.values():
+            for device in pool.devices.values() if pool.whole else ():
+                self._on.setdefault(device.node, []).append(device)
+
+    @staticmethod
+    def _pool(driver: str, name: str, specs: list[Object]) -> Pool:
+        newest = max(spec["pool"]["generation"] for spec in specs)
+        current = [spec for spec in specs if spec["pool"]["generation"] == newest]
+        pool = Pool(newest, len(current), current[0]["pool"]["resourceSliceCount"])
+        for spec in specs:
+            pool.nodes |= {spec["nodeName"]} if spec.get("nodeName") else set()
+        for spec in current:
+            for entry in spec.get("sharedCounters") or ():
+                for key, counter in entry["counters"].items():
+                    pool.counters[driver, name, entry["name"], key] = quantity.parse(counter["value"])
+            for device in spec.get("devices") or ():
+                node = spec.get("nodeName") or device.get("nodeName")
+                found = Published(driver, name, device, node, address_of(driver, device))
+                pool.devices[found.name] = found
+        for spec in specs:
+            for device in spec.get("devices") or ():
+                if device["name"] not in pool.devices:
+                    generation = spec["pool"]["generation"]
+                    pool.older[device["name"]] = max(generation, pool.older.get(device["name"], 0))
+        return pool
+
+    def pool(self, driver: str, name: str) -> Pool | None:
+        return self.pools.get((driver, name))
+
+    def on(self, node: str) -> list[Published]:
+        """The devices of a node that a scheduler can give away, by driver and pool."""
+        return self._on.get(node, [])
+
+    def taken(self, holders: t.Mapping[DeviceId, str]) -> dict[DeviceId, str]:
+        """Who keeps devices from being given away: `holders` has claims by the device that they have.
+
+        That is the claim with the device, or one with another device that leaves too little of the counters which both
+        draw on, as a PF and its VFs do, or a GPU and its partitions.
+        """
+        found = dict(holders)
+        for pool in self.pools.values():
+            drawing = [(one.id, key, value) for one in pool.devices.values() for key, value in consumption(one.offer)]
+            left, last = dict(pool.counters), {}
+            for device, key, value in drawing:
+                if device in holders:
+                    left[key] = left.get(key, Fraction()) - value
+                    last[key] = holders[device]
+            for device, key, value in drawing:
+                if key in last and value > left[key]:
+                    found.setdefault(device, last[key])
+        return found
+
+
+def v1(obj: ObjectView, kind: str) -> Object:
+    """An object of any served version as v1. Raises ValueError where it is none of `kind`."""
+    if not isinstance(obj, dict) or obj.get("kind") != kind:
+        raise ValueError(f"this is not a {kind}: {str(obj)[:80]}")
+    return convert(obj, API_VERSION)
+
+
+def hidden(published: Published) -> frozenset[str]:
+    """Attributes without a current value: a pod has its interface, and the driver reads them on the node only.
+
+    It has it where the driver publishes none of those that go with the interface.
+    """
+    known = DRIVERS.get(published.driver)
+    offer = published.offer
+    if known is None or any(attribute(offer, name) for name in known.by_interface):
+        return frozenset()
+    denied = [name for name in known.by_rdma if not value_of(attribute(offer, name))]
+    return frozenset([*known.by_interface, *denied])
+
+
+@dataclass(frozen=True)
+class PublishedNode:
+    """A node as its ResourceSlices show it.
+
+    `unclear` are drivers of whose devices here nothing is certain, with the reason.
+    """
+
+    offers: tuple[Offer, ...] = ()
+    unclear: t.Mapping[str, str] = field(default_factory=dict)
+
+
+#: Nodes by name: topology facts, as `lanewise.dra.topology_info` returns them, or what their drivers publish.
+Nodes = t.Mapping[str, t.Union[NodeFacts, PublishedNode]]
+
+
+class PublishedNodes:
+    """The nodes of a cluster by the devices that their drivers publish, for a server.
+
+    `nodes` are by name: all that a slice names. `notes` say which devices are left out and why. With `free`, a device
+    is as it would be if no pod had it: what its driver leaves out meanwhile is unknown, not absent. `held` are the
+    devices that claims have; None: any device may be in use. Raises ValueError for what is not a ResourceSlice.
+    """
+
+    def __init__(
+        self,
+        slices: t.Iterable[ObjectView],
+        server: Server | None = None,
+        free: bool = False,
+        held: t.Collection[DeviceId] | None = None,
+    ) -> None:
+        self.pools = Pools(sorted(slices, key=lambda one: str((one.get("metadata") or {}).get("name"))))
+        self.notes: list[str] = []
+        self._server = server or Server()
+        self._free = free
+        self._held = held
+        offers: dict[str, list[Offer]] = {}
+        unclear: dict[str, dict[str, str]] = {}
+        shared_by: dict[str, str] = {}
+        for (driver, name), pool in self.pools.pools.items():
+            if not pool.whole:
+                reason = f"pool {name} of {driver} has {pool.slices} of {pool.wanted} slices: it is being written"
+                for node in pool.nodes:
+                    unclear.setdefault(node, {})[driver] = reason
+                self.notes.append(f"{reason}; its devices are not counted")
+                continue
+            for node in pool.nodes:
+                offers.setdefault(node, [])  # a driver can publish that it has no device here
+            for offer in self._offers(pool):
+                offers.setdefault(offer.node, []).append(offer)
+            shared = sum(one.node is None for one in pool.devices.values())
+            if shared:
+                says = f"pool {name} of {driver}: {shared} device(s) belong to several nodes"
+                self.notes.append(f"{says}, and are not counted")
+                if free:  # a plan does not count them at all
+                    shared_by[driver] = says
+        self.nodes = {
+            name: PublishedNode(tuple(offers.get(name, ())), {**shared_by, **unclear.get(name, {})})
+            for name in sorted({*offers, *unclear})
+        }
+
+    def _offers(self, pool: Pool) -> t.Iterator[Offer]:
+        """The devices of a pool that belong to one node, as the server keeps them."""
+        sets = _counter_sets(pool)
+        for one in pool.devices.values():
+            if one.node is not None:
+                names = [entry["counterSet"] for entry in one.device.get("consumesCounters") or ()]
+                counters = tuple(sets[each] for each in names if each in sets)
+                offer = replace(one.offer, counter_sets=counters)
+                if self._free and (self._held is None or one.id in self._held):
+                    offer = replace(offer, unknown=hidden(one))
+                yield self._server.keeps(offer)
+
+
+def stand_in(
+    objects: t.Iterable[ObjectView], server: Server | None = None, claims_known: bool = False
+) -> PublishedNodes:
+    """The nodes that stand in for probed ones, from the ResourceSlices among objects of any served version.
+
+    Allocated ResourceClaims among them say which devices are in use; without any, that is known only with
+    `claims_known`. Raises ValueError where the objects are not as the Kubernetes API has them, or where there is no
+    slice.
+    """
+    given = list(objects)
+    slices = [one for one in given if one.get("kind") == "ResourceSlice"]
+    claims = [one for one in given if one.get("kind") == "ResourceClaim"]
+    if not slices:
+        raise ValueError("there is no ResourceSlice among the objects")
+    try:
+        allocated = [((claim.get("status") or {}).get("allocation") or {}).get("devices") or {} for claim in claims]
+        held = {
+            (result["driver"], result["pool"], result["device"])
+            for devices in allocated
+            for result in devices.get("results") or ()
+        }
+        return PublishedNodes(slices, server, free=True, held=held if held or claims_known else None)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"the slices or claims cannot be read: {type(error).__name__} {error}") from None
+
+
+def _counter_sets(pool: Pool) -> dict[str, Object]:
+    """The v1 CounterSets of a pool, by name."""
+    found: dict[str, Object] = {}
+    for (_driver, _pool, name, counter), value in pool.counters.items():
+        entry = found.setdefault(name, {"name": name, "counters": {}})
+        entry["counters"][counter] = {"value": quantity.canonical(value)}
+    return found
