@@ -39,6 +39,7 @@ from environment import Missing  # the line above has put its folder on the path
 from tests.bench.boards import board_pairs
 from tests.bench.driver import driver
 from tests.bench.fabric import fabric
+from tests.bench.plan import plans
 from tests.bench.site import site_of_many_hosts
 from tests.machines import description
 from tests.machines.builder import build, synthetic
@@ -323,6 +324,7 @@ BENCHMARKS = (
     driver,
     fabric,
     site_of_many_hosts,
+    plans,
 )
 
 

@@ -1,0 +1,237 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Measure plans of fleets, against the real scheduler and the real allocator's own code."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import shutil
+import sys
+import time
+import typing as t
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.states import States
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.answers import Result
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.tests.cluster import fleets
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.oracle.program import Program
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+from environment import Missing  # tests.bench.__main__ has put its folder on the path
+
+MACHINES = ("hgx-h100", "dgx-a100", "hgx-b200", "missing-nic")
+DRIVERS = {"gpu.nvidia.com": fleets.OPTIONS["plain"], "lanewise.dev": {}}
+ORACLE = Path(__file__).resolve().parents[1] / "oracle" / "allocator"
+SEED = 20261124
+NODES = 100  # of the real scheduler, and of the real allocator
+
+Object = dict[str, t.Any]
+Figures = t.Iterator[Object]
+
+
+def objects(count: int, machines: t.Sequence[str] = MACHINES[:1], held: float = 0) -> list[Object]:
+    """A cluster of so many nodes. Claims have this part of the devices, any of them: nearly every node is then in a
+    state of its own."""
+    chance = random.Random(SEED)
+    texts = [json.dumps(slices(offers("NODE", facts(name), DRIVERS))) for name in machines]
+    found: list[Object] = list(fleets.CLASSES.values())
+    for number in range(count):
+        name = f"node-{number:05d}"
+        found.append({"kind": "Node", "metadata": {"name": name}, "status": {}})
+        published = json.loads(texts[number % len(texts)].replace("NODE", name))
+        found += published
+        results = [
+            {"driver": one["spec"]["driver"], "pool": one["spec"]["pool"]["name"], "device": device["name"]}
+            for one in published
+            for device in one["spec"].get("devices", ())
+            if chance.random() < held
+        ]
+        for place, result in enumerate(results):
+            claim: Object = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+            claim["metadata"] = {"name": f"c-{number}-{place}", "namespace": "team"}
+            claim["spec"] = {"devices": {}}
+            claim["status"] = {"allocation": {"devices": {"results": [{"request": "r", **result}]}}}
+            found.append(claim)
+    return found
+
+
+def work(name: str = "one-pair") -> Workload:
+    return Workload(name, (fleets.SPECS[name],))
+
+
+def plans(trees: Path) -> Figures:
+    engine = Engine()
+    seconds, total = _fit_of_a_thousand(engine)
+    yield {
+        "name": "plan_fit_1000_nodes_s",
+        "value": round(seconds, 3),
+        "unit": "s",
+        "against": f"2 s at most (measured {seconds:.2f} s of CPU for {total} pairs)",
+        "method": "CPU time of reading the objects of 1,000 nodes with 8 GPUs and 8 NICs, all free, and counting; "
+        "median of 3",
+    }
+    yield from _against_the_scheduler(seconds, total)
+    yield from _against_the_allocator(engine)
+    yield from _by_size(engine)
+    yield from _half_full(engine)
+
+
+def _fit_of_a_thousand(engine: Engine) -> tuple[float, int]:
+    given = objects(1000)
+    times = []
+    total = 0
+    for _turn in range(3):
+        start = time.process_time()
+        (found,) = fits.fit(reader.read(given), [work()], engine)
+        times.append(time.process_time() - start)
+        total = found.total
+    return sorted(times)[1], total
+
+
+def _against_the_scheduler(seconds: float, total: int) -> Figures:
+    """Pairs a second that the real scheduler binds on 100 such nodes."""
+    try:
+        plane = ControlPlane()
+    except Missing as missing:
+        print(f"plan_fit_vs_scheduler left out: {missing}", file=sys.stderr)
+        return
+    with plane:
+        plane.add_namespace(fleets.NAMESPACE)
+        for one in fleets.CLASSES.values():
+            plane.expect("POST", f"{fleets.RESOURCE}/deviceclasses", one)
+        site = fleets.Site.__new__(fleets.Site)
+        site.plane, site.name, site.started, site.spreads, site.zone = plane, "bench", 0, False, ""
+        site.tolerates = False
+        published = slices(offers("NODE", facts(MACHINES[0]), DRIVERS))
+        for number in range(NODES):
+            name = f"bench-{number:03d}"
+            plane.add_node(name, {"fleet": "bench"})
+            for one in json.loads(json.dumps(published).replace("NODE", name)):
+                plane.expect("POST", f"{fleets.RESOURCE}/resourceslices", one)
+        pods = 8 * NODES // 4
+        start, processor = time.perf_counter(), _seconds(plane)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _turn: site.start("one-pair"), range(pods)))
+        bound, _waiting = site.settled()
+        wall = len(bound) / (time.perf_counter() - start)
+        theirs = len(bound) / (_seconds(plane) - processor)
+        version = plane.version
+    ours = total / seconds
+    yield {
+        "name": "plan_fit_vs_scheduler",
+        "value": round(ours / theirs),
+        "unit": "ratio",
+        "against": f"kube-scheduler {version}, {theirs:.0f} pairs bound per second of its CPU time, {wall:.0f} per second "
+        f"of wall time (ours {ours:.0f} pairs counted per second of CPU time)",
+        "method": f"ours on 1,000 nodes, theirs {len(bound)} pods on {NODES} nodes with the API server on loopback; same "
+        "run, beside other work on both CPUs",
+    }
+
+
+def _seconds(plane: ControlPlane) -> float:
+    """The CPU time of the scheduler so far."""
+    tasks = Path(f"/proc/{plane.pids['kube-scheduler']}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+
+def _against_the_allocator(engine: Engine) -> Figures:
+    """The same questions to both, in turns: every node in another state, all its pairs one after the other."""
+    if shutil.which("go") is None:
+        print("plan_fit_vs_allocator left out: no Go toolchain", file=sys.stderr)
+        return
+    fleet = reader.read(objects(NODES, held=0.3))
+    states = States(fleet, [work()], engine)
+    distinct = len({states.key(node) for node in fleet.nodes.values()})
+    start = time.process_time()
+    (found,) = fits.fit(fleet, [work()], engine)
+    ours = time.process_time() - start
+    questions = list(_questions(fleet, found))
+    with Program(ORACLE) as oracle:
+        oracle.ask(questions[0])
+        refused = 0
+        start = time.perf_counter()
+        for one in questions:
+            refused += not oracle.ask(one).get("results")
+        theirs = time.perf_counter() - start
+    assert refused == len(fleet.nodes), (refused, len(fleet.nodes))
+    yield {
+        "name": "plan_fit_vs_allocator",
+        "value": round(ours / theirs, 2),
+        "unit": "ratio",
+        "against": f"k8s.io/dynamic-resource-allocation/structured in its own process, {theirs:.2f} s with the JSON of "
+        f"each question (ours {ours:.2f} s of CPU)",
+        "method": f"{found.total} pairs and {NODES} refusals on {NODES} nodes, {distinct} of them in different states",
+    }
+
+
+def _questions(fleet: Fleet, found: fits.Fit) -> t.Iterator[Object]:
+    classes = {name: one["spec"] for name, one in fleet.classes.items()}
+    for node in fleet.nodes.values():
+        published = [{**one["spec"], "nodeName": "node"} for one in slices(node.offers)]
+        by_name = {f"{o.driver}/{o.pool}/{o.device['name']}": o for o in node.offers}
+        held = [one.result for one in node.held]
+        for names in [*found.nodes[node.name].placements, ()]:
+            yield {
+                "claims": [fleets.SPECS["one-pair"]],
+                "classes": classes,
+                "slices": published,
+                "milliseconds": 10_000,
+                "held": [
+                    {"request": "r", "driver": o.driver, "pool": o.pool, "device": o.device["name"]}
+                    for o in (one.offer for one in held)
+                ],
+            }
+            held += [Result(0, "r", by_name[name]) for name in names]
+
+
+def _by_size(engine: Engine) -> Figures:
+    """CPU time for each node in a state of its own, by the number of nodes."""
+    each = {}
+    for count in (100, 1000, 10_000):
+        fleet = reader.read(objects(count, held=0.5))
+        start = time.process_time()
+        fits.fit(fleet, [work()], engine)
+        each[count] = (time.process_time() - start) / count * 1000
+    yield {
+        "name": "plan_ms_per_state_10000",
+        "value": round(each[10_000], 2),
+        "unit": "ms",
+        "against": f"the same of 100 nodes, {each[100]:.2f} ms, and of 1,000, {each[1000]:.2f} ms",
+        "method": "CPU time of counting aligned pairs, divided by the nodes; half of the devices are in use, at random",
+    }
+
+
+def _half_full(engine: Engine) -> Figures:
+    given = objects(5000, MACHINES, held=0.5)
+    works = [work()]
+    start = time.process_time()
+    fleet = reader.read(given)
+    states = States(fleet, works, engine)
+    (found,) = fits.fit(fleet, works, engine, states)
+    lost = stranded(fleet, works, engine, states)
+    names = list(fleet.nodes)[:500]
+    (then,) = fits.fit(after(fleet, [{"drain": {"nodes": names}}]), works, engine, states)
+    seconds = time.process_time() - start
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    yield {
+        "name": "plan_5000_nodes_s",
+        "value": round(seconds, 1),
+        "unit": "s",
+        "against": f"60 s and 2 GB at most (measured {memory:.2f} GiB at its peak, what came before included)",
+        "method": f"CPU time of reading, counting ({found.total} more pairs), finding {len(lost)} stranded devices and "
+        f"counting again after 500 nodes are drained ({then.total}); {len(MACHINES)} machines, half of the devices in "
+        "use at random",
+    }
