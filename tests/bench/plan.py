@@ -134,10 +134,10 @@ def _against_the_scheduler(seconds: float, total: int) -> Figures:
         "name": "plan_fit_vs_scheduler",
         "value": round(ours / theirs),
         "unit": "ratio",
-        "against": f"kube-scheduler {version}, {theirs:.0f} pairs bound per second of its CPU time, {wall:.0f} per second "
-        f"of wall time (ours {ours:.0f} pairs counted per second of CPU time)",
-        "method": f"ours on 1,000 nodes, theirs {len(bound)} pods on {NODES} nodes with the API server on loopback; same "
-        "run, beside other work on both CPUs",
+        "against": f"kube-scheduler {version}, {theirs:.0f} pairs bound per second of its CPU time, {wall:.0f} per "
+        f"second of wall time (ours {ours:.0f} pairs counted per second of CPU time)",
+        "method": f"ours on 1,000 nodes, theirs {len(bound)} pods on {NODES} nodes with the API server on loopback; "
+        "same run, beside other work on both CPUs",
     }
 
 
