@@ -74,7 +74,7 @@ def work(name: str = "one-pair") -> Workload:
 
 def plans(trees: Path) -> Figures:
     engine = Engine()
-    seconds, total = _fit_of_a_thousand(engine)
+    seconds, counting, total = _fit_of_a_thousand(engine)
     yield {
         "name": "plan_fit_1000_nodes_s",
         "value": round(seconds, 3),
@@ -83,22 +83,26 @@ def plans(trees: Path) -> Figures:
         "method": "CPU time of reading the objects of 1,000 nodes with 8 GPUs and 8 NICs, all free, and counting; "
         "median of 3",
     }
-    yield from _against_the_scheduler(seconds, total)
+    yield from _against_the_scheduler(counting, total)
     yield from _against_the_allocator(engine)
     yield from _by_size(engine)
     yield from _half_full(engine)
 
 
-def _fit_of_a_thousand(engine: Engine) -> tuple[float, int]:
+def _fit_of_a_thousand(engine: Engine) -> tuple[float, float, int]:
+    """CPU seconds with reading and without, and the pairs."""
     given = objects(1000)
     times = []
     total = 0
     for _turn in range(3):
         start = time.process_time()
-        (found,) = fits.fit(reader.read(given), [work()], engine)
-        times.append(time.process_time() - start)
+        fleet = reader.read(given)
+        read = time.process_time()
+        (found,) = fits.fit(fleet, [work()], engine)
+        end = time.process_time()
+        times.append((end - start, end - read))
         total = found.total
-    return sorted(times)[1], total
+    return (*sorted(times)[1], total)
 
 
 def _against_the_scheduler(seconds: float, total: int) -> Figures:
@@ -136,7 +140,8 @@ def _against_the_scheduler(seconds: float, total: int) -> Figures:
         "unit": "ratio",
         "against": f"kube-scheduler {version}, {theirs:.0f} pairs bound per second of its CPU time, {wall:.0f} per "
         f"second of wall time (ours {ours:.0f} pairs counted per second of CPU time)",
-        "method": f"ours on 1,000 nodes, theirs {len(bound)} pods on {NODES} nodes with the API server on loopback; "
+        "method": f"ours on 1,000 nodes that were read before, theirs {len(bound)} pods on {NODES} nodes with the API "
+        "server on loopback; "
         "same run, beside other work on both CPUs",
     }
 
