@@ -108,8 +108,8 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 SOURCES = ("driver", *(f"plugins/module_utils/{name}" for name in ("dra/config", "dra/kube", "topology", "uplinks")))
-#: Below them, and not in the wheel: the driver reads no topology files.
-EXCLUDED = ("plugins/module_utils/topology/xml_import",)
+#: Below them, and not in the wheel: the driver reads no topology files, and reports no findings.
+EXCLUDED = ("plugins/module_utils/topology/diagnosis", "plugins/module_utils/topology/xml_import")
 SUFFIXES = (".py", ".sh", ".yaml")
 PROJECT = "pyproject.toml"
 PACKAGE = "plugins/module_utils/dra/__init__.py"
