@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.tests.machines.builder import build
 
 Object = dict[str, t.Any]
 SLICES = Path(__file__).resolve().parent / "slices"
-NODES = tuple(sorted(path.stem for path in SLICES.glob("*.json")))
+NODES = tuple(sorted(path.stem for path in SLICES.glob("*.yml")))  # those that a machine was described after
 #: What the example's templates say of AKS GB300, whose machine does not say which NIC is whose, as a site states it.
 STATED = [
     {"address": address, "switch": f"gpu {number}"}
