@@ -9,9 +9,12 @@ at once never overwrite each other; what a run created, it removes again if the 
 from __future__ import annotations
 
 import json
+import traceback
 import typing as t
 
-from .cluster_lists import SECONDS, read_all
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+
+from .cluster_lists import SECONDS, minor, read_all
 from .dra.holds import changes as steps
 from .dra.holds import serving
 from .dra.holds.changes import Changes, Refused
@@ -19,8 +22,17 @@ from .dra.holds.hold import Hold, holds
 from .dra.kube.bounded_json import loads_cut
 from .dra.kube.objects import Object, ObjectView
 
-if t.TYPE_CHECKING:
+try:
     import kubernetes
+    import kubernetes.config
+    import urllib3
+
+    LIBRARY_ERROR = None
+except ImportError:
+    LIBRARY_ERROR = traceback.format_exc()
+
+#: What a module does with a client of a server and the server's minor release (1.37), and what it returns.
+Work = t.Callable[["kubernetes.client.ApiClient", str], dict[str, t.Any]]
 
 _PLURAL = "devicetaintrules"
 _GONE, _CONFLICT = 404, 409
@@ -36,8 +48,7 @@ class Rules:
     """
 
     def __init__(self, api: kubernetes.client.ApiClient, api_version: str) -> None:
-        from kubernetes import client
-
+        client = kubernetes.client
         self.api_version = api_version
         self._where = (*api_version.split("/"), _PLURAL)
         self._api = client.CustomObjectsApi(api)
@@ -155,6 +166,28 @@ class Rules:
         answer = ask(*self._where, *arguments, **more, _request_timeout=SECONDS, _preload_content=False)
         found: Object = loads_cut(answer.data)
         return found
+
+
+def run(module: AnsibleModule, failure: str, work: Work) -> None:
+    """End a module with what `work` returns for the cluster of its parameters `kubeconfig` and `context`.
+
+    A failure of `work` is reported with the words `failure` before it.
+    """
+    if LIBRARY_ERROR:
+        module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
+    params = module.params
+    failed = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
+    try:
+        api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
+        failed = "the version of the API server cannot be read"
+        version = minor(kubernetes.client.VersionApi(api).get_code())
+        failed = failure
+        result = work(api, version)
+    except kubernetes.client.ApiException as error:
+        module.fail_json(msg=f"{failed}: {refusal(error)}")
+    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        module.fail_json(msg=f"{failed}: {error}")
+    module.exit_json(**result)
 
 
 def _dry(check: bool) -> dict[str, str]:

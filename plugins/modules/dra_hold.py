@@ -127,26 +127,15 @@ removed:
   elements: str
 """
 
-import traceback
 import typing as t
 from datetime import datetime, timedelta, timezone
 
-from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Rules, refusal
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import minor
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Rules, run
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.tolerations import toleration
-
-try:
-    import kubernetes
-    import kubernetes.config
-    import urllib3
-
-    LIBRARY_ERROR = None
-except ImportError:
-    LIBRARY_ERROR = traceback.format_exc()
 
 SPEC = {
     "name": {"type": "str", "required": True},
@@ -214,23 +203,14 @@ def main() -> None:
         required_if=[("state", "present", ("owner", "reason", "devices"))],
         supports_check_mode=True,
     )
-    if LIBRARY_ERROR:
-        module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
-    params = module.params
-    doing = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
-    try:
-        api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
-        doing = "the version of the API server cannot be read"
-        version = minor(kubernetes.client.VersionApi(api).get_code())
-        doing = f"hold {params['name']} cannot be {'made' if params['state'] == 'present' else 'released'}"
+    params, present = module.params, module.params["state"] == "present"
+
+    def work(api: t.Any, kubernetes: str) -> dict[str, t.Any]:
         gates = params["feature_gates"]
-        served = serving.require(version, gates) if params["state"] == "present" else serving.api_version(version)
-        result = made(module, Rules(api, served))
-    except kubernetes.client.ApiException as error:
-        module.fail_json(msg=f"{doing}: {refusal(error)}")
-    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        module.fail_json(msg=f"{doing}: {error}")
-    module.exit_json(**result)
+        served = serving.require(kubernetes, gates) if present else serving.api_version(kubernetes)
+        return made(module, Rules(api, served))
+
+    run(module, f"hold {params['name']} cannot be {'made' if present else 'released'}", work)
 
 
 if __name__ == "__main__":

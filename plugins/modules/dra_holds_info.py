@@ -70,24 +70,13 @@ served:
   type: bool
 """
 
-import traceback
 import typing as t
 from datetime import datetime, timezone
 
-from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Rules, refusal
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import minor
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Rules, run
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import holds
-
-try:
-    import kubernetes
-    import kubernetes.config
-    import urllib3
-
-    LIBRARY_ERROR = None
-except ImportError:
-    LIBRARY_ERROR = traceback.format_exc()
 
 
 def listed(rules: list[t.Any], now: datetime) -> dict[str, t.Any]:
@@ -103,27 +92,20 @@ def listed(rules: list[t.Any], now: datetime) -> dict[str, t.Any]:
     return {"holds": [one.as_dict(now) for one in found], "lines": lines, "overdue": late, "served": True}
 
 
+def work(api: t.Any, kubernetes: str) -> dict[str, t.Any]:
+    """What the module returns of a cluster. Raises ValueError, ApiException and HTTPError."""
+    try:
+        rules = Rules(api, serving.api_version(kubernetes)).list()
+    except serving.Unsupported:
+        return {"holds": [], "lines": [], "overdue": [], "served": False}
+    return listed(rules, datetime.now(timezone.utc))
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={"kubeconfig": {"type": "path"}, "context": {"type": "str"}}, supports_check_mode=True
     )
-    if LIBRARY_ERROR:
-        module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
-    params = module.params
-    doing = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
-    try:
-        api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
-        doing = "the version of the API server cannot be read"
-        version = minor(kubernetes.client.VersionApi(api).get_code())
-        doing = "the holds cannot be listed"
-        result = listed(list(Rules(api, serving.api_version(version)).list()), datetime.now(timezone.utc))
-    except serving.Unsupported:
-        result = {"holds": [], "lines": [], "overdue": [], "served": False}
-    except kubernetes.client.ApiException as error:
-        module.fail_json(msg=f"{doing}: {refusal(error)}")
-    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        module.fail_json(msg=f"{doing}: {error}")
-    module.exit_json(changed=False, **result)
+    run(module, "the holds cannot be listed", work)
 
 
 if __name__ == "__main__":

@@ -39,9 +39,6 @@ _DEVICES = ".deviceclass.resource.k8s.io/devices"
 _IMPLICIT = "requests.deviceclass.resource.kubernetes.io/"
 
 
-_TAINT_RULE = {34: "v1alpha3", 36: "v1beta2", 37: "v1"}
-
-
 @dataclass
 class Site:
     """What a site's inventory becomes. `reach` is empty where no node is known, `boards` where no claim asks for the
@@ -149,9 +146,9 @@ class _Compiler(DeviceCompiler):
                 self._quota(quota)
         for taint in inventory.taints:
             if not taint.broken:
-                version = limits.at(_TAINT_RULE, self.minor)
+                version = versions.choose(versions.PREFERENCE, "DeviceTaintRule", self.kubernetes)
                 spec = {"deviceSelector": taint.selector, "taint": taint.taint}
-                head = {"apiVersion": f"resource.k8s.io/{version}", "kind": "DeviceTaintRule"}
+                head = {"apiVersion": version, "kind": "DeviceTaintRule"}
                 made_taint = {**head, "metadata": self._metadata(taint.name), "spec": spec}
                 self.made.append(Made(made_taint, {"": taint.path}))
         if inventory.policy:

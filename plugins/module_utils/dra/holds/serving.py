@@ -23,9 +23,7 @@ def api_version(kubernetes: str) -> str:
     That is v1alpha3 for 1.34 and 1.35, v1beta2 for 1.36 and v1 from 1.37 on. Raises ValueError for a release that is
     not known.
     """
-    minor = versions.minor_of(kubernetes)
-    served = [version for (version, kind), since in versions.SERVED.items() if kind == KIND and since <= minor]
-    return versions.choose(served, KIND, kubernetes)
+    return versions.choose(versions.PREFERENCE, KIND, kubernetes)
 
 
 def require(kubernetes: str, gates: features.Gates = None) -> str:
