@@ -65,12 +65,12 @@ def test_an_interrupted_run_does_not_forget_what_it_has_to_prune():
 
 @settings(max_examples=30, deadline=None)
 @given(claims_strategies.sites())
-def test_every_kind_that_a_site_can_have_is_looked_for_when_it_is_removed(values):
+def test_removal_looks_for_every_kind_of_a_site(values):
     kinds = {apply_set.group_kind(made) for made in claims_strategies.compiled(values).objects}
     assert kinds <= {*apply_set.WRITTEN, "Namespace"}  # these stay
 
 
-def test_no_kind_is_looked_for_that_no_site_can_have():
+def test_removal_looks_for_no_other_kind():
     claim = {"namespace": "ml", "devices": [{"name": "nic", "kind": "rdma"}]}
     taint = {"name": "broken", "driver": "lanewise.dev", "key": "example.com/broken", "effect": "NoSchedule"}
     whole = {
@@ -188,7 +188,7 @@ def test_what_another_site_has_in_a_set_without_a_parent_is_not_stale():
     assert len(apply_set.stale([of_a, of_b, raw], [])["delete"]) == 3
 
 
-def test_a_set_that_was_emptied_knows_whose_it_was():
+def test_an_emptied_set_keeps_its_site():
     emptied = apply_set.parent("s", "default", [], site="a")
     assert apply_set.site_of([emptied]) == "a" and apply_set.other_site([emptied], [], "b") == "a"
 

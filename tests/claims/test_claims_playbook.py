@@ -142,7 +142,7 @@ def test_the_output_says_that_no_claim_was_checked_against_nodes(folder: Folder)
     assert "No claim was tried on a node" in folder.run()
 
 
-def test_a_claim_that_is_let_pass_is_warned_of(folder: Folder) -> None:
+def test_an_allowed_unreachable_claim_gives_a_warning(folder: Folder) -> None:
     folder.report("report")
     many = {"name": "many", "namespace": "training", "devices": [{"kind": "gpu", "count": 16}]}
     assert "dra_claims_templates[0]" in folder.run(rc=2, dra_claims_templates=[many])

@@ -94,7 +94,7 @@ def test_a_label_that_kubectl_does_not_read_as_a_string_is_reported(check: t.Cal
 
 
 @pytest.mark.parametrize("word", ["52:54:00:12:34:56", "1:30", "2026-11-22", "2026-1-2", "10.0.0.1", "8a"])
-def test_a_label_or_key_that_is_text_to_kubectl_is_none_to_doubt(check: t.Callable[..., Object], word: str) -> None:
+def test_a_label_or_key_that_kubectl_reads_as_text_is_accepted(check: t.Callable[..., Object], word: str) -> None:
     item = device_class("nic", "lanewise.dev")
     item["metadata"]["annotations"] = {"a": "WORD", "n": "1", "08": "1"}
     text = json.dumps(item, indent=1).replace('"WORD"', word).replace('"n"', "n").replace('"08"', "08")

@@ -56,7 +56,7 @@ def test_rules_come_with_their_boards_and_profiles() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 4])
-def test_a_claim_for_a_vf_is_refused_only_where_none_is_asked_for(tmp_path: Path, count: int) -> None:
+def test_a_claim_for_a_vf_is_refused_only_if_no_vfs_are_planned(tmp_path: Path, count: int) -> None:
     pytest.importorskip("cel_expr_python", reason="needs the engine of CEL")
     devices = [{"name": "gpu", "kind": "gpu"}, {"name": "vf", "kind": "vf"}]
     claim = {"name": "slice", "namespace": "default", "align": "pcie_root", "devices": devices}

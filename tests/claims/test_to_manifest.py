@@ -58,19 +58,19 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", OTHERS)
-def test_what_is_no_text_to_others_is_quoted(text: str) -> None:
+def test_text_that_others_read_as_another_type_is_quoted(text: str) -> None:
     assert to_manifest(text) == f"'{text}'"
     assert to_manifest({text: [text]}) == f"'{text}':\n- '{text}'\n"
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_what_is_text_to_all_is_not_quoted(text: str) -> None:
+def test_text_that_all_read_as_text_is_not_quoted(text: str) -> None:
     assert to_manifest(text) == text
     assert to_manifest({text: [text]}) == f"{text}:\n- {text}\n"
 
 
 @pytest.mark.parametrize(("value", "text"), [(8, "8"), (True, "true"), (None, "null"), (0.5, "0.5"), (1e20, "1.0e+20")])
-def test_what_is_no_text_is_not_quoted(value: t.Any, text: str) -> None:
+def test_values_that_are_not_text_are_not_quoted(value: t.Any, text: str) -> None:
     assert to_manifest(value) == text
     assert to_manifest({"a": value}) == f"a: {text}\n"
 

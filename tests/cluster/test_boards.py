@@ -85,7 +85,7 @@ def test_pairs_come_and_go_on_every_board(prepared: ControlPlane, every_board: l
     ],
     ids=["own", "ring", "halves", "halves of 16", "all"],
 )
-def test_a_search_in_vain_stays_below_the_time_limit(
+def test_an_unsuccessful_search_stays_below_the_time_limit(
     gpus: int, nics: int, near: t.Callable[[int], t.Iterable[int]], newest: ControlPlane, engine: t.Any
 ) -> None:
     """Four pairs where three are left: the scheduler tries everything, and gives up a node after ten seconds.

@@ -269,7 +269,7 @@ def test_a_failed_start_shows_the_log_and_leaves_nothing(bare: None, tmp_path: P
         ),
     ],
 )
-def test_nothing_outlives_its_owner(bare: None, victim: str, number: signal.Signals) -> None:
+def test_processes_end_with_their_owner(bare: None, victim: str, number: signal.Signals) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", KEEPER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

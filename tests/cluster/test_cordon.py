@@ -114,7 +114,7 @@ def owned(plane: ControlPlane, play: Play, owner: Owner) -> None:
     plane.expect("PATCH", NODE, note)
 
 
-def test_a_run_that_goes_on_keeps_its_node(newest: ControlPlane, play: Play) -> None:
+def test_a_running_run_keeps_its_node(newest: ControlPlane, play: Play) -> None:
     here = this_run()
     with subprocess.Popen(["sleep", "600"]) as other:
         running = replace(here, process=other.pid, started=_started(other.pid) or "")

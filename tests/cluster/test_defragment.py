@@ -114,7 +114,7 @@ def test_a_budget_keeps_its_pods(fleet: Fleet, playbooks: Playbooks, capsys: pyt
         fleet.plane.expect("DELETE", f"{budgets}/a")
 
 
-def test_a_run_that_ends_early_gives_everything_back(fleet: Fleet, playbooks: Playbooks) -> None:
+def test_an_interrupted_run_releases_everything(fleet: Fleet, playbooks: Playbooks) -> None:
     """The moved pod must not run beside pods of others, which the plan does not model: it gets its devices again."""
     fleet.pod("bare", "one", "def-1")
     fleet.bound(1)

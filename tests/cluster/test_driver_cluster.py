@@ -234,7 +234,7 @@ def test_no_slice_takes_the_name_of_another_nodes(installed: Installed, name: st
     other.delete_slice(other.create_slice(a_slice("names-two")))
 
 
-def test_a_made_up_name_is_none_of_the_nodes(installed: Installed) -> None:
+def test_a_made_up_slice_name_is_refused(installed: Installed) -> None:
     one = installed.node("names-one")
     made_up = a_slice("names-one")
     made_up["metadata"] = {"generateName": "00000-lanewise.dev-names-one"}
@@ -254,7 +254,7 @@ def test_a_node_whose_name_is_cut_may_publish(installed: Installed) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1beta2", "v1beta1"])
-def test_another_version_is_no_way_around(installed: Installed, version: str) -> None:
+def test_the_policy_applies_to_every_api_version(installed: Installed, version: str) -> None:
     one = installed.node("version-one")
     one._version = f"resource.k8s.io/{version}"
     assert "of that Node only" in refusal(lambda: one.create_slice(a_slice("version-two"), dry_run=True))
@@ -387,7 +387,7 @@ def test_the_daemonset_is_taken(installed: Installed) -> None:
     assert mounts["run"]["mountPropagation"] == "Bidirectional"
 
 
-def test_what_else_is_denied(installed: Installed) -> None:
+def test_other_requests_are_denied(installed: Installed) -> None:
     one = installed.node("else-one")
     assert one.node_object()["metadata"]["name"] == "else-one"
     for method, path in (
@@ -667,7 +667,7 @@ def attribute(devices: dict[str, Object], name: str, key: str) -> t.Any:
     return next(iter(found.values())) if found else None
 
 
-def test_it_follows_the_node(installed: Installed, running: t.Callable[[str, str], Node]) -> None:  # noqa: PLR0915
+def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[str, str], Node]) -> None:  # noqa: PLR0915
     """Links, settings, others' hands on the slices, and an API server that goes away and comes back.
 
     The waits are far shorter than the publisher's own round (``RESYNC_SECONDS``): it is an event that ends them.

@@ -104,7 +104,7 @@ def test_check_mode_and_second_run(fleet: Fleet, modules: Modules) -> None:
     assert not modules.run(dra_hold, name="demo", state="absent")["changed"]
 
 
-def test_who_holds_what(fleet: Fleet, modules: Modules) -> None:
+def test_holds_name_their_owners_and_devices(fleet: Fleet, modules: Modules) -> None:
     modules.hold("demo", *GPUS[:2])
     refused = modules.hold("second", GPUS[2], GPUS[1], owner="team b")
     assert f"{GPUS[1]} belongs to hold demo of team a" in refused["msg"] and len(fleet.rules()) == 2

@@ -196,7 +196,7 @@ def test_a_driver_that_pods_need_is_not_taken_away(site: Site) -> None:
     assert site.systemctl("is-active", UNIT) == "active"
 
 
-def test_a_token_that_does_not_do_is_replaced(site: Site) -> None:
+def test_an_unusable_token_is_replaced(site: Site) -> None:
     """A driver that has noticed its token, which it does at its next request, is restarted too: one more change."""
     path = Path("/etc/lanewise/token")
     before = path.read_text()
@@ -207,7 +207,7 @@ def test_a_token_that_does_not_do_is_replaced(site: Site) -> None:
     assert path.read_text() not in ("none", before)
 
 
-def test_a_node_that_says_it_is_another_one_gets_no_token_of_that(site: Site) -> None:
+def test_a_node_that_claims_to_be_another_gets_no_token_for_it(site: Site) -> None:
     """Its Python adds facts to every answer; with Ansible's defaults these are variables."""
     site.plane.add_node("other-node")
     facts = {"dra_driver_node_name": "other-node", "dra_driver_kubeconfig": "/taken/from/a/fact"}

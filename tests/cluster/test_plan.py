@@ -97,12 +97,12 @@ def _bound_as(site: Site, template: str, predicted: fits.Fit) -> None:
 
 
 @pytest.mark.parametrize("number", range(FLEETS))
-def test_so_many_are_bound_and_no_more(plane: ControlPlane, engine: Engine, number: int) -> None:
+def test_exactly_the_predicted_number_of_pods_is_bound(plane: ControlPlane, engine: Engine, number: int) -> None:
     _count(plane, engine, SEED + number)
 
 
 @pytest.mark.parametrize("number", range(max(2, FLEETS // 10)))
-def test_the_same_with_the_oldest_kubernetes(old_plane: ControlPlane, engine: Engine, number: int) -> None:
+def test_counts_hold_on_the_oldest_kubernetes(old_plane: ControlPlane, engine: Engine, number: int) -> None:
     """Which has no shares, counters and taints of devices by default."""
     _count(old_plane, engine, SEED + number)
 
@@ -118,7 +118,7 @@ def _count(plane: ControlPlane, engine: Engine, seed: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(max(2, FLEETS // 10)))
-def test_changes_do_what_was_said(plane: ControlPlane, engine: Engine, number: int) -> None:
+def test_changes_have_the_predicted_effect(plane: ControlPlane, engine: Engine, number: int) -> None:
     """Changes are predicted, then made in the cluster: as many pods are bound as was said before."""
     site = Site(plane, SEED + 100_000 + number, 6)
     try:

@@ -157,7 +157,9 @@ class Boards:
 
 
 @pytest.mark.parametrize("number", range(FLEETS))
-def test_so_many_nearest_pairs_are_bound_and_no_more(newest: ControlPlane, engine: Engine, number: int) -> None:
+def test_exactly_the_predicted_number_of_nearest_pairs_is_bound(
+    newest: ControlPlane, engine: Engine, number: int
+) -> None:
     site = Boards(newest, number)
     site.clear(site.settled()[1])
     template = f"near-{site.chance.randint(1, MOST)}"
@@ -176,7 +178,7 @@ def test_so_many_nearest_pairs_are_bound_and_no_more(newest: ControlPlane, engin
     )
 
 
-def test_what_goes_frees_the_stranded_devices_that_name_it(newest: ControlPlane, engine: Engine) -> None:
+def test_a_released_device_frees_the_stranded_ones(newest: ControlPlane, engine: Engine) -> None:
     """NICs are taken one by one: each strands its GPU. Their claims go: as many pairs more are bound as was said."""
     site = Boards(newest, 1000)
     site.clear({*site.settled()[0], *site.settled()[1]})

@@ -41,7 +41,7 @@ def test_the_pins_are_read_from_the_modules() -> None:
         cluster.programs("1.2")
 
 
-def test_nothing_is_built_unasked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nothing_is_built_without_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cluster, "CACHE", tmp_path)
     with pytest.raises(Missing, match=r"tools/cluster.py --kubernetes .* in 9 minutes"):
         cluster.programs(NEWEST, build=False)

@@ -283,7 +283,7 @@ def test_a_node_that_the_cluster_does_not_have_is_reported(site: Site) -> None:
     assert not (site.folder / "report").exists() and site.state() == (False, False)
 
 
-def test_a_card_in_use_stays_and_the_node_is_uncordoned(site: Site, machine: Machine) -> None:
+def test_a_card_in_use_is_kept_and_the_node_is_uncordoned(site: Site, machine: Machine) -> None:
     machine.become({})
     content = json.dumps({"devices": [{"address": CARD}]})
     machine.run("sh", "-c", f"mkdir -p {RECORDS} && echo '{content}' > {RECORDS}/7d0c.json")

@@ -285,7 +285,7 @@ def events_about(world: World, kind: str, name: str) -> list[t.Any]:
 
 
 @pytest.mark.parametrize("act", ["unprepare", "drop_gone", "recover"])
-def test_an_rdma_device_that_vanished_holds_nothing_up(clean: World, sandbox: Sandbox, act: str) -> None:
+def test_an_rdma_device_that_vanished_blocks_nothing(clean: World, sandbox: Sandbox, act: str) -> None:
     """It fell off the bus, or the pod gave it another name."""
     service = clean.service()
     claim = clean.claims["one"]

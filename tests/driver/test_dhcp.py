@@ -245,7 +245,7 @@ def test_a_lost_lease_is_reported_and_requested_until_there_is_a_new_one() -> No
 
 
 @on_a_node
-def test_a_server_that_is_silent_holds_up_no_other_lease() -> None:
+def test_a_silent_server_delays_no_other_lease() -> None:
     host = node()
     config = {"name": "net1", "dhcp": ["ipv4"]}
     changes: dict[str, float] = {}
@@ -355,7 +355,7 @@ class Liar(threading.Thread):
 
 
 @on_a_node
-def test_a_server_that_lies_is_survived() -> None:
+def test_a_lying_server_does_no_harm() -> None:
     host = node()
     without_dad()
     server = Liar()

@@ -73,7 +73,7 @@ def test_a_namespace_leaves_room_for_others() -> None:
     assert events.NAMESPACE_BURST <= namespaces.count("noisy") <= events.NAMESPACE_BURST + 2
 
 
-def test_the_same_is_said_once() -> None:
+def test_equal_events_are_sent_once() -> None:
     api = Api()
     api.open.set()
     reporter = events.Reporter(api)

@@ -290,7 +290,7 @@ def test_an_old_python_runs_it(
     assert slow == (1, "lanewise.dev: gave up after 0.5 seconds: the driver has not finished\n")
 
 
-def test_it_is_written_for_an_old_python() -> None:
+def test_the_hook_is_written_for_an_old_python() -> None:
     """Where none is installed: its grammar, and annotations that it can evaluate."""
     # ast has no grammar of 3.6; what 3.7 added is not used here
     tree = ast.parse(Path(hook.__file__).read_text(), feature_version=(3, 7))
@@ -497,7 +497,7 @@ def request(pid: t.Any, uid: str = CLAIM, **changes: t.Any) -> bytes:
     return f"{uid} {pid}\n".encode() + json.dumps({"pid": pid, "id": "c", "bundle": "b", **changes}).encode()
 
 
-def test_any_bytes_are_survived(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+def test_any_bytes_do_no_harm(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
     """Whatever root sends, the driver answers or hangs up, and goes on."""
     netns = os.open(f"/proc/{container}/ns/net", os.O_RDONLY)
     tokens = st.sampled_from([request(container), CLAIM.encode(), b"\n", b"{}", b"[", b"\xff", b"null", b'{"pid": 1}'])

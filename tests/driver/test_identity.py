@@ -114,7 +114,7 @@ def test_the_peer_moves_to_another_namespace_meanwhile() -> None:
 
 
 @nodes.on_a_node
-def test_what_is_wrong_with_it() -> None:
+def test_a_health_problem_names_its_cause() -> None:
     nodes.pair("one")
     host = interfaces.snapshot(ONE)
     pod = nodes.Pod()

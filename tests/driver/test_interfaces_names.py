@@ -53,7 +53,7 @@ def test_a_function_without_an_interface_is_waited_for() -> None:
 
 
 @nodes.on_a_node
-def test_its_name_on_the_node_may_be_taken_meanwhile() -> None:
+def test_an_interfaces_name_on_the_node_may_be_taken_meanwhile() -> None:
     host = nodes.node("ip addr add 10.1.0.2/24 dev one")
     with nodes.Pod() as pod:
         interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
@@ -145,7 +145,7 @@ def test_udev_may_rename_what_comes_back() -> None:
 
 
 @nodes.on_a_node
-def test_all_its_names_may_be_taken_meanwhile() -> None:
+def test_all_names_of_an_interface_may_be_taken_meanwhile() -> None:
     """By names and other names of another interface; with those gone, the next detach makes it whole."""
     host = nodes.node("ip addr add 10.1.0.2/24 dev one; ip link property add dev one altname enp9s0")
     with nodes.Pod() as pod:

@@ -472,7 +472,7 @@ def test_many_routes_take_no_time() -> None:
 
 
 @needs_namespaces
-def test_a_look_ahead_answers_the_one_who_asks_next() -> None:
+def test_a_prefetched_answer_is_for_the_next_caller() -> None:
     """Nor a caller after an address has changed."""
     found = in_namespace(
         """

@@ -81,7 +81,7 @@ def test_a_probe_waits_for_pods_that_start_and_not_for_ever() -> None:
         recorder.stop()
 
 
-def test_what_went_back_as_it_was_is_published_when_there_is_time() -> None:
+def test_a_returned_device_is_published_once_no_pod_starts() -> None:
     busy = threading.Event()
     recorder = Recorder(busy.is_set)
     recorder.start()
@@ -115,7 +115,7 @@ class Status:
         return True
 
 
-def test_the_word_that_all_is_well_waits_for_pods_that_start() -> None:
+def test_a_ready_status_waits_for_pods_that_start() -> None:
     busy, status = threading.Event(), Status()
     writer = Writer(status, settle=0.0)
     writer.busy = busy.is_set

@@ -70,7 +70,7 @@ def test_a_later_configuration_replaces_fields_of_an_earlier_one() -> None:
     assert record.devices[0].config["mtu"] == 9000 and record.devices[0].config["name"] == "class"
 
 
-def test_a_configuration_that_was_right_makes_no_other_one_right() -> None:
+def test_an_accepted_configuration_does_not_make_another_valid() -> None:
     for fields, right in (
         ({"gsoMaxSize": 1400, "mtu": 1500}, True),
         ({"mtu": 1500}, True),
@@ -121,7 +121,7 @@ def test_what_a_class_sets_holds() -> None:
     assert made(claim([result("nic", VF)], [config({"vf": {"vlan": 5, "trust": True}})])).devices[0].config
 
 
-def test_not_the_claim_that_is_meant() -> None:
+def test_another_claim_or_allocation_is_refused() -> None:
     good = claim([result("nic", PF)])
     refused({**good, "metadata": {**good["metadata"], "uid": "new"}}, "metadata.uid", "new", UID)
     refused({**good, "status": {}}, "status.allocation", "not allocated")

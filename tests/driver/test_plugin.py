@@ -150,7 +150,7 @@ def test_any_request_is_answered(plugin: Plugin, shelf: Shelf) -> None:
             assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", path.name), path.name
 
 
-def test_any_bytes_are_survived(plugin: Plugin) -> None:
+def test_any_bytes_do_no_harm(plugin: Plugin) -> None:
     with Kubelet(plugin.service_socket, protocol.pool) as kubelet:
         services = [*protocol.DRA.values(), *protocol.HEALTH.values(), "no.such.Service"]
 

@@ -483,7 +483,7 @@ def test_the_file_for_nccl_is_for_nvidia(tmp_path: Path) -> None:
     assert not inventory(tmp_path, "hgx-h100").places.nccl
 
 
-def test_a_setting_that_is_added_later(tmp_path: Path) -> None:
+def test_a_setting_that_is_added_later_takes_effect(tmp_path: Path) -> None:
     current = [Settings(node_name=NODE)]
     one = Inventory(lambda: current[0], lambda: [], str(build("hgx-h100", tmp_path / "m")))
     assert not one.places.nccl

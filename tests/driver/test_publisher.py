@@ -55,7 +55,7 @@ def test_the_publisher_keeps_trying_without_an_api_server(tmp_path: Path) -> Non
     assert not {thread.name for thread in threading.enumerate()} & {"publisher", "settings", "monitor"}
 
 
-def test_a_server_that_never_answers_holds_no_stop_up(tmp_path: Path) -> None:
+def test_a_server_that_never_answers_does_not_delay_a_stop(tmp_path: Path) -> None:
     settings = SettingsFile(tmp_path / "driver.yml")
     inventory = Inventory(lambda: settings.current, lambda: (), str(build("azure-vm", tmp_path / "machine")))
     claims = {"namespace": "n", "serviceaccount": {"name": "a"}, "node": {"name": "worker-1", "uid": "u"}}

@@ -71,7 +71,7 @@ def test_devices_of_a_function(tmp_path: Path) -> None:
 
 
 @on_a_node
-def test_the_kernel_is_asked() -> None:
+def test_rdma_devices_are_moved_by_the_kernel() -> None:
     mode = rdma.mode()
     with Pod() as pod:
         assert rdma.place("no_such_0", pod.pin) == "missing"

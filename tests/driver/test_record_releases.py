@@ -45,7 +45,7 @@ def values(record: t.Any) -> Object:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
-def test_what_a_release_wrote_is_read_as_it_meant_it(sample: Path) -> None:
+def test_samples_of_a_release_keep_their_meaning(sample: Path) -> None:
     content = sample.read_bytes()
     release = RELEASES[sample.name.partition("-")[0]]
     theirs = release.decode(content)

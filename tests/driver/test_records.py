@@ -139,7 +139,7 @@ def test_a_uid_cannot_be_a_path(tmp_path: Path, uid: str) -> None:
         store.save(wrong)
 
 
-def test_whoever_configures_the_node_reads_them(tmp_path: Path) -> None:
+def test_the_role_fabric_reads_the_records(tmp_path: Path) -> None:
     """The role fabric leaves cards alone that pods have, and takes from here what they are."""
     attributes = {"linkLayer": {"string": "ethernet"}, "linkSpeedMbps": {"int": 400000}, "ifName": {"string": "eth7"}}
     known = Device("pci", {"name": "pci", "attributes": attributes}, address="0000:19:00.0")

@@ -156,14 +156,14 @@ def test_no_settings(tmp_path: Path, text: str) -> None:
         load(written(tmp_path, text))
 
 
-def test_a_key_that_stands_twice(tmp_path: Path) -> None:
+def test_a_duplicate_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Problems, match="is a duplicate key, again in line 3"):
         load(written(tmp_path, "management: [a]\nlog_level: info\nmanagement: [b]\n"))
     with pytest.raises(Problems, match="is a duplicate key"):
         load(written(tmp_path, "aliases: {a: x, a: y}\n"))
 
 
-def test_not_text(tmp_path: Path) -> None:
+def test_binary_settings_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "driver.yml"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(Problems):

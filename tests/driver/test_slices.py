@@ -305,7 +305,7 @@ def test_a_taint_keeps_its_time() -> None:
     assert (todo.generation, todo.create, todo.delete) == (1, (), ())
 
 
-def test_what_the_server_made_of_it_is_enough() -> None:
+def test_a_slice_that_the_server_changed_counts_as_published() -> None:
     desired = slices(
         Publication(devices=[{"name": "d", "taints": [{"key": "k", "effect": "NoSchedule"}]}]), NODE, DRIVER
     )

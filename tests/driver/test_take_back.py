@@ -233,7 +233,7 @@ def test_an_interface_that_another_pod_has_tapped_is_withheld() -> None:
 
 
 @on_a_node
-def test_asking_makes_nothing() -> None:
+def test_a_query_changes_nothing() -> None:
     without_dad()
     pair("one")
     wait_for_ipv6()

@@ -59,7 +59,7 @@ def test_what_carries_the_nodes_traffic(name: str) -> None:
 
 @pytest.mark.skipif(not shutil.which("sshd", path="/usr/sbin:/usr/bin"), reason="sshd is not installed")
 @on_a_node
-def test_who_has_not_logged_in_decides_nothing() -> None:
+def test_clients_that_are_not_logged_in_do_not_count() -> None:
     """A real server on another port: unauthenticated clients, also with the name of a user; then one with a key."""
     world()
     run("mkdir -p /run/sshd /run/keys; chmod 700 /run/keys")

@@ -343,7 +343,7 @@ def test_a_server_that_systemd_listens_for_is_found_once_it_runs(monkeypatch: py
 
 
 @on_a_node
-def test_a_source_that_is_not_ours_does_not_hide_the_way() -> None:
+def test_a_foreign_source_address_does_not_hide_the_route() -> None:
     """As of a connection that another machine has taken over, or whose address has just gone."""
     world()
     run("ip route add 198.51.100.1 via 192.0.2.9")

@@ -57,7 +57,7 @@ def test_every_setting_is_asked_for_whichever_is_refused() -> None:
     assert str(refused.value).count("vf.") == 6
 
 
-def test_nothing_is_asked_for_that_is_so() -> None:
+def test_values_that_are_already_set_are_not_requested() -> None:
     card = Card(_MAC)
     vf.write_to(t.cast(Netlink, card), 7, 3, NOW, NOW)
     assert card.asked == []

@@ -48,7 +48,7 @@ def _booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., 
 
 
 @on_a_node
-def test_a_nic_that_fails_does_not_keep_the_others(booted: t.Callable[..., str]) -> None:
+def test_a_nic_that_fails_does_not_stop_the_others(booted: t.Callable[..., str]) -> None:
     for name in ("rail0", "rail1", "rail2"):
         pair(name)
     result = booted({"rail0": {"mtu": 9000}, "rail1": {"mtu": 70000}, "rail2": {"mtu": 9000}})

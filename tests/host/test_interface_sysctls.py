@@ -37,7 +37,7 @@ def test_a_name_with_a_dot_is_one_interface():
 
 
 @on_a_node
-def test_what_all_interfaces_decide_otherwise_is_refused():
+def test_a_value_that_the_all_interfaces_sysctl_overrides_is_refused():
     """The kernel takes the larger of two values, or either, or both: whatever is written to the interface then."""
     pair("rail0")
     for name, for_all, wanted in (

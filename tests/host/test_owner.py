@@ -292,7 +292,7 @@ def test_a_drop_in_that_is_not_needed_any_more_goes(running: contextlib.ExitStac
 
 
 @with_programs()
-def test_where_networkd_says_nothing_only_the_interface_changes(running: contextlib.ExitStack) -> None:
+def test_without_a_networkd_setting_only_the_interface_changes(running: contextlib.ExitStack) -> None:
     network("# MTUBytes=1500")
     start_networkd(running)
     assert [str(one) for one in apply().changes] == ["rail0: mtu 1500 -> 9000"]
@@ -317,7 +317,7 @@ def test_a_file_of_several_interfaces_is_for_all_of_them_or_none(running: contex
 
 
 @with_programs()
-def test_a_drop_in_of_a_later_name_is_not_fought(running: contextlib.ExitStack) -> None:
+def test_a_drop_in_of_a_later_name_is_not_overruled(running: contextlib.ExitStack) -> None:
     network("")
     later = Path("/run/systemd/network/10-rail.network.d/mtu.conf")
     later.parent.mkdir(parents=True)
@@ -474,7 +474,7 @@ def test_networkmanager_keeps_the_mtu_that_its_profile_was_given(running: contex
 
 
 @with_programs(more=True)
-def test_where_networkmanager_says_nothing_only_the_interface_changes(running: contextlib.ExitStack) -> None:
+def test_without_a_networkmanager_setting_only_the_interface_changes(running: contextlib.ExitStack) -> None:
     profile("")
     start_networkmanager(running)
     assert [str(one) for one in apply().changes] == ["rail0: mtu 1500 -> 9000"]
@@ -483,7 +483,7 @@ def test_where_networkmanager_says_nothing_only_the_interface_changes(running: c
 
 
 @with_programs(more=True)
-def test_where_networkmanager_does_not_answer_all_is_as_it_was(running: contextlib.ExitStack) -> None:
+def test_without_an_answer_of_networkmanager_nothing_changes(running: contextlib.ExitStack) -> None:
     profile()
     process = start_networkmanager(running)
     process.kill()

@@ -59,7 +59,7 @@ def test_a_changed_address_changes_the_table():
 
 
 @on_a_node
-def test_all_is_taken_back_to_the_very_state():
+def test_everything_is_restored_to_the_exact_state():
     rails()
     run("ip route add 10.0.0.0/24 dev rail0 src 10.0.0.1 table 100 proto static")
     before = tables()
@@ -74,7 +74,7 @@ def test_all_is_taken_back_to_the_very_state():
 
 
 @on_a_node
-def test_what_cannot_be_meant_is_refused():
+def test_contradictory_routes_are_refused():
     rails()
     run("ip route add 192.0.2.0/24 dev rail1 table 77; ip rule add fwmark 7 lookup 78")
     run("ip link add bare type veth peer name bare-far; ip addr flush bare; ip link set bare up")

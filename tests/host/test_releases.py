@@ -140,7 +140,7 @@ def test_what_1_0_0_wanted_at_boot_is_what_this_release_applies(stored: Stored) 
     assert stored.configure() == []
 
 
-def test_what_waits_to_be_confirmed_is_read_by_both(tmp_path: Path) -> None:
+def test_both_releases_read_an_unconfirmed_change(tmp_path: Path) -> None:
     path = tmp_path / "undo-7.json"
     path.write_text(UNDO)
     changes = guard.begun_changes(str(path))

@@ -172,7 +172,7 @@ def test_the_next_boot_has_them(site: Site) -> None:
     assert site.boot() == second
 
 
-def test_one_that_is_not_wanted_leaves(site: Site) -> None:
+def test_an_unwanted_argument_is_removed(site: Site) -> None:
     before, first = site.arguments(), site.boot()
     site.play({**FEWER, **REBOOT})
     assert site.boot() != first

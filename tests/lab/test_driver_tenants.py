@@ -209,7 +209,7 @@ tell([outcome(found), host["vfs"], interfaces.snapshot(identity)["vfs"]])
 
 
 @pytest.mark.usefixtures("pod")
-def test_what_asking_for_vlans_costs(one: Node) -> None:
+def test_cost_of_querying_vlans(one: Node) -> None:
     """Where the kernel has VLANs each detach asks for all 8,192; on emulated processors here."""
     _pf, _address, name = virtual(one)
     numbers, milliseconds, evidence = python(

@@ -148,7 +148,7 @@ def test_pods_leave_before_a_change_that_they_would_notice(site: Site) -> None:
     assert site.plane.request("GET", f"{PODS}/{before['name']}")[0] == 404
 
 
-def test_a_change_that_fails_gives_the_node_back(site: Site) -> None:
+def test_a_failed_change_returns_the_node_to_service(site: Site) -> None:
     before = site.pod()["metadata"]["uid"]
     # of somebody whom Kubernetes does not know
     site.node.machine.ssh(

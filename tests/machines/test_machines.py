@@ -158,7 +158,7 @@ class TestEveryMachine:
             where = f"node/node{node}/cpulist" if node >= 0 else "cpu/online"
             assert read(folder, "local_cpulist") == read(tree, f"sys/devices/system/{where}")
 
-    def test_is_built_the_same_again(self, name):
+    def test_is_built_the_same_each_time(self, name):
         assert compose(description(name)) == compose(description(name))
 
     @pytest.mark.skipif(LSTOPO is None, reason="hwloc's lstopo-no-graphics is not installed")

@@ -257,7 +257,7 @@ def difference(ours: Allocation | Refusal, theirs: Object) -> str:
 
 
 @pytest.mark.parametrize("remember", ["always", "when long"])
-def test_as_the_scheduler_does(
+def test_the_allocator_agrees_with_the_scheduler(
     oracle: Program, remember: str, monkeypatch: pytest.MonkeyPatch, tell: t.Callable[[str], None]
 ) -> None:
     """With failed states kept from the first one on, and as it is."""

@@ -123,7 +123,7 @@ def test_the_report_keeps_claims_and_pages_follow(report: Report, site: Values, 
     assert not report.run(site, claims={"default": []}).changed
 
 
-def test_a_node_with_another_map_says_so(report: Report, site: Values, given: list[Values]) -> None:
+def test_a_node_with_another_map_is_reported(report: Report, site: Values, given: list[Values]) -> None:
     report.run(site, claims={"default": given})
     report.run({"own": site["shared"]}, inventory=set(site))
     page = report.text("nodes/own.html")

@@ -137,7 +137,7 @@ def test_the_forms_have_what_makes_each_of_the_one_before() -> None:
 
 
 @ansible_playbook
-def test_the_modules_say_so(old: Report, tmp_path: Path) -> None:
+def test_modules_refuse_reports_of_a_newer_release(old: Report, tmp_path: Path) -> None:
     """Under a real ansible-playbook: both reports in folders of this release, then one of a newer release."""
     summary = dict.fromkeys(("claims", "kept", "broken", "unknown", "none", "pending", "unproven"), 0)
     checked = {"claims": [], "summary": summary, "comparisons": [], "notes": []}

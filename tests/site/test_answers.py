@@ -157,7 +157,7 @@ def test_only_what_is_documented_gets_through():
 
 
 @pytest.mark.parametrize("done", [{"changed": "yes"}, {"problems": [1]}, {"problems": ["x"] * 20001}, {"python": None}])
-def test_another_form_is_a_failure(done):
+def test_an_answer_of_another_form_is_a_failure(done):
     found = answer({"failed": False, "changed": False, **done}, answers.Preflight, "gpu-01")
     assert found["failed"] is True and found["changed"] is False and set(found) == {"failed", "changed", "msg"}
     assert found["msg"].startswith("What gpu-01 answered is not what the module returns")

@@ -75,7 +75,7 @@ def test_a_fault_names_rule_index_and_key(args: dict[str, t.Any], message: str) 
     assert faults(args) == [message]
 
 
-def test_what_fits_and_what_is_null_is_no_fault() -> None:
+def test_valid_values_and_nulls_are_accepted() -> None:
     rules = [
         {
             "name": "rails",
@@ -94,7 +94,7 @@ def test_faults_are_reported_by_the_playbook(tmp_path: Path, machine: t.Callable
     assert "one: node.hugepages: '4096' is not a list of mappings" in played(tmp_path, hosts, "rollout", rc=2)
 
 
-def test_a_part_of_a_model_is_no_model(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
+def test_a_partial_model_name_does_not_match(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
     tree = {"topology_root": machine("hgx-h100")}
     nics = [{"name": "rails", "select": {"model": "ConnectX-7"}, "mtu": 9000}]
     output = played(tmp_path, {"one": {**tree, "fabric_nics": nics}}, "rollout", rc=2)

@@ -118,7 +118,7 @@ COLLECTED = """
 """
 
 
-def test_facts_that_ansible_itself_returns_are_no_ones_business(tmp_path, defaults):
+def test_facts_that_ansible_itself_returns_are_ignored(tmp_path, defaults):
     own = {"ansible_distribution": "Debian", "packages": {}, "facter_os": "Debian"}
     # without its prefix the fact has the name of a variable of the site
     hosts = {"one": {"distribution": "our own", **hostile(tmp_path, ansible_facts=own)}}
@@ -163,7 +163,7 @@ def test_an_answer_without_bounds_is_one_bad_row(tmp_path, defaults, tree):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_number_that_an_earlier_run_has_stored_is_no_more_than_not_stated(tmp_path, tree):
+def test_an_invalid_stored_number_counts_as_unknown(tmp_path, tree):
     played(tmp_path, {"one": {"topology_root": tree}, "two": {"topology_root": tree}}, "probe")
     store = tmp_path / "report" / "nodes" / "one.json"
     text = store.read_text(encoding="utf-8")

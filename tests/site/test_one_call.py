@@ -82,7 +82,7 @@ def test_packed_facts_come_back_and_nothing_else_does() -> None:
         assert unpacked(text) is None
 
 
-def test_a_plan_without_changes_is_enough_only_if_it_is_complete() -> None:
+def test_a_plan_without_changes_counts_only_if_it_is_complete() -> None:
     assert needs_no_change({"plan": {"changes": []}, "plan_complete": True})
     assert not needs_no_change({"plan": {"changes": []}, "plan_complete": False})
     assert not needs_no_change({"plan": {"changes": [{"resource": "mtu"}]}, "plan_complete": True})

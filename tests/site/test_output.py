@@ -31,7 +31,7 @@ def test_a_checkout_is_quiet_and_stops_for_a_source_that_cannot_be_read():
     assert settings["inventory"]["any_unparsed_is_failed"] == "true"
 
 
-def test_a_site_on_which_all_is_well_says_a_few_lines(tree, tmp_path):
+def test_a_healthy_site_prints_a_few_lines(tree, tmp_path):
     hosts = {f"node-{number}": tree for number in range(6)}
     place = ("-e", f"site_claims_dest={tmp_path}/kubernetes")
     first = played(tmp_path, hosts, "site", *place, **QUIET)
@@ -85,7 +85,7 @@ SAID = """
 """
 
 
-def test_what_plays_of_the_site_say_is_shown(tmp_path):
+def test_output_of_the_sites_own_plays_is_shown(tmp_path):
     (tmp_path / "play.yml").write_text(SAID, encoding="utf-8")
     said = played(tmp_path, {"a": {}, "b": {}}, str(tmp_path / "play"), **QUIET)
     for line in ("a: first of a", "b: second of b", "one line", "another", "a: 4711", "b: 4711"):
@@ -95,7 +95,7 @@ def test_what_plays_of_the_site_say_is_shown(tmp_path):
     assert "2 hosts: nothing changed, nothing failed" in said
 
 
-def test_a_rollback_without_nodes_says_so(tree, tmp_path):
+def test_a_rollback_without_nodes_gives_a_message(tree, tmp_path):
     said = played(tmp_path, {"one": tree}, "rollback", **QUIET)
     assert "No node was changed: none of the selected hosts has dra_driver_kubeconfig" in said
 

@@ -189,7 +189,7 @@ def test_nothing_of_a_secret_in_json_is_left(secret, in_list, indent):
         "no credential was found",
     ],
 )
-def test_what_looks_like_one_of_these_stays(text):
+def test_text_that_resembles_an_address_is_not_redacted(text):
     assert redact(text, "salt") == text
 
 
@@ -428,11 +428,11 @@ def test_a_name_stands_for_one_value():
         "join --token-ttl 24h --token-file /x, a b --token is needed",
     ],
 )
-def test_what_describes_the_fault_is_not_redacted(text):
+def test_a_description_of_the_fault_is_not_redacted(text):
     assert redact(text, "salt") == text
 
 
-def test_what_is_one_in_a_file_of_the_cluster():
+def test_serial_numbers_and_gids_in_json_are_redacted():
     text = json.dumps(
         {"serial": "MT2204X01234", "part": "MCX75310AAS-NEAT", "gid": "fe80:0000:0000:0000:0c42:a1ff:fe03:1"}
     )

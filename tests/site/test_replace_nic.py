@@ -164,7 +164,7 @@ def test_a_card_without_a_slot_is_named_by_its_address_or_serial_number(site):
     assert "MT2646X00001" in site.after()
 
 
-def test_what_is_no_card_is_refused_with_the_cards_there_are(site):
+def test_an_unknown_card_is_refused_with_a_list_of_the_cards(site):
     output = site.before(slot="slot=7", rc=2)
     assert "no NIC has slot 7; the NICs of this node are:" in output and f"slot 9: {STORAGE}" in output
     output = site.before(slot="address=0000:ff:00.0", rc=2)
@@ -179,7 +179,7 @@ def test_what_is_no_card_is_refused_with_the_cards_there_are(site):
     assert not (site.folder / "report").exists()
 
 
-def test_a_machine_without_slots_says_so(tmp_path):
+def test_a_machine_without_slots_is_reported(tmp_path):
     site = Site(tmp_path, "epyc-nps4")
     assert "this machine reports no slots of NICs (set replace_nic_address)" in site.before(slot="slot=1", rc=2)
 
@@ -253,7 +253,7 @@ def test_the_new_card_must_be_as_good(site, override, message, allowed):
     assert len(found) == bool(allowed) and allowed in " ".join(found)
 
 
-def test_a_card_that_is_not_swapped_or_not_there_is_refused(site):
+def test_a_card_that_is_unchanged_or_missing_is_refused(site):
     site.before(slot=f"address={RAIL}")
     assert "still has the old card, serial" in site.after(rc=2)
     site.become({}, WITHOUT_RAIL)
@@ -267,7 +267,7 @@ def test_a_card_that_is_not_swapped_or_not_there_is_refused(site):
     assert site.record()["state"] == "done"
 
 
-def test_nothing_else_may_have_changed(site):
+def test_a_replacement_reports_other_changes(site):
     site.before(slot=f"address={RAIL}")
     before, old = site.record()["facts"], site.record()["card"]
 

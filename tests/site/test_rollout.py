@@ -46,7 +46,7 @@ def test_batches_are_those_that_ansible_makes(hosts, serial):
     assert batches(hosts, serial) == PlaybookExecutor._get_serialized_batches(executor, play)
 
 
-def test_a_batch_that_is_no_number_is_an_error():
+def test_an_invalid_batch_size_is_an_error():
     with pytest.raises(ValueError, match="half"):
         batches(["a", "b"], ["half"])
 
@@ -74,7 +74,7 @@ def test_nodes_with_the_same_plan_stand_together():
     ]
 
 
-def test_where_it_stands_begins_with_what_went_wrong():
+def test_the_state_of_a_rollout_lists_failures_first():
     states = {"a": (DONE, ""), "b": (FAILED, "set num_vfs: EBUSY\ndrain it"), "c": (LOST, "gone"), "d": (WAITING, "")}
     assert state_lines(states) == [
         *("failed: 1 node", "    b: set num_vfs: EBUSY", "    b: drain it", "lost: 1 node", "    c: gone"),
@@ -121,7 +121,7 @@ def test_all_errors_of_all_nodes_are_reported_together(machines, tmp_path):
     assert "planned only (recorded machines): 1 node" in output
 
 
-def test_a_site_that_asks_for_nothing_is_left_alone(machines, tmp_path):
+def test_a_site_without_settings_is_not_changed(machines, tmp_path):
     output = play(tmp_path, {"one": {"topology_root": str(machines / "cpu-rdma")}})
     assert "changed=0" in output and "Show the state of the rollout" not in output
     assert "skipping: no hosts matched" in output
@@ -164,7 +164,7 @@ def test_a_batch_that_fails_ends_what_it_began_and_stops_the_rest(tmp_path):
     assert "ok: [c]" in output and "stops here" not in output
 
 
-def test_a_batch_of_which_no_node_is_left_ends_the_rollout_and_says_so(tmp_path):
+def test_a_batch_without_remaining_nodes_ends_the_rollout_with_a_message(tmp_path):
     plays = yaml.safe_load(BATCHES)
     ending = {"import_tasks": f"{COLLECTION}/playbooks/tasks/batch_end.yml", "vars": {"batch_max_fail_percentage": 90}}
     plays[0].update(serial=1, tasks=[plays[0]["tasks"][0], ending])
@@ -221,7 +221,7 @@ def test_the_plan_has_the_batches_of_whichever_host_has_them(machines, tmp_path)
 
 
 @pytest.mark.parametrize(("tag", "verb"), [("fabric", "Configure the node"), ("driver", "Install the driver")])
-def test_a_tag_does_what_it_names_alone(tmp_path, tag, verb):
+def test_a_tag_selects_only_its_own_tasks(tmp_path, tag, verb):
     output = play(tmp_path, {"a": {}}, "--tags", tag, "--list-tasks")
     assert re.findall("Configure the node|Install the driver", output) == [verb]
     assert len(re.findall("Record that the (?:change|node was)", output)) == 3
@@ -255,7 +255,7 @@ def test_the_cluster_is_left_where_a_node_with_the_driver_is(machines, tmp_path,
 
 @pytest.mark.long
 @pytest.mark.parametrize("driver", DRIVER, ids=["role", "own"])
-def test_a_driver_is_looked_at_whatever_way_it_has_to_the_cluster(tmp_path, driver):
+def test_a_driver_is_checked_with_any_access_to_the_cluster(tmp_path, driver):
     confirmed = ("-e", "remove_confirm=default", "--check")
     output = play(tmp_path, {"one": driver, "two": {}}, *confirmed, "--limit", "one", playbook="remove")
     (before,) = re.findall(r"TASK \[lanewise.dra.dra_driver : Fail if pods have devices[^]]*\] \*+\n(.*)", output)[:1]

@@ -51,6 +51,6 @@ def test_a_run_of_a_newer_release_is_not_taken_for_one_that_ended() -> None:
 @pytest.mark.parametrize(
     "text", ["{", "[]", "7", '{"format": 0}', '{"format": "2"}', '{"format": 1}', "[" * 999, "x" * 2000]
 )
-def test_what_names_no_run_counts_as_ended(text: str) -> None:
+def test_text_that_names_no_run_counts_as_ended(text: str) -> None:
     assert parse(text) is None and state(text, this_run()) == ENDED
     assert rollout_owner(text)["name"] == ""

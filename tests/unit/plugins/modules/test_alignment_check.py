@@ -53,7 +53,7 @@ def test_an_aligned_claim(run):
     assert run(_ansible_check_mode=True)["claims"] == answer["claims"]
 
 
-def test_a_node_says_nothing_of_another_ones_containers(run, world):
+def test_a_node_cannot_answer_for_containers_of_another_node(run, world):
     """Whatever it prints: the CPUs of a container count where they come from the node of its pod."""
     uid, container = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f", "c" * 64
     [pod] = world.pods
@@ -74,7 +74,7 @@ def test_a_node_says_nothing_of_another_ones_containers(run, world):
     assert cpus_of(other=far) in ([], [None], [""])
 
 
-def test_what_comes_is_what_is_documented(run):
+def test_the_answer_has_the_documented_keys(run):
     answer = run(compare=[{"node": NODE, "gpu": "0000:18:00.0"}])
     assert set(answer) - {"invocation", "warnings", "deprecations"} == {*RETURN, "changed"}
     assert set(answer["claims"][0]) == set(RETURN["claims"]["contains"])
@@ -160,6 +160,6 @@ def test_measurements_stand_beside_predictions(run):
     assert all(one["measured"] is True and "prediction" not in one for one in claim["measured"])
 
 
-def test_objects_that_are_none(run):
+def test_other_objects_than_slices_are_refused(run):
     assert "cannot be read" in run(slices=[{"kind": "Pod"}])["msg"]
     assert "no field" in run(slices=[{"kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1"}])["msg"]

@@ -42,28 +42,28 @@ def test_the_newest_that_has_wheels(choose):
     assert choose("3.16.0", "3.15.1", "3.14.2", "3.9.18", python3="3.15.1") == ("python3.14", [])
 
 
-def test_one_of_the_distribution_that_is_too_new_is_no_way_out(choose):
+def test_a_distribution_python_that_is_too_new_is_refused(choose):
     found, problems = choose(python3="3.15.1")
     assert not found and len(problems) == 1
     assert "needs Python 3.10 to 3.14 with venv" in problems[0] and "is 3.15.1, for which" in problems[0]
 
 
-def test_one_that_is_too_old(choose):
+def test_a_python_that_is_too_old_is_refused(choose):
     found, problems = choose(python3="3.9.18")
     assert not found and "python3 is 3.9.18. Install one" in problems[0]
 
 
-def test_one_that_is_named_and_has_no_wheels(choose):
+def test_a_requested_python_without_wheels_is_refused(choose):
     found, problems = choose("3.15.1", "3.14.2", asked="python3.15")
     assert not found and "no wheels" in problems[0]
 
 
 @pytest.mark.parametrize("asked", [None, "python3.15"])
-def test_a_lock_of_ones_own_takes_newer_ones(choose, asked):
+def test_a_sites_own_lock_allows_newer_pythons(choose, asked):
     assert choose("3.15.1", "3.14.2", asked=asked, newer=True) == ("python3.15", [])
 
 
-def test_a_lock_of_ones_own_takes_no_older_ones(choose):
+def test_a_sites_own_lock_allows_no_older_pythons(choose):
     found, problems = choose(python3="3.9.18", newer=True)
     assert not found and "needs Python 3.10 or later with venv" in problems[0]
 

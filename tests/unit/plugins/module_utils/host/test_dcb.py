@@ -56,7 +56,7 @@ def test_what_is_written_reads_the_same_and_the_rest_stays(raw_ets, wanted_ets, 
     assert listed == raw
 
 
-def test_a_buffer_in_cells_is_as_good():
+def test_a_buffer_rounded_to_cells_is_equal():
     resource = dcb.Dcb(System())
     wanted = {"size": [100000] * 8}
     assert resource.same("buffer", {"size": [99968] * 8, "priority_buffer": [0] * 8}, wanted)

@@ -53,7 +53,7 @@ def test_the_three_columns() -> None:
 
 
 @given(st.text())
-def test_other_text_is_no_setting(text: str) -> None:
+def test_other_text_gives_no_setting(text: str) -> None:
     assert all(name.isupper() for name in parse(text))
 
 
@@ -115,7 +115,7 @@ def test_a_value_that_already_runs_needs_no_boot(root: Path) -> None:
     assert len(back.changes) == 1 and not back.reboot
 
 
-def test_a_boot_that_did_not_help_is_no_reason_for_another(root: Path) -> None:
+def test_no_second_reboot_follows_one_that_did_not_help(root: Path) -> None:
     notes = root / NOTES[1:]
     notes.parent.mkdir(parents=True)
     notes.write_text("first\n")

@@ -145,7 +145,7 @@ def test_a_pf_has_a_way_back_where_its_vf_is_what_the_node_is_reached_by(
     assert not guard.needed(node, [Change("sysctl", NODE, "kernel.pid_max", 1, 2)])
 
 
-def test_of_two_that_come_at_once_one_has_it(node: Node) -> None:
+def test_of_two_simultaneous_confirmations_one_wins(node: Node) -> None:
     won: list[str] = []
     together = threading.Barrier(2)
 

@@ -66,7 +66,7 @@ def test_refusals(root: Path, wish: dict[str, t.Any], reason: str) -> None:
         _converge(root, wish)
 
 
-def test_a_size_that_is_none(root: Path) -> None:
+def test_an_invalid_size_is_refused(root: Path) -> None:
     with pytest.raises(HostError, match="not a page size"):
         _converge(root, {"size": "2MB", "count": 1})
 

@@ -96,7 +96,7 @@ def test_irqbalance_is_refused_unless_it_leaves_the_nic_alone(machine):
     assert not machine.planned(Irq, {NIC: {"irq_affinity": "local"}}).refusals
 
 
-def test_what_leaves_interrupts_alone():
+def test_which_options_make_irqbalance_leave_an_interrupt_alone():
     assert _banned(["irqbalance", "-m", "ice"], "ice", ["1"])
     assert _banned(["irqbalance", "-i", "1", "--banirq=2"], "ice", ["1", "2"])
     assert not _banned(["irqbalance", "--banirq=2"], "ice", ["1", "2"])

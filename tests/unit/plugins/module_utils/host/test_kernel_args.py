@@ -114,7 +114,7 @@ def _wish(present: list[str], absent: list[str]) -> Arguments:
 
 
 @given(st.lists(_ARGUMENT, max_size=6), st.lists(_ARGUMENT, max_size=4), st.lists(_ARGUMENT, max_size=8))
-def test_what_is_applied_is_seen_and_taken_out_again(present: list[str], absent: list[str], line: list[str]) -> None:
+def test_applied_arguments_are_recognized_and_removed(present: list[str], absent: list[str], line: list[str]) -> None:
     wish, before = _wish(present, absent), " ".join(f'"{one}"' if ";" in one else one for one in line)
     after = wish.applied(before, Arguments())
     assert wish.seen(split(after)) == wish.ordered()
@@ -195,7 +195,7 @@ def test_shared_kernelopts_are_recognised_by_their_value(machine: Machine) -> No
     assert isinstance(loader, Entries) and loader.lines() == [["root=UUID=1", "ro", "iommu=pt"]]
 
 
-def test_a_profile_of_tuned_is_not_fought_with(machine: Machine) -> None:
+def test_a_profile_of_tuned_is_not_overruled(machine: Machine) -> None:
     machine.write("boot/loader/entries/a.conf", ENTRY.replace("iommu=soft", "$tuned_params"))
     machine.write("boot/grub2/grubenv", "# GRUB Environment Block\ntuned_params=iommu=soft isolcpus=2\n")
     with pytest.raises(Exception, match="tuned_params"):

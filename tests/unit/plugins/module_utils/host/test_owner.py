@@ -127,7 +127,7 @@ def test_what_a_network_file_says(site: Site, text: str, said: int | str | None)
     ]
 
 
-def test_who_has_no_interface_is_not_asked(site: Site) -> None:
+def test_a_manager_without_the_interface_is_not_asked(site: Site) -> None:
     site.networkd("[Link]\nMTUBytes=1500\n", state="unmanaged")
     site.networkmanager(_PROFILE.format("ethernet", "ethernet", 1500), managed="false")
     assert not owner.managers(System(str(site.root)), site.interface)
@@ -232,7 +232,7 @@ def test_vfs_that_another_program_makes_are_refused(site: Site) -> None:
     assert site.planned(Sriov, num_vfs=16) == ["PF: num_vfs 8 -> 16"]
 
 
-def test_a_damaged_file_is_no_traceback(tmp_path: Path) -> None:
+def test_a_damaged_file_gives_a_message_without_traceback(tmp_path: Path) -> None:
     @given(
         text=st.binary()
         | st.lists(st.sampled_from([b"[Link]", b"MTUBytes=", b"=", b"1K", b"\\\n", b"\n", b"#", b"\x00"])).map(b"".join)

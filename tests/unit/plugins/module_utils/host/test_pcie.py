@@ -61,7 +61,7 @@ def test_vfs_have_what_their_pf_has(tmp_path: Path) -> None:
         _converge(_machine(tmp_path, "sriov"), {"relaxed_ordering": True})
 
 
-def test_a_size_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="128, 256, 512, 1024, 2048, 4096"):
         _converge(_machine(tmp_path, "hgx-h100"), {"max_read_request_bytes": 8192})
 

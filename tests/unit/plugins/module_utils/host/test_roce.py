@@ -52,7 +52,7 @@ def test_a_traffic_class_is_read_as_the_driver_shows_it(machine):
     assert [str(one) for one in machine.planned(Roce, settings).changes][0].endswith("traffic_class unset -> 106")
 
 
-def test_what_cannot_be_is_refused(machine):
+def test_unsupported_values_are_refused(machine):
     assert "is InfiniBand" in str(machine.planned(Roce, {INFINIBAND_PF: {"roce": {"tos": 1}}}).refusals[0])
     assert "not within 0 to 255" in str(machine.planned(Roce, {LEGACY_PF: {"roce": {"tos": 256}}}).refusals[0])
     machine.remove(CONFIGFS)

@@ -36,7 +36,7 @@ def test_only_what_differs_is_planned(make_node: MakeNode) -> None:
     assert outcome.drain == [f"{address}: all 8 VFs of {address} are removed and recreated"]
 
 
-def test_what_cannot_be_is_refused_at_once(make_node: MakeNode) -> None:
+def test_unsupported_values_are_refused_before_any_change(make_node: MakeNode) -> None:
     node = make_node("sriov", {"type": ["pf", "vf"]}, {"num_vfs": 1000})
     with pytest.raises(Refused) as failure:
         planned(node)

@@ -35,7 +35,7 @@ def test_an_error_has_its_number_its_words_and_a_way_out():
         System().read("read it", raising(errno.EBUSY))
 
 
-def test_words_beside_success_are_no_error():
+def test_messages_of_a_request_that_succeeds_are_ignored():
     System().ask("set it", raising(0, "done, but slowly"))
     with pytest.raises(ZeroDivisionError):
         System().ask("set it", lambda: 1 // 0)
@@ -56,7 +56,7 @@ def test_a_list_that_changed_meanwhile_is_asked_for_again(old):
     assert len(asked) == 3
 
 
-def test_a_list_that_never_rests_is_an_error():
+def test_a_list_that_changes_all_the_time_is_an_error():
     with pytest.raises(HostError, match=r"list them: Resource temporarily unavailable \[EAGAIN\]: it changes all"):
         System().dump("list them", lambda: [{"header": {"flags": 0x12}}])
 

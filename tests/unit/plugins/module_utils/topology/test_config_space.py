@@ -56,7 +56,7 @@ def test_vpd_fields():
     )
 
 
-def test_vpd_value_of_unprintable_bytes_is_no_value():
+def test_unprintable_vpd_value_is_dropped():
     assert config_space.read_vpd(reading(vpd((b"SN", b"\xff\x01"), (b"PN", b"A\x01")))) == Vpd("Card")
 
 

@@ -131,7 +131,7 @@ def test_cpu_list_that_fills_a_page_does_not_lose_its_end(tree, reader):
     assert nodes[0].cpus == ",".join(map(str, cpus))
 
 
-def test_broken_list_is_made_up_for_by_the_mask(tree, reader):
+def test_a_mask_replaces_a_broken_list(tree, reader):
     tree.write("sys/devices/system/node/node0/cpulist", "what")
     tree.write("sys/devices/system/node/node0/cpumap", "f0")
     nodes, _sets = cpu.read_numa_nodes(reader)

@@ -38,7 +38,7 @@ def test_mask_is_read_as_the_kernel_writes_it(cpus, padding):
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_a_set_or_none(text):
+def test_any_text_gives_a_set_or_none(text):
     for parse in (cpuset.from_list, cpuset.from_mask):
         value = parse(text)
         assert value is None or value >= 0

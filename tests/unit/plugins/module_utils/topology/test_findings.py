@@ -332,6 +332,6 @@ def test_recorded_tree_is_to_be_recorded_again_and_a_node_probed_as_root(machine
     assert "Run the probe as root (become)" in next(one.action for one in live if one.id == "unreadable")
 
 
-def test_tree_without_pci_is_no_clean_bill_of_health(tree):
+def test_tree_without_pci_gives_a_finding(tree):
     tree.cpus("0-3")
     assert one(tree, "no-pci-functions").severity == "info"

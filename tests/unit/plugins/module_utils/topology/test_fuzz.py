@@ -162,7 +162,7 @@ def test_every_unreadable_directory_is_named(machine, monkeypatch):
     check_each_is_named(machine, read_by_a_probe(machine, monkeypatch, "names"), ("junk", "loop", "outside"))
 
 
-def test_every_link_that_is_none_is_named(machine, monkeypatch):
+def test_every_invalid_link_is_named(machine, monkeypatch):
     check_each_is_named(machine, read_by_a_probe(machine, monkeypatch, "link"), ("junk",))
 
 

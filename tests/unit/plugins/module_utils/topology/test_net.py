@@ -47,7 +47,7 @@ def test_physical_interface(tree, nic):
 
 
 @pytest.mark.parametrize("speed", ["-1", "4294967295", "0"])
-def test_speed_that_is_none(tree, nic, speed):
+def test_an_invalid_speed_is_unknown(tree, nic, speed):
     tree.net("eth0", nic, speed=speed)
     assert interface(tree, "eth0").speed_mbps is None
 

@@ -241,7 +241,7 @@ def test_a_vf_that_carries_the_default_route_keeps_its_pf() -> None:
     assert vf["address"] in withheld["0000:c9:00.1"]
 
 
-def test_a_function_whose_interface_is_in_a_pod_is_there_with_what_is_sure() -> None:
+def test_a_function_whose_interface_is_in_a_pod_is_published_with_its_known_attributes() -> None:
     facts = probed.facts("hgx-h100")
     whole = {device["name"]: device for device in publication(facts).devices}
     nic = next(nic for nic in facts["nics"] if nic["address"] == "0000:19:00.0")

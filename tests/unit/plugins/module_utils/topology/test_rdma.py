@@ -50,7 +50,7 @@ def test_port(tree, nic):
 
 
 @pytest.mark.parametrize("rate", ["", "fast", "9" * 400 + " Gb/sec"])
-def test_rate_that_is_none(tree, nic, rate):
+def test_an_invalid_rate_is_unknown(tree, nic, rate):
     tree.rdma("mlx5_0", nic)
     tree.port("mlx5_0", 1, rate=rate)
     assert only(tree).ports[0].rate_gbps is None

@@ -81,7 +81,7 @@ def test_character_cut_at_the_size_limit(tree, reader):
     assert reader.text("/sys/a", 4) == "aaa"
 
 
-def test_whole_text_needs_its_line_end(tree, reader):
+def test_whole_text_needs_a_final_newline(tree, reader):
     tree.write("sys/a", b"1")
     assert reader.text("/sys/a") == "1"
     assert reader.text("/sys/a", whole=True) is None
@@ -95,7 +95,7 @@ def test_integers(tree, reader, text, expected):
 
 
 @pytest.mark.parametrize("text", ["1_0", "0x1", "1.5", "\u0663", "9" * 4000, "one"])
-def test_no_integers(tree, reader, text):
+def test_invalid_integers_are_unreadable(tree, reader, text):
     tree.write("sys/a", text)
     assert reader.integer("/sys/a") is None
     assert reader.unreadable_count == 1
@@ -123,7 +123,7 @@ def test_links_stay_below_the_root(tree, reader, target, expected):
     assert reader.link("/sys/class/a") == expected
 
 
-def test_expected_link_that_is_none(tree, reader):
+def test_a_file_in_place_of_an_expected_link_is_reported(tree, reader):
     tree.write("sys/a", "")
     assert reader.link("/sys/a", expected=False) is None
     assert reader.unreadable_count == 0

@@ -33,7 +33,7 @@ def test_each_form_is_read_and_written(written: int, on_disk: str) -> None:
     assert forms.read(stored) == work
 
 
-def test_a_file_without_a_number_is_of_the_form_that_had_none() -> None:
+def test_a_file_without_a_number_has_the_unnumbered_format() -> None:
     assert Forms(unnumbered=1).read({"a": 1}) == {"a": 1, "format": 1}
     assert Forms(unnumbered=1).write({"a": 1}) == {"a": 1, "format": 1}
     assert Forms(unnumbered=1, bare=True).write({"a": 1}) == {"a": 1}
@@ -43,7 +43,7 @@ def test_a_file_without_a_number_is_of_the_form_that_had_none() -> None:
 @pytest.mark.parametrize(
     "value", [{"a": 1}, {"format": True}, {"format": "1"}, {"format": 0}, {"format": -1}, [], 7, None]
 )
-def test_what_has_no_such_form_is_refused(value: t.Any) -> None:
+def test_values_of_an_unknown_format_are_refused(value: t.Any) -> None:
     with pytest.raises(ValueError, match="no mapping with a format|there is no format") as refused:
         Forms().read(value)
     assert not isinstance(refused.value, NewerForm)

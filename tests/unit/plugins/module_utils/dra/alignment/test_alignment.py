@@ -156,7 +156,7 @@ def test_an_aligned_pair_is_kept_and_proven(machine: str) -> None:
     assert not ids(report, "error") and not ids(report, "warning")
 
 
-def test_without_the_kernels_word_it_is_kept_but_not_proven() -> None:
+def test_without_facts_of_the_node_a_promise_is_kept_but_unproven() -> None:
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
@@ -238,7 +238,7 @@ def test_a_deleted_device() -> None:
 @pytest.mark.parametrize(
     ("value", "word"), [(None, "no longer has"), ({"string": ""}, "does not know"), ({"int": -1}, "does not know")]
 )
-def test_attributes_that_say_nothing(value: Object | None, word: str) -> None:
+def test_attributes_without_a_usable_value(value: Object | None, word: str) -> None:
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
@@ -786,7 +786,7 @@ def test_addresses() -> None:
 
 
 @pytest.mark.parametrize("machine", names())
-def test_every_machine_says_of_every_pair_what_its_matrix_says(machine: str) -> None:
+def test_every_pair_has_the_level_of_the_matrix(machine: str) -> None:
     """The levels are those of the probe, though they are computed from its facts."""
     known = facts(machine)
     rebuilt = Machine(known)

@@ -141,7 +141,7 @@ def test_nccl_tests_columns(columns, row):
         st.sampled_from([TCP, RATE, LATENCY, NCCL]).flatmap(lambda t: st.integers(0, len(t)).map(lambda n: t[:n])),
     )
 )
-def test_what_is_cut_short_is_no_measurement_or_a_whole_one(tool, text):
+def test_truncated_output_gives_an_error_or_a_whole_measurement(tool, text):
     try:
         found = read(tool, text)
     except Unreadable as error:
@@ -205,7 +205,7 @@ def test_a_pod_does_not_measure_with_itself():
     ]
 
 
-def test_who_watches_a_device_does_not_measure_with_it():
+def test_admin_access_does_not_count_for_measurements():
     world = World("hgx-h100")
     nics = [nic for nic in world.machine.nics if nic in world.devices()]
     claims = [addressed(world, f"claim-{number}", nics[number], number) for number in (0, 1)]

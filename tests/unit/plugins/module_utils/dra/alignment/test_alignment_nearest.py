@@ -60,7 +60,7 @@ def test_a_nearest_pair_is_kept_and_proven() -> None:
     assert report["preferences"] == [] and "fallback" not in ids(report)
 
 
-def test_a_pair_that_is_none_is_broken() -> None:
+def test_gpu_and_nic_that_are_no_pair_are_broken() -> None:
     world = Pairs("hgx-h100")
     [form] = pair_forms(world.spec)
     given = world.allocated()

@@ -128,13 +128,13 @@ def test_matches(expression, result):
         "device.nothing",
     ],
 )
-def test_what_aborts_the_scheduler(expression):
+def test_expressions_that_abort_the_scheduler(expression):
     with pytest.raises(EvaluationError):
         ENGINE.matches(expression, DEVICE, "d.io")
 
 
 @needs_engine
-def test_a_device_is_taken_as_the_api_has_it():
+def test_a_device_is_read_in_the_format_of_the_api():
     with pytest.raises(EvaluationError, match="attribute v"):
         ENGINE.matches("true", {"attributes": {"v": {"version": "1.2"}}}, "d.io")
     with pytest.raises(Uncheckable, match="NUL"):

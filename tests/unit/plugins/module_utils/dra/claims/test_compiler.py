@@ -451,7 +451,7 @@ def test_claim_that_no_node_satisfies_is_refused(machines: t.Callable[[str], Val
     )
 
 
-def test_a_node_whose_pods_have_the_cards_may_do(machines: t.Callable[[str], Values]) -> None:
+def test_a_node_whose_cards_are_in_pods_can_satisfy_claims(machines: t.Callable[[str], Values]) -> None:
     busy = copy.deepcopy(machines("hgx-h100"))
     for nic in busy["nics"]:
         if nic["rdma_devices"]:
@@ -551,7 +551,7 @@ def test_facts_with_values_that_no_probe_returns_are_reported(
     assert refused(site({"devices": [NIC]}), nodes={"n": odd})[0].rule == "bad-facts"
 
 
-def test_a_rate_that_is_none_is_no_capacity(machines: t.Callable[[str], Values]) -> None:
+def test_an_invalid_rate_gives_no_capacity(machines: t.Callable[[str], Values]) -> None:
     odd = copy.deepcopy(machines("hgx-h100"))
     for nic in odd["nics"]:
         nic["speed_mbps"] = True

@@ -195,7 +195,7 @@ def test_one_pair_of_a_board_without_a_common_attribute(machines: t.Callable[[st
     assert made.boards[0].gpus and not made.boards[0].without
 
 
-def test_a_plain_attribute_is_written_where_it_says_the_same(machines: t.Callable[[str], Values]) -> None:
+def test_a_plain_attribute_is_written_where_it_is_equivalent(machines: t.Callable[[str], Values]) -> None:
     made = compile_site(site([GPU, NIC]), {"node": machines("hgx-h100")})
     plain = compile_site(site([GPU, NIC], align="pcie_root"), {"node": machines("hgx-h100")})
     assert templates(made) == templates(plain)
@@ -209,7 +209,7 @@ def test_a_plain_attribute_is_written_where_it_says_the_same(machines: t.Callabl
     assert all(one.form != "pcie_root" for one in compile_site(site([GPU, NIC]), both).boards)
 
 
-def test_far_devices_are_never_given_unasked(machines: t.Callable[[str], Values]) -> None:
+def test_far_devices_are_never_allocated_without_request(machines: t.Callable[[str], Values]) -> None:
     problem = refused(site([GPU, NIC]), {"node": machines("gb200")})
     assert (problem.path, problem.rule) == (f"{PATH}.align", "unreachable")
     assert "NODE on node" in problem.message
@@ -221,7 +221,7 @@ def test_far_devices_are_never_given_unasked(machines: t.Callable[[str], Values]
     assert "exactly" in templates(made)["pair"]["requests"][0]
 
 
-def test_what_nearest_does_not_go_with(machines: t.Callable[[str], Values]) -> None:
+def test_combinations_that_nearest_refuses(machines: t.Callable[[str], Values]) -> None:
     nodes = {"node": machines("gb300")}
     cpu = {"name": "cpu", "kind": "cpu"}
     drivers = {**NVIDIA, **OURS, "dra.cpu": {"version": "0.2.0"}}

@@ -197,7 +197,7 @@ def test_written_text_is_accepted_and_means_what_it_says(written, subjects):
 @settings(max_examples=300, deadline=None)
 @given(st.text(CHARACTERS))
 @example("\x7f\x85\u2028\ufeff\U0001f600\"'\\{}\n\r\t${{}}")
-def test_any_text_survives_quoting(text):
+def test_any_quoted_text_reads_back(text):
     name = "gpu.example.com/model"
     device = {"attributes": {name: {"string": text}}}
     for selector in (selectors.equals(name, text), selectors.contains(name, text), selectors.starts_with(name, text)):

@@ -97,7 +97,7 @@ def test_a_configuration(options: Values, share: Values, sharing: Values) -> Non
     assert any("gets a claim of its own" in words for words in compile_site(site(options, share)).warnings)
 
 
-def test_what_is_only_counted_is_said() -> None:
+def test_a_share_that_is_only_counted_gives_a_warning() -> None:
     options = {"engine": "consumable-shares", "consumable_shares": "memory"}
     made = compile_site(site(options, {"memory": "20Gi"}))
     assert any("only counts memory" in words for words in made.warnings)

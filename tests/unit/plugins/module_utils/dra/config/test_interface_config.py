@@ -52,7 +52,7 @@ FULL = {
 }
 
 
-def test_everything_that_can_be_said_is_right() -> None:
+def test_a_configuration_of_all_fields_is_valid() -> None:
     assert validate(FULL, "interface", complete=False) == []
     assert validate(parameters(FULL), "config") == []
     assert set(FULL) | {"dhcp", "child"} == set(interface_config.FIELDS)

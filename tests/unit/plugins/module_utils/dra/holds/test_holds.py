@@ -90,7 +90,7 @@ def test_a_bad_hold_is_refused(bad: Object, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_what_is_there_is_not_made_again() -> None:
+def test_existing_rules_are_not_created_again() -> None:
     assert len(changes.to_make(HOLD, [], V1).create) == 2
     assert not changes.to_make(HOLD, _rules(), V1)
     partial = changes.to_make(HOLD, _rules()[:1], V1)

@@ -89,13 +89,13 @@ def test_what_is_too_long_is_not_looked_at() -> None:
     assert loads(b"[12345678]", most=10) == [12345678]
 
 
-def test_other_encodings_are_no_way_around() -> None:
+def test_other_encodings_are_refused() -> None:
     for encoding in ("utf-16", "utf-32", "utf-16-le"):
         with pytest.raises(JsonError):
             loads_cut(json.dumps({"a": [[1]]}).encode(encoding), depth=1)
 
 
-def test_text_that_is_none_spoils_only_itself() -> None:
+def test_invalid_text_spoils_only_itself() -> None:
     assert loads_cut(b'{"a": "x\xff", "b": "\\ud800\\uDC00 \\uD800", "c": 1}') == {
         "a": "x\ufffd",
         "b": "\U00010000 \ufffd",

@@ -39,7 +39,7 @@ def test_dropped():
         ({"a": {"b": 1}}, {"a": 5}, ["a"]),
     ],
 )
-def test_what_counts_as_kept(sent, returned, lost):
+def test_which_fields_a_server_dropped(sent, returned, lost):
     assert comparison.dropped(sent, returned) == lost
 
 

@@ -74,7 +74,7 @@ def test_values(text, value):
     ]
     + [None, True, False, [], {}],
 )
-def test_no_quantities(text):
+def test_invalid_quantities_are_refused(text):
     with pytest.raises(quantity.QuantityError):
         quantity.parse(text)
 

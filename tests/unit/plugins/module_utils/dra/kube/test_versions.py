@@ -35,7 +35,7 @@ def test_slices_in_v1beta1():
 
 @pytest.mark.parametrize("obj", [CLAIM, template(CLAIM), SLICE], ids=lambda obj: obj["kind"])
 @pytest.mark.parametrize("version", [versions.V1, versions.V1BETA2, versions.V1BETA1])
-def test_there_and_back(obj, version):
+def test_conversion_to_a_version_and_back(obj, version):
     assert versions.convert(versions.convert(obj, version), versions.V1) == obj
 
 
@@ -56,7 +56,7 @@ def test_what_makes_a_flat_request_exact(flat, nested):
 @pytest.mark.parametrize(
     "spec", [None, [], {"devices": None}, {"devices": {"requests": {}}}, {"devices": {"requests": [5]}}]
 )
-def test_what_is_no_claim_passes_through(spec):
+def test_a_spec_of_the_wrong_shape_is_converted_unchanged(spec):
     claim = {"apiVersion": versions.V1BETA1, "kind": "ResourceClaim", "spec": spec}
     assert versions.convert(claim, versions.V1)["spec"] == spec
 

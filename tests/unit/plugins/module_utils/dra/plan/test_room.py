@@ -80,7 +80,7 @@ def test_the_fewest_pods_are_moved(engine: Engine) -> None:
     assert never.at_least is None and "whatever pods are moved: 2 fit at most" in never.reason
 
 
-def test_who_is_moved_needs_a_place(engine: Engine) -> None:
+def test_a_moved_pod_needs_a_place(engine: Engine) -> None:
     """Node b is full, so the pod of a has no place; two from b have none either."""
     objects = [*node("a", 4), *node("b", 2), *pod("p", "a", [0]), *pod("q", "b", [0]), *pod("r", "b", [1])]
     found = ask(objects, job(1, 4), engine)
@@ -98,7 +98,7 @@ def test_devices_of_the_hold_come_first(engine: Engine) -> None:
     assert not other.fits
 
 
-def test_a_job_that_has_come_keeps_its_hold(engine: Engine) -> None:
+def test_a_job_that_runs_keeps_its_hold(engine: Engine) -> None:
     held = ((DRIVER, "b", "gpu-2"), (DRIVER, "b", "gpu-3"))
     there = [*FULL, *rules(*held), *pod("mine", "b", [2, 3])]
     found = ask(there, job(1, 2, moves=0), engine, tolerant={"team/mine-d"})
@@ -250,7 +250,7 @@ def _check(case: Case, found: Room, engine: Engine) -> None:
     assert all(move.to and move.to in case.fleet.nodes for move in placed_again)
 
 
-def test_a_search_that_ends_early_says_so(engine: Engine) -> None:
+def test_a_search_that_ends_early_reports_it(engine: Engine) -> None:
     seeds = [seed for seed in range(40) if len(Case(seed).movable) >= 4]
     assert len(seeds) > 5
     early = 0

@@ -257,7 +257,7 @@ def test_worth_and_map(engine: Engine) -> None:
 @pytest.mark.parametrize(
     "price", [{"driver": "x"}, {"driver": "x", "price": -1}, {"price": 1}, {"driver": "x", "price": True}]
 )
-def test_a_price_that_is_none(price: Object) -> None:
+def test_an_invalid_price_is_refused(price: Object) -> None:
     with pytest.raises(Problems, match=r"prices\[0\]"):
         prices([price])
 

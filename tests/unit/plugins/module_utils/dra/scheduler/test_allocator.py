@@ -140,7 +140,7 @@ def test_all(engine: Engine) -> None:
     assert refused(allocate([claim], CLASSES, [], engine)).kind == "absent"
 
 
-def test_a_count_of_zero_is_one(engine: Engine) -> None:
+def test_an_explicit_count_of_zero_counts_as_one(engine: Engine) -> None:
     """As the server has it: 0 is what a number is that was left out."""
     classes = {"c": {"spec": {"selectors": selectors("true")}}}
     assert isinstance(allocate([spec(one("a", "c", count=0))], classes, [], engine), Refusal)
@@ -279,7 +279,7 @@ def alternatives(name: str, *bodies: Object) -> Object:
     return {"name": name, "firstAvailable": [{"name": f"s{i}", **body} for i, body in enumerate(bodies)]}
 
 
-def test_what_all_alternatives_lack_is_said_once(engine: Engine) -> None:
+def test_a_device_that_all_alternatives_lack_is_reported_once(engine: Engine) -> None:
     claim = spec(alternatives("x", {"deviceClassName": "b"}, {"deviceClassName": "b"}))
     answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
     assert (answer.kind, answer.path) == ("absent", "claims[0].spec.devices.requests[0]")
@@ -317,7 +317,7 @@ MEMORY = (
 )
 
 
-def test_what_is_unknown_is_no_refusal(engine: Engine) -> None:
+def test_an_unknown_attribute_is_reported_as_unknown(engine: Engine) -> None:
     node = [
         Offer("a.example.com", "n", "n", {"name": "d0", "attributes": {"type": {"string": "gpu"}}}, unknown=UNKNOWN)
     ]
@@ -352,7 +352,7 @@ def test_partitions_are_possible(engine: Engine) -> None:
     assert refused(allocate([spec(one("x", "mig"))], classes, node, engine)).kind == "unknown"
 
 
-def test_what_may_be_there_is_not_blamed(engine: Engine) -> None:
+def test_a_device_that_may_exist_is_not_the_reason(engine: Engine) -> None:
     """A GPU may be partitioned; that there is no VF is certain."""
     node = offers("n", facts("hgx-h100"), {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}})
     gpu, own = 'device.attributes["gpu.nvidia.com"]', 'device.attributes["lanewise.dev"]'
@@ -441,7 +441,7 @@ def test_a_budget_ends_the_search(engine: Engine) -> None:
 # --- what ends the scheduling of a pod, and what only hides behind something else
 
 
-def test_a_device_that_lacks_an_attribute_is_no_end_where_it_is_not_reached(engine: Engine) -> None:
+def test_a_device_that_is_never_evaluated_may_lack_an_attribute(engine: Engine) -> None:
     """The first request has all, so that the second one's selector is evaluated on nothing."""
     claim = spec(one("r0", "a"), one("r1", "a", 'device.attributes["gpu.example.com"].model == "x"'))
     answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
@@ -628,7 +628,7 @@ def test_finds_what_there_is_and_nothing_else(node: list[Offer], claim: Object) 
 
 @settings(max_examples=100, deadline=None)
 @given(nodes(), claims())
-def test_a_small_budget_gives_no_other_answer(node: list[Offer], claim: Object) -> None:
+def test_a_small_budget_does_not_change_the_answer(node: list[Offer], claim: Object) -> None:
     """An answer that a small budget allows is the one of a large budget."""
     answer = allocate([claim], CLASSES, node, made_engine(), budget=100_000)
     starved = allocate([claim], CLASSES, node, made_engine(), budget=3)
