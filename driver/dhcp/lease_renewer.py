@@ -104,7 +104,8 @@ class LeaseRenewer:
 
     def _work(self, key: str, kept: _Kept) -> None:
         try:
-            if not kept.pending_status or addresses.boottime() >= _due(kept.lease):
+            unreported_loss = kept.pending_status and kept.lease.get("lost")
+            if not unreported_loss and (not kept.pending_status or addresses.boottime() >= _due(kept.lease)):
                 self._renew(key, kept)
             self._report(key, kept)
         except (DriverError, OSError) as error:
@@ -150,7 +151,8 @@ class LeaseRenewer:
         kept.lease, kept.failures = {**kept.lease, "lost": True}, 0
         try:
             self._on_change(key, kept.lease)
-        except Busy as error:  # reported with the next lease or attempt
+        except Busy as error:
+            kept.pending_status = True  # unless there is a new lease at once, reported after a second
             log.info("the loss of the lease of %s is not recorded yet: %s", kept.lease["interface"], error.message)
 
     def _report(self, key: str, kept: _Kept) -> None:
@@ -166,7 +168,8 @@ class LeaseRenewer:
         lost lease after growing pauses."""
         lease, now = kept.lease, addresses.boottime()
         if lease.get("lost"):
-            kept.next = now + min(_LOST_AGAIN * 2 ** min(kept.failures, 10), _LOST_LONGEST)
+            pause = min(_LOST_AGAIN * 2 ** min(kept.failures, 10), _LOST_LONGEST)
+            kept.next = now + (1.0 if kept.pending_status else pause)
             kept.failures += 1
         else:
             age = dhcp.age(lease)

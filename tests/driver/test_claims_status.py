@@ -11,9 +11,11 @@ import shutil
 import subprocess
 import threading
 import time
+import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver import claims_world as world_module
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, World
 from lanewise_driver.base.errors import DriverError, KernelError, Refused
@@ -24,17 +26,32 @@ from lanewise_driver.claims.service import Service
 # leases
 
 
-def test_a_lease_is_kept_over_a_restart(clean: World, sandbox: Sandbox) -> None:
+@contextlib.contextmanager
+def dhcp_server(world: World) -> t.Iterator[Path]:
+    """A server on the fabric, and what it logs."""
     if not shutil.which("dnsmasq"):
         pytest.skip("needs dnsmasq")
-    world_module.ip("address", "replace", "10.9.0.1/24", "dev", "far7", netns=clean.fabric)
-    command = ["nsenter", f"--net=/proc/{clean.fabric}/ns/net", "dnsmasq", "--no-daemon", "--port=0", "--no-ping"]
+    world_module.ip("address", "replace", "10.9.0.1/24", "dev", "far7", netns=world.fabric)
+    command = ["nsenter", f"--net=/proc/{world.fabric}/ns/net", "dnsmasq", "--no-daemon", "--port=0", "--no-ping"]
     more = ["--interface=far7", "--bind-dynamic", "--conf-file=/dev/null", "--leasefile-ro", "--user=root"]
     log = Path("/run/dnsmasq.log")
     with log.open("wb") as output:
         server = subprocess.Popen(
             [*command, *more, "--dhcp-range=10.9.0.50,10.9.0.60,2m", "--log-dhcp"], stdout=output, stderr=output
         )
+    try:
+        yield log
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def test_a_lease_is_kept_over_a_restart(clean: World, sandbox: Sandbox) -> None:
+    with dhcp_server(clean) as log:
+        _kept(clean, sandbox, log)
+
+
+def _kept(clean: World, sandbox: Sandbox, log: Path) -> None:
     service = clean.service()
     try:
         service.prepare(clean.claims["leased"])
@@ -63,8 +80,39 @@ def test_a_lease_is_kept_over_a_restart(clean: World, sandbox: Sandbox) -> None:
     finally:
         service.unprepare(clean.claims["leased"])
         service.close()
-        server.terminate()
-        server.wait()
+
+
+def test_a_lost_lease_is_in_the_status_no_more(clean: World, sandbox: Sandbox) -> None:
+    writer = Writer(clean.cluster, settle=0)
+    writer.start()
+    service = clean.service(writer)
+
+    def addresses() -> list[str]:
+        assert writer.wait(10)
+        (status,) = clean.claim("leased")["status"]["devices"]
+        return t.cast("list[str]", status.get("networkData", {}).get("ips", []))
+
+    try:
+        with dhcp_server(clean):
+            service.prepare(clean.claims["leased"])
+            service.attach(clean.request("leased", sandbox.path))
+            record = service.store.load(clean.claims["leased"].uid)
+            assert record
+            (lease,) = record.held[0].leases
+            assert addresses() == [lease["address"]]
+        service.close()
+        lease["boottime"] -= lease["lifetime"]  # it expired while the driver was away, and no server answers now
+        service.store.save(record)
+        service = clean.service(writer)
+        assert service.reconcile()
+        until(lambda: not addresses(), 30)
+        record = service.store.load(record.uid)
+        assert record and record.held[0].network
+        assert record.held[0].network["ips"] == [] and record.held[0].leases[0]["lost"]
+    finally:
+        service.unprepare(clean.claims["leased"])
+        service.close()
+        writer.stop()
 
 
 def test_waiting_for_a_lease_blocks_no_other_function_of_the_card(clean: World, sandbox: Sandbox) -> None:
