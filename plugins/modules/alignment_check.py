@@ -361,7 +361,7 @@ def topologies_of(module: AnsibleModule) -> dict[str, Object]:
             for path in sorted((folder / "nodes").glob("*.json")):
                 node = json.loads(path.read_bytes())
                 found[names.get(node["host"], node["host"])] = node["facts"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             module.fail_json(msg=f"{folder} is not a readable site report: {error!r}")
     given = module.params["topologies"].items()
     found.update({names.get(host, host): facts for host, facts in given if isinstance(facts, dict)})

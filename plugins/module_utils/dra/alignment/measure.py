@@ -168,7 +168,7 @@ def iperf3(text: str) -> Object:
     """The output of `iperf3 --json`: what the other end received. `latency_us` is TCP's mean round trip."""
     try:
         answer = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _ended(text) from None
     if not isinstance(answer, dict):
         raise _ended(text)
