@@ -84,6 +84,14 @@ def test_commands_do_what_the_page_says(block: Block, person: Person) -> None:
         assert missing(command.output, output) == [], f"{command.text}\n{output[-6000:]}"
 
 
+def test_setup_brings_what_claims_and_the_cluster_need(person: Person) -> None:
+    status, output = person.run("make setup")
+    assert status == 0, output
+    own = '"$(dirname "$(command -v ansible-playbook)")/python"'
+    status, output = person.run(f"{own} -c 'import cel_expr_python, kubernetes'; ansible-doc kubernetes.core.k8s_info")
+    assert status == 0 and "KUBERNETES.CORE.K8S_INFO" in output.upper() and "Error" not in output, output
+
+
 def check_words(text: str, person: Person) -> None:
     """Playbooks and targets that a command names are there, and the playbook can be read with the command's options."""
     for target in re.findall(r"\bmake (\w+)", text):
