@@ -100,6 +100,13 @@ def test_a_rollback_without_nodes_gives_a_message(tree, tmp_path):
     assert "No node was changed: none of the selected hosts has dra_driver_kubeconfig" in said
 
 
+def test_an_upgrade_without_nodes_says_so(tree, tmp_path):
+    rails = [{"name": "rails", "select": {"rdma": True}, "mtu": 9000}]
+    for more in ({}, {"fabric_nics": rails}):  # which an upgrade of the driver leaves alone
+        said = played(tmp_path, {"one": {**tree, **more}}, "upgrade", **QUIET)
+        assert "Nothing to configure on these nodes" in said and "dra_driver_kubeconfig" in said, said
+
+
 def test_an_inventory_without_hosts_fails(tmp_path):
     said = played(tmp_path, {}, "probe", rc=2, **QUIET)
     assert "The inventory has no host" in " ".join(said.split())

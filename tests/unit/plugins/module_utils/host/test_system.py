@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
@@ -33,6 +35,18 @@ def test_an_error_has_its_number_its_words_and_a_way_out():
     assert "cannot set it: Device or resource busy [EBUSY]: Can't change it now (something uses it" in str(raised.value)
     with pytest.raises(HostError, match=r"Device or resource busy \[EBUSY\] \("):
         System().read("read it", raising(errno.EBUSY))
+
+
+def test_a_node_without_pyroute2_says_what_to_install():
+    program = (
+        "import sys; sys.modules['pyroute2'] = None\n"
+        "from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System\n"
+        "try: System().socket('IPRoute')\n"
+        "except HostError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "no pyroute2 (0.7.2 or later): " in done.stdout, done.stdout
+    assert "install python3-pyroute2 from the distribution" in done.stdout
 
 
 def test_messages_of_a_request_that_succeeds_are_ignored():
