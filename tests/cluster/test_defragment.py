@@ -96,8 +96,11 @@ def test_a_budget_keeps_its_pods(fleet: Fleet, playbooks: Playbooks, capsys: pyt
     budgets = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
     budget = {"metadata": {"name": "a"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}}
     fleet.plane.expect("POST", budgets, budget)
+
+    def counted() -> t.Any:
+        return fleet.plane.expect("GET", f"{budgets}/a").get("status", {}).get("currentHealthy")
+
     try:
-        counted = lambda: fleet.plane.expect("GET", f"{budgets}/a").get("status", {}).get("currentHealthy")  # noqa: E731
         fleet.plane.wait_for(counted, "the budget's count", 180)
         before = fleet.uids()
         said = playbooks.run("defragment", rc=2, **JOB)

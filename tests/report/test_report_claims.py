@@ -97,7 +97,7 @@ def test_the_matrix_marks_each_pair_and_no_other(
     marked = {(row, column): set(title.split(", ")) for row, column, title, _text in browser.evaluate(MARKED)}
     assert marked == both
     assert all(text.endswith(" •") for *_rest, text in browser.evaluate(MARKED))
-    lines = {gpu: said for gpu, said in browser.evaluate(GIVEN)} if wanted else {}
+    lines = dict(browser.evaluate(GIVEN)) if wanted else {}
     for gpu, said in lines.items():
         names = {nic: sorted(names) for (mine, nic), names in wanted.items() if mine == gpu}
         assert len(said) == len(names)

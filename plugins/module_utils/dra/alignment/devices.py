@@ -119,7 +119,7 @@ class Machine:
         if key == "numaNode" and published.driver == OWN:
             parent = self.functions.get(function.physfn or "")
             number = value if isinstance(value, int) else None
-            stated, of_parent = (t.cast("FunctionFacts", vars(one) if one else {}) for one in (function, parent))
+            stated, of_parent = (t.cast(FunctionFacts, vars(one) if one else {}) for one in (function, parent))
             return stated_numa_node(stated, of_parent, number)
         return value
 

@@ -18,7 +18,6 @@ from ..vendors.offer import Offer
 from .pair_form import PairForm, pair_forms
 
 _SHOWN = 3
-_NOBODY: t.Mapping[DeviceId, str] = {}
 
 
 def pair_reason(
@@ -26,13 +25,13 @@ def pair_reason(
     classes: t.Mapping[str, Object],
     offered: t.Sequence[Offer],
     engine: Engine,
-    held: t.Mapping[DeviceId, str] = _NOBODY,
+    held: t.Mapping[DeviceId, str] | None = None,
 ) -> str:
     """Why a claim gets too few pairs on a node; empty where pairs are not the reason.
 
     `asked` are the `devices` of a v1 claim, `held` the devices that other claims have, each with its claim.
     """
-    node = _Node(classes, offered, engine, held)
+    node = _Node(classes, offered, engine, held or {})
     found = _nearest(node, asked)
     if not found:
         return ""
@@ -143,7 +142,11 @@ class _Pairs:
             for one, (kept, others) in self.devices.items()
             if not kept and not others
         ]
-        return [*self.alone(), *lonely, *(f"{mine} {one} is {kept}" for one, (kept, _) in self.devices.items() if kept)]
+        return [
+            *self.alone(),
+            *lonely,
+            *(f"{mine} {one} is {kept}" for one, (kept, _others) in self.devices.items() if kept),
+        ]
 
     def turned(self) -> _Pairs:
         """The same from the side of the partners."""

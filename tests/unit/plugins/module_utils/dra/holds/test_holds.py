@@ -34,7 +34,8 @@ def _rules(hold: Hold = HOLD) -> list[Object]:
 def test_a_rule_is_valid_on_each_release(kubernetes: str) -> None:
     gates = {"DRADeviceTaints": True, "DRADeviceTaintRules": True}
     served = serving.require(kubernetes, gates)
-    assert served == f"resource.k8s.io/{ {'1.36': 'v1beta2', '1.37': 'v1'}.get(kubernetes, 'v1alpha3') }"
+    version = {"1.36": "v1beta2", "1.37": "v1"}.get(kubernetes, "v1alpha3")
+    assert served == f"resource.k8s.io/{version}"
     one = forms.rule(HOLD, ONE, served)
     assert features.unsupported(one, kubernetes, gates) == []
     assert validate.validate(one, kubernetes) == []
