@@ -18,23 +18,13 @@ description:
   - Writes C(alignment.html), one page with plots that works offline, and C(alignment.json) to a folder on the
     controller. Run it once for all hosts.
   - It shows predictions and measurements side by side, never mixed.
-attributes:
-  diff_mode:
-    support: full
-    details:
-      - Lists the files that change, not their content.
 extends_documentation_fragment:
+  - lanewise.dra.report_page
   - lanewise.dra.attributes.files
   - lanewise.dra.attributes.controller
   - lanewise.dra.attributes
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
-  dest:
-    description:
-      - The folder, on the controller. It is created if it does not exist.
-      - A relative path is relative to the playbook's folder.
-    type: path
-    required: true
   checked:
     description: The result of M(lanewise.dra.alignment_check).
     type: dict
@@ -43,12 +33,6 @@ options:
     description: The title of the page; name the site.
     type: str
     default: Alignment of claims
-  template_dir:
-    description:
-      - A folder on the controller whose templates replace those of the collection with the same name, which are in
-        C(roles/alignment/templates/report) and C(roles/topology/templates/report).
-      - A relative path is relative to the playbook's folder.
-    type: path
 seealso:
   - module: lanewise.dra.alignment_check
   - module: lanewise.dra.site_report

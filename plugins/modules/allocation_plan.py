@@ -28,6 +28,7 @@ requirements:
 notes:
   - Run it where the data is, usually with C(delegate_to=localhost).
 extends_documentation_fragment:
+  - lanewise.dra.pods.workloads
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
   - lanewise.dra.attributes.actiongroup_lanewise
@@ -45,34 +46,6 @@ options:
     type: list
     elements: dict
     required: true
-    suboptions:
-      name:
-        description: Its name in the result.
-        type: str
-        required: true
-      templates:
-        description:
-          - Names of ResourceClaimTemplates in O(workloads[].namespace), one for each claim of the pod.
-          - Give this or O(workloads[].claims).
-        type: list
-        elements: str
-      claims:
-        description: The specs of its ResourceClaims, of C(resource.k8s.io/v1).
-        type: list
-        elements: dict
-      namespace:
-        description: The namespace of the pod and its templates.
-        type: str
-        default: default
-      pod:
-        description:
-          - The pod's C(spec). Its resources, tolerations, node selector, node affinity and spread constraints count.
-        type: dict
-        default: {}
-      labels:
-        description: The pod's labels, which spread constraints select.
-        type: dict
-        default: {}
   what_if:
     description:
       - Changes, one after the other. Each is a dictionary with one key.

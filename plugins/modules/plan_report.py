@@ -19,23 +19,13 @@ description:
     all hosts.
   - It has a map of the fleet with a square for each device, the counts before and after changes, the reasons why no
     more fit, and the stranded devices. The map shows at most 2000 nodes, and the table 400 stranded devices.
-attributes:
-  diff_mode:
-    support: full
-    details:
-      - Lists the files that change, not their content.
 extends_documentation_fragment:
+  - lanewise.dra.report_page
   - lanewise.dra.attributes.files
   - lanewise.dra.attributes.controller
   - lanewise.dra.attributes
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
-  dest:
-    description:
-      - The folder, on the controller. It is created if it does not exist.
-      - A relative path is relative to the playbook's folder.
-    type: path
-    required: true
   plan:
     description: The result of M(lanewise.dra.allocation_plan).
     type: dict
@@ -44,12 +34,6 @@ options:
     description: The title of the page; name the site.
     type: str
     default: What still fits
-  template_dir:
-    description:
-      - A folder on the controller whose templates replace those of the collection with the same name, which are in
-        C(roles/alignment/templates/report) and C(roles/topology/templates/report).
-      - A relative path is relative to the playbook's folder.
-    type: path
 seealso:
   - module: lanewise.dra.allocation_plan
   - module: lanewise.dra.site_report
@@ -57,7 +41,7 @@ seealso:
 
 EXAMPLES = r"""
 - name: Write the page
-  lanewise.dra.alignment_report:
+  lanewise.dra.plan_report:
     dest: "{{ inventory_dir }}/report"
     plan: "{{ plan }}" # what lanewise.dra.allocation_plan returned, registered
     title: Training cluster, hall 2

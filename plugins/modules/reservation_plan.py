@@ -29,6 +29,7 @@ requirements:
 notes:
   - Run it where the data is, usually with C(delegate_to=localhost).
 extends_documentation_fragment:
+  - lanewise.dra.pods.workload
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
   - lanewise.dra.attributes.actiongroup_lanewise
@@ -43,34 +44,6 @@ options:
     description: The pod, which the job has O(count) times.
     type: dict
     required: true
-    suboptions:
-      name:
-        description: Its name in messages.
-        type: str
-        required: true
-      templates:
-        description:
-          - Names of ResourceClaimTemplates in O(workload.namespace), one for each claim of the pod.
-          - Give this or O(workload.claims).
-        type: list
-        elements: str
-      claims:
-        description: The specs of its ResourceClaims, of C(resource.k8s.io/v1).
-        type: list
-        elements: dict
-      namespace:
-        description: The namespace of the pod and its templates.
-        type: str
-        default: default
-      pod:
-        description:
-          - The pod's C(spec). Its resources, tolerations, node selector, node affinity and spread constraints count.
-        type: dict
-        default: {}
-      labels:
-        description: The pod's labels, which spread constraints select.
-        type: dict
-        default: {}
   count:
     description: How many of these pods the job has.
     type: int

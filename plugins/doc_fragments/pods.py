@@ -1,0 +1,45 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+_POD = r"""
+options:
+  {option}:
+    suboptions:
+      name:
+        description: Its name in results and messages.
+        type: str
+        required: true
+      templates:
+        description:
+          - Names of ResourceClaimTemplates in O({prefix}namespace), one for each claim of the pod.
+          - Give this or O({prefix}claims).
+        type: list
+        elements: str
+      claims:
+        description: The specs of its ResourceClaims, of C(resource.k8s.io/v1).
+        type: list
+        elements: dict
+      namespace:
+        description: The namespace of the pod and its templates.
+        type: str
+        default: default
+      pod:
+        description:
+          - The pod's C(spec). Its resources, tolerations, node selector, node affinity and spread constraints count.
+        type: dict
+        default: {{}}
+      labels:
+        description: The pod's labels, which spread constraints select.
+        type: dict
+        default: {{}}
+"""
+
+
+class ModuleDocFragment:
+    # The pods of one workload, for modules that place it.
+    WORKLOAD = _POD.format(option="workload", prefix="workload.")
+    # The same for a list of workloads.
+    WORKLOADS = _POD.format(option="workloads", prefix="workloads[].")
