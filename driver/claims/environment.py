@@ -30,7 +30,7 @@ _NAMING = ("nccl", "ucx", "vllm")
 @dataclass
 class Choice:
     """`variables` by their names in the setting, `left_out` why some are not set, `beside` the RDMA devices that the
-    pod has by other claims."""
+    pod has from other claims."""
 
     variables: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)

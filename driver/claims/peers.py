@@ -55,7 +55,7 @@ def peers(claim: Object, cluster: Slices, places: t.Callable[[], Places]) -> lis
 
 
 def results(claim: Object) -> list[Object]:
-    """The results of a claim's allocation, as far as they are mappings."""
+    """Those results of a claim's allocation that are mappings."""
     value: t.Any = claim
     for key in ("status", "allocation", "devices", "results"):
         value = value.get(key) if isinstance(value, dict) else None

@@ -5,7 +5,7 @@
 """The map of a claim for its pod: which GPU goes with which NIC, RDMA device, rail and addresses.
 
 It is a file in the pod, and variables. Everything is keyed by PCI address and UUID, never by a number that a process
-counts for itself. What is not known is `UNKNOWN`. docs/pod-map.md describes the file and the variables.
+assigns itself. What is not known is `UNKNOWN`. docs/pod-map.md describes the file and the variables.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def _addresses(record: Record) -> list[str]:
 
 
 def _own_variable(record: Record) -> list[str]:
-    """The pairs of a claim, in a variable with its name; none for names with dots, which could not be told apart."""
+    """The pairs of a claim, in a variable with its name; none for names with dots, which could be confused."""
     name = record.pod_claim_name or record.name
     if "." in name:
         return []

@@ -5,6 +5,10 @@
 from __future__ import annotations
 
 _POD = r"""
+requirements:
+  - cel-expr-python >= 0.1.3
+notes:
+  - Run it where the data is, usually with C(delegate_to=localhost).
 options:
   {option}:
     suboptions:
@@ -35,11 +39,19 @@ options:
         description: The pod's labels, which spread constraints select.
         type: dict
         default: {{}}
+  kubernetes_version:
+    description: The minor version of Kubernetes.
+    type: str
+    default: "1.37"
+  feature_gates:
+    description: Feature gates of the cluster that differ from the defaults of its version.
+    type: dict
+    default: {{}}
 """
 
 
 class ModuleDocFragment:
-    # The pods of one workload, for modules that place it.
+    # The pods of one workload, for modules that place them on data of a cluster.
     WORKLOAD = _POD.format(option="workload", prefix="workload.")
     # The same for a list of workloads.
     WORKLOADS = _POD.format(option="workloads", prefix="workloads[].")

@@ -23,10 +23,6 @@ description:
     affinity, and its spread constraints. It does not model scores, pod affinity, priorities and preemption,
     host ports, volumes, plugins of others and other schedulers. Pods that have one of these may fit less often.
   - Devices that belong to several nodes are not counted.
-requirements:
-  - cel-expr-python >= 0.1.3
-notes:
-  - Run it where the data is, usually with C(delegate_to=localhost).
 extends_documentation_fragment:
   - lanewise.dra.pods.workloads
   - lanewise.dra.attributes
@@ -99,14 +95,6 @@ options:
     description: The unit of O(prices), such as V(EUR an hour). It is only shown.
     type: str
     default: ""
-  kubernetes_version:
-    description: The minor version of Kubernetes.
-    type: str
-    default: "1.37"
-  feature_gates:
-    description: Feature gates of the cluster that differ from the defaults of its version.
-    type: dict
-    default: {}
 seealso:
   - module: lanewise.dra.dra_objects_info
   - module: lanewise.dra.alignment_check

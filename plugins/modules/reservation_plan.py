@@ -24,10 +24,6 @@ description:
     scores, which are not modelled.
   - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing. What is not modelled is the same
     as for M(lanewise.dra.allocation_plan).
-requirements:
-  - cel-expr-python >= 0.1.3
-notes:
-  - Run it where the data is, usually with C(delegate_to=localhost).
 extends_documentation_fragment:
   - lanewise.dra.pods.workload
   - lanewise.dra.attributes
@@ -100,14 +96,6 @@ options:
       - How many sets of pods are searched. If that does not suffice, RV(at_least) may be lower than the fewest moves.
     type: int
     default: 20000
-  kubernetes_version:
-    description: The minor version of Kubernetes.
-    type: str
-    default: "1.37"
-  feature_gates:
-    description: Feature gates of the cluster that differ from the defaults of its version.
-    type: dict
-    default: {}
 seealso:
   - module: lanewise.dra.allocation_plan
   - module: lanewise.dra.dra_hold

@@ -62,13 +62,13 @@ def share_of(device: Device, driver: DriverKnowledge, options: ObjectView, reade
 
 
 def _only(driver: DriverKnowledge) -> str:
-    """The engine of a driver that has but one; drivers with several do what the site has switched on."""
+    """The engine of a driver that has only one; empty if the site must name one."""
     mine = [engine for engine in BY_NAME.values() if engine.driver == driver.name]
     return mine[0].name if len(mine) == 1 else ""
 
 
 def _configured(parts: Object, engine: Engine, path: str, reader: Reader) -> Share | None:
-    """An engine that the driver is asked for by a GpuConfig."""
+    """A share that a GpuConfig requests from the driver."""
     if engine.name == "time-slicing":
         sharing: Object = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": parts["interval"]}}
     else:
@@ -86,7 +86,7 @@ def _configured(parts: Object, engine: Engine, path: str, reader: Reader) -> Sha
 
 
 def alone(device: Device, driver: DriverKnowledge, options: ObjectView) -> list[str]:
-    """What to say of a GPU that is asked for without a share, where the site's driver shares all of them."""
+    """Warnings for a GPU that is requested without a share, where the site's driver shares all GPUs."""
     counted = options.get("consumable_shares")
     if driver.name != "gpu.nvidia.com" or device.kind != "gpu" or counted in (None, "memory"):
         return []
@@ -112,7 +112,7 @@ def _choices(claim: Claim) -> list[Device]:
 
 
 def warnings_of(claim: Claim, shares: t.Mapping[int, Share]) -> list[str]:
-    """What the shares of a claim do not do, though one may think so."""
+    """What the shares of a claim do not guarantee, although a reader may expect it."""
     return [
         words
         for choice in _choices(claim)

@@ -21,10 +21,10 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Changes:
-    """Steps from the rules that are there to those that are wanted.
+    """Steps from the existing rules to the wanted ones.
 
-    `create` are whole rules. `replace` are whole rules with the resourceVersion of those that are there. `delete` are
-    rules that are there.
+    `create` are whole rules. `replace` are whole rules with the resourceVersion of the existing ones. `delete` are
+    existing rules.
     """
 
     create: tuple[Object, ...] = ()
@@ -36,7 +36,7 @@ class Changes:
 
 
 def to_make(wanted: Hold, there: t.Iterable[ObjectView], api_version: str) -> Changes:
-    """How the rules `there`, of all holds, come to be the wanted hold.
+    """The changes that turn `there`, the rules of all holds, into the wanted hold.
 
     Raises Refused where the hold belongs to another owner or is for another purpose, and for devices that another hold
     has.
@@ -68,7 +68,7 @@ def to_make(wanted: Hold, there: t.Iterable[ObjectView], api_version: str) -> Ch
 
 
 def to_release(name: str, owner: str, there: t.Iterable[ObjectView]) -> Changes:
-    """How a hold goes away. Raises Refused where `owner` is given and it belongs to another one."""
+    """The changes that remove a hold. Raises Refused where `owner` is given and it belongs to another one."""
     rules = [one for one in there if _name(one) == name]
     for old in forms.holds(rules):
         if owner:

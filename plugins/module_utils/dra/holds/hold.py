@@ -5,8 +5,9 @@
 
 """A hold as DeviceTaintRules, one for each device, and back.
 
-The name of a rule is a hash of the device alone. A server has one object of a name, so two holds never have the same
-device, whoever makes them at the same moment. Source: k8s.io/api/resource/v1 (DeviceTaintRule, DeviceTaintSelector).
+The name of a rule is a hash of the device alone. A server has only one object of each name, so two holds never have the
+same device, even if two runs make them at the same moment. Source: k8s.io/api/resource/v1 (DeviceTaintRule,
+DeviceTaintSelector).
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\
 class Hold:
     """Devices that are kept for one job.
 
-    `expires` is in UTC; None where no rule says it, as of a rule that somebody else wrote. `rules` are the names of the
-    DeviceTaintRules. A hold stays until it is released, expired or not.
+    `expires` is in UTC; None if a rule has no expiry, such as one that somebody else wrote. `rules` are the names of
+    the DeviceTaintRules. A hold stays until it is released, expired or not.
     """
 
     name: str
@@ -90,7 +91,7 @@ def device(text: str) -> DeviceId:
 
 
 def check(hold: Hold, now: datetime) -> None:
-    """Raises Problems with all that is wrong with a hold that is to be made."""
+    """Raises Problems with all errors of a hold that is to be made."""
     found = []
     wrong = limits.label_value(hold.name) or ("" if hold.name else "must not be empty")
     if wrong:

@@ -25,7 +25,7 @@ def ways(request: ObjectView) -> list[Object]:
 
 
 def bodies(claim: ObjectView) -> t.Iterator[tuple[str, Object]]:
-    """What of a v1 claim's spec has tolerations: requests and alternatives, with their names."""
+    """The parts of a v1 claim's spec that have tolerations: requests and alternatives, with their names."""
     for request in claim["devices"].get("requests") or ():
         if request.get("firstAvailable"):
             yield from ((f"{request['name']}/{one['name']}", one) for one in request["firstAvailable"])

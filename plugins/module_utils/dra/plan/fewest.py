@@ -6,7 +6,7 @@
 """Which nodes lose how many pods, so that enough of a workload fits and the fewest go: a sum over nodes.
 
 Nodes do not depend on each other here. Spread constraints, and whether the pods that go find another place, are not
-part of it, so the fewest is a lower bound for whoever asks for these, too.
+part of it, so the result is a lower bound if these count too.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from .fleet import Fleet, Node, Workload
 from .states import MOST, States
 
 #: Why a node takes no more: it takes none of these pods at all, it has no room for another one, its devices are not
-#: enough, a spread constraint holds, or it cannot be said.
+#: enough, a spread constraint holds, or it is unknown.
 REFUSED, ROOM, DEVICES, SPREAD, UNKNOWN = "refused", "room", "devices", "spread", "unknown"
 
 #: What may keep a pod waiting and is not modelled: where a pod has one of these the count is an upper bound.
@@ -34,8 +34,8 @@ _NOT_MODELLED = {
 class OnNode:
     """How many more of a workload a node takes, and why no more: `kind` is one of those above.
 
-    `placements` are the names of the devices of each, `driver/pool/device`. `certain` is False where the count is what
-    is sure at least. `unpaired` says of free devices which claims have the ones that they would be paired with.
+    `placements` are the names of the devices of each, `driver/pool/device`. `certain` is False where the count is
+    only a lower bound. `unpaired` names, for free devices, the claims that have their partners.
     """
 
     count: int
@@ -50,7 +50,7 @@ class OnNode:
 class Fit:
     """How many more of a workload fit on a fleet.
 
-    `nodes` says it of each node alone; `total` is less than their sum by the pods that are `held_back` by spread
+    `nodes` has the count of each node alone; `total` is less than their sum by the pods that are `held_back` by spread
     constraints, and those that are `over_quota`: `quota` says which quota admits no more. `at_least` and `at_most` say
     that the total is a bound, and `notes` why.
     """
@@ -84,8 +84,8 @@ class Fit:
 def fit(fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine, states: States | None = None) -> list[Fit]:
     """How many more of each workload fit, each as if it came alone.
 
-    `states` are those of the same workloads in a fleet of which this one came by changes: nodes that are as they were
-    are not searched again. A node's count is that of pods that come one after the other, so it does not depend on the
+    `states` are those of the same workloads in a fleet from which this one was made by changes: unchanged nodes are
+    not searched again. A node's count is that of pods that come one after the other, so it does not depend on the
     order in which the scheduler takes nodes. Raises ValueError for a workload without claims, of requests that cannot
     be read, or with the name of another one.
     """
@@ -121,7 +121,7 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
         workload.name,
         total,
         nodes,
-        # a quota that is reached is sure, whatever else is not
+        # a quota that is reached is certain, even if other counts are not
         at_least=any(not one.certain for one in nodes.values()) and total != limit.count,
         at_most=bool(ignored) or bound or bool(limit.notes),
         notes=tuple(notes),

@@ -46,9 +46,9 @@ class Placed:
 class Node:
     """A node as the scheduler sees it.
 
-    `allocatable` are units of each resource, CPU in thousandths (v1 NodeStatus); None where they are not known, as of a
-    node that was only probed: then there is room for every pod. `unclear` are drivers of whose devices here nothing is
-    certain, with the reason.
+    `allocatable` are units of each resource, CPU in thousandths (v1 NodeStatus); None if they are unknown, as for a
+    node that was only probed: then there is room for every pod. `unclear` are drivers whose devices on this node are
+    uncertain, with the reason.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Node:
 class Quota:
     """What a ResourceQuota leaves of each resource, CPU in thousandths; `name` is `namespace/name`.
 
-    `scoped` is whether it has scopes: it then counts some pods only.
+    `scoped` is whether it has scopes: it then counts only some pods.
     """
 
     namespace: str

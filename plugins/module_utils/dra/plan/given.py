@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What the modules about plans are given: the objects of a cluster by kind, and the pods to place."""
+"""The input of the modules about plans: the objects of a cluster by kind, and the pods to place."""
 
 from __future__ import annotations
 

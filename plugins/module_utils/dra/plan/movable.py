@@ -5,8 +5,8 @@
 
 """Which pods may be moved so that another one fits, and why the others may not.
 
-A pod may be moved if its controller makes a new one elsewhere, and nobody else depends on its claims or its place. What
-is not known to be safe is not moved.
+A pod may be moved if its controller makes a new one elsewhere, and nobody else depends on its claims or its place. If
+it is not known to be safe, the pod is not moved.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class Protect:
-    """What a site never has moved: pods in these namespaces, with one of these labels (key and value; an empty value is
+    """What a site never moves: pods in these namespaces, with one of these labels (key and value; an empty value is
     any), of this priority and above, and of other controllers than these."""
 
     namespaces: t.Collection[str] = ("kube-system",)

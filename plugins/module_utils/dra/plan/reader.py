@@ -32,7 +32,7 @@ _ENDED = ("Succeeded", "Failed")
 def read(
     objects: t.Iterable[ObjectView], kubernetes: str = f"1.{versions.NEWEST}", gates: features.Gates = None
 ) -> Fleet:
-    """The fleet that these objects are, of the API versions that the server serves.
+    """The fleet that these objects describe, in the API versions that the server serves.
 
     Without Nodes, each node that a slice names is one with room for every pod. What cannot be used is left out and
     noted, never guessed. Raises ValueError for an object that is not of its kind, and for a release that is not known.
@@ -75,7 +75,7 @@ def probed(
     """A fleet without a cluster: topology facts by node, and `dra_claims_drivers`.
 
     Nothing is held, and there is room for every pod. Raises kube.problems.Problems for a driver that is not known,
-    ValueError for a release that is not, KeyError and TypeError for facts that are none of topology_info.
+    ValueError for a release that is not, KeyError and TypeError for facts that topology_info does not return.
     """
     server = Server(kubernetes, gates)
     known = {name: knowledge(name, options) for name, options in drivers.items()}
@@ -140,7 +140,7 @@ class _Reading:
                 self.notes.append(f"quota {title(one)} cannot be read, and does not count: {error}")
 
     def node(self, node: ObjectView) -> Node:
-        """A v1 Node with all that was collected of it."""
+        """A v1 Node with everything collected about it."""
         metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
         name = str(metadata["name"])
         published = self.published.get(name, PublishedNode())

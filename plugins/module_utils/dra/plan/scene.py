@@ -19,9 +19,9 @@ from .states import States, placed
 
 
 class Scene:
-    """A fleet that changes as pods are placed. `workloads` are those that will be; their names differ.
+    """A fleet that changes as pods are placed. `workloads` are those that may be placed, with different names.
 
-    On which of the nodes that take a pod the scheduler puts it depends on scores, which are not modelled.
+    Which of the suitable nodes the scheduler chooses depends on scores, which are not modelled.
     """
 
     def __init__(self, fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine) -> None:
@@ -32,7 +32,7 @@ class Scene:
         self._changed: set[str] = set()
 
     def put(self, node: Node) -> None:
-        """A node as it is now instead."""
+        """Replace a node."""
         self.nodes[node.name] = node
         self._changed.add(node.name)
 

@@ -6,7 +6,7 @@
 """How far spread constraints let a workload grow.
 
 Source: kube-scheduler's plugin PodTopologySpread (KEP-895, KEP-3022, KEP-3094, KEP-3243). Constraints of ScheduleAnyway
-decide nothing but order, and are passed over.
+only affect the order and are ignored.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _selector(constraint: ObjectView, workload: Workload) -> ObjectView | None:
 
 
 def _counts(constraint: ObjectView, workload: Workload, node: Node) -> bool:
-    """Whether a node makes its domain one to count: by default wherever the pod's affinity selects it."""
+    """Whether a node's domain counts: by default if the pod's affinity selects the node."""
     spec = workload.pod
     if constraint.get("nodeAffinityPolicy", "Honor") == "Honor":
         only = {name: spec[name] for name in ("nodeSelector", "affinity") if name in spec}

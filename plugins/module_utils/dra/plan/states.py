@@ -69,7 +69,7 @@ class State:
 class States:
     """The states of a fleet's nodes, by workload. Offers have to live as long as this does.
 
-    It also serves fleets that come of this one by changes, as long as classes and server are the same (`serves`).
+    It also serves fleets that are made from this one by changes, as long as classes and server are the same (`serves`).
     """
 
     def __init__(self, fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine) -> None:
@@ -88,7 +88,7 @@ class States:
         return fleet.classes is self.fleet.classes and fleet.server is self.fleet.server
 
     def key(self, node: Node) -> str:
-        """The same for nodes on which no workload can tell the difference, whatever room they have for pods."""
+        """Equal for nodes that no workload can distinguish, whatever room they have for pods."""
         if id(node) not in self._keys:
             self._nodes[id(node)] = node
             place = {identify(offer): number for number, offer in enumerate(node.offers)}
@@ -100,7 +100,7 @@ class States:
         return self._keys[id(node)]
 
     def shape(self, node: Node) -> str:
-        """The same for nodes with the same devices as far as any workload can see, whatever is in use."""
+        """Equal for nodes whose devices no workload can distinguish, whatever is in use."""
         if id(node) not in self._shapes:
             self._nodes[id(node)] = node
             self._shapes[id(node)] = json.dumps([self._sight.of(node.offers), sorted(node.unclear)])

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Free devices that no workload can use as things are, and what keeps each from use.
+"""Free devices that no workload can use in the current state, and what blocks each.
 
 A device can be used by a workload if some allocation of its claims on the node has the device. The scheduler takes the
 first devices that fit, but it comes to the others once these are taken.
@@ -30,8 +30,8 @@ from .wanted import THIS, Ask, Wanted, pinned, ways
 class Stranded:
     """A free device that none of the workloads can use.
 
-    `holders` are claims, `namespace/name`, each of which frees the device for use if it alone goes; where there are
-    none, `together` are those that all have to go, and without these too `reason` is a fact about the device or the
+    `holders` are claims, `namespace/name`, each of which makes the device usable if it alone ends; where there are
+    none, `together` are those that all have to end, and without these too `reason` is a fact about the device or the
     node. `certain` is False where it may be usable.
     """
 
@@ -49,7 +49,7 @@ def stranded(
     """The stranded devices of a fleet by node, in the order of its drivers and pools.
 
     Devices that a claim has are not free. Devices that a selector of no workload can ever select are left out: they
-    are none of these workloads' business. `states` are those of `fit` for the same fleet and workloads: what was
+    do not concern these workloads. `states` are those of `fit` for the same fleet and workloads: what was
     searched for there is not searched for again.
     """
     if states is None or not states.serves(fleet):
@@ -186,7 +186,7 @@ def _of_node(question: _Question, node: Node, refusals: t.Sequence[str]) -> list
 
 
 def _holders(question: _Question, node: Node, number: int, refusals: t.Sequence[str]) -> tuple[list[str], list[str]]:
-    """The claims each of which frees the device by going; where there are none, those that do so together."""
+    """The claims each of which makes the device usable by ending; where there are none, those that do so together."""
     if not node.held or question.hopeless(node, number, refusals):
         return [], []
     offer = node.offers[number]
@@ -195,7 +195,7 @@ def _holders(question: _Question, node: Node, number: int, refusals: t.Sequence[
     if alone:
         return alone, []
     needed = list(owners)
-    for owner in owners:  # what can stay, stays
+    for owner in owners:  # keep every claim that can stay
         fewer = [one for one in needed if one != owner]
         if question.usable(node.without(fewer), offer, refusals):
             needed = fewer

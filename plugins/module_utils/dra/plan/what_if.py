@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What a fleet would be after a change: nodes cordoned, drained, removed or added, devices lost, replaced or slower,
+"""A fleet after a change: nodes cordoned, drained, removed or added, devices lost, replaced or slower,
 claims gone. `scenario` has the changes of servers, drivers and workloads."""
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ STEPS = {
 
 
 def after(fleet: Fleet, steps: t.Sequence[ObjectView], path: str = "what_if") -> Fleet:
-    """The fleet after some steps, one after the other. Each is a mapping of one of STEPS to what it is about:
+    """The fleet after some steps, one after the other. Each is a mapping of one of STEPS to its arguments:
 
     `cordon`, `uncordon`, `drain` and `remove` take `nodes`, a list of names, or `labels`, which the nodes have; `add`
     takes `like` and `count`; `lose`, `replace` and `degrade` take `node` and `devices`, names or PCI addresses, the
     last two also `attributes` and `capacity`, and `degrade` a `taint`; `release` takes `claims`, a list of
-    `namespace/name`. Where the pods of a drained node go is not asked: they count as gone.
+    `namespace/name`. Where the pods of a drained node go is not modelled: they count as gone.
 
-    Raises Problems with all that is wrong in the first step that cannot be taken.
+    Raises Problems with all errors of the first invalid step.
     """
     for number, step in enumerate(steps):
         fleet = take(fleet, step, f"{path}[{number}]")
@@ -61,7 +61,7 @@ def take(fleet: Fleet, step: ObjectView, place: str) -> Fleet:
 
 
 def _chosen(fleet: Fleet, value: ObjectView, place: str) -> list[str]:
-    """The nodes that a step is about. Raises Problems where there are none, or one that does not exist."""
+    """The nodes of a step. Raises Problems where there are none, or one that does not exist."""
     names, labels = value.get("nodes"), value.get("labels")
     if (names is None) == (labels is None) or set(value) - {"nodes", "labels"}:
         raise Problems([Problem(place, "must have nodes or labels, and nothing else", "bad-step", "")])
@@ -136,7 +136,7 @@ def _moved(node: Node, name: str) -> t.Iterator[Offer]:
 
 
 def _devices(fleet: Fleet, value: ObjectView, place: str, more: t.Collection[str] = ()) -> tuple[Node, set[int]]:
-    """The node that a step is about, and the positions of its devices. `more` are other keys that the step may have."""
+    """The node of a step, and the positions of its devices. `more` are other keys that the step may have."""
     name, devices = value.get("node"), value.get("devices")
     if name not in fleet.nodes:
         raise Problems([Problem(f"{place}.node", f"there is no node {name!r}", "no-node", "name one that is there")])

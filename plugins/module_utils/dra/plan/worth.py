@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What stranded devices stand for: the bandwidth that they publish, and money where the site gives prices."""
+"""What stranded devices are worth: the bandwidth that they publish, and money where the site gives prices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Price:
     attributes: t.Mapping[str, str | int | bool]
 
     def holds(self, offer: Offer) -> bool:
-        """Whether it is for this device."""
+        """Whether it applies to this device."""
         return offer.driver == self.driver and all(
             value_of(attribute(offer, name if "/" in name else f"{self.driver}/{name}")) == value
             for name, value in self.attributes.items()
@@ -42,7 +42,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Worth:
-    """What some devices stand for. `gbps` are gigabits per second; `unpriced` devices have no price."""
+    """What some devices are worth. `gbps` are gigabits per second; `unpriced` devices have no price."""
 
     devices: int
     gbps: float
@@ -70,7 +70,7 @@ def prices(given: t.Sequence[ObjectView], path: str = "prices") -> list[Price]:
 
 
 def worth(fleet: Fleet, lost: t.Sequence[Stranded], given: t.Sequence[Price]) -> Worth:
-    """What stranded devices stand for; of several prices the first that holds counts. Money is None without prices."""
+    """What stranded devices are worth; the first price that applies to a device counts. Money is None without prices."""
     names = {(one.node, one.device) for one in lost if one.certain}
     gbps, money, unpriced, count = 0.0, 0.0, 0, 0
     for node in fleet.nodes.values():

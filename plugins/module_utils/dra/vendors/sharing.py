@@ -29,7 +29,7 @@ class Engine:
 
     `keeps` are the parts of a share that it can be asked for, `needs` those of which a share must name one. `gate` is
     the driver's feature gate that it needs, `without` one that must be off; `option` an option of the driver that must
-    be set. `enforced` says by what a part is kept; a part that it lacks is only counted. `config`: it is asked for by
+    be set. `enforced` says what enforces a part; other parts are only counted. `config`: it is requested by
     an opaque configuration of the claim, and shares the GPU of one claim among the pods that name it.
     """
 
@@ -51,7 +51,7 @@ class Engine:
         return tuple(part for part in self.keeps if part not in self.enforced)
 
     def says(self, parts: t.Iterable[str]) -> str:
-        """For people: by what each part is kept, and what is lent."""
+        """In words: what enforces each part, and what is lent."""
         said = [
             f"{part} enforced by {self.enforced[part]}" if part in self.enforced else f"{part} only counted"
             for part in self.keeps
