@@ -136,9 +136,9 @@ def reduced(found: Object) -> Object:
             (found.get(part) or {}).pop(name, None)
     spec, metadata = found.get("spec") or {}, found.get("metadata") or {}
     notes = metadata.pop("annotations", None) or {}
-    kept = {name: value for name, value in notes.items() if name in ANNOTATIONS}
-    if kept:
-        metadata["annotations"] = kept
+    used = {name: value for name, value in notes.items() if name in ANNOTATIONS}
+    if used:
+        metadata["annotations"] = used
     for name in PLACING if not spec.get("resourceClaims") else ():
         spec.pop(name, None)
     for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:

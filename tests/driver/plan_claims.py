@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Claims, devices and pods for tests of plans, and what becomes of them."""
+"""Claims, devices and pods for tests of plans, and helpers that plan them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ from lanewise_driver.dra.config import interface_config
 from lanewise_driver.publish.inventory import Device
 
 NODE = "node-1"
-
-
 UID = "claim-uid-1"
-
-
 POD_UID = "pod-uid-1"
 PF, VF, OTHER, INFINIBAND, RDMA_ONLY = (f"pci-0000-8a-0{number}-0" for number in range(5))
 
@@ -91,7 +87,7 @@ def refused(of: t.Any, *words: str, kind: type[DriverError] = Refused, **more: t
 
 
 def names_a_field(message: str) -> bool:
-    """Whether a message starts with the path of a field, of the claim or of its pod."""
+    """Whether a message starts with the path of a field of the claim or its pod."""
     path = r"(?:\.?[A-Za-z_]\w*|\[\d+\]|\['[^']*'\]|\[\"[^\"]*\"\])+"
     return (
         re.match(

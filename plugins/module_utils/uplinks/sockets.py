@@ -116,7 +116,7 @@ def port_filter(ranges: t.Sequence[tuple[bool, int, int]]) -> bytes:
     for left, (own, low, high) in zip(range(len(ranges) - 1, -1, -1), ranges):
         at_least, at_most = (_S_GE, _S_LE) if own else (_D_GE, _D_LE)
         part = _OP.pack(at_least, 8, 20) + _OP.pack(0, 0, low) + _OP.pack(at_most, 8, 12) + _OP.pack(0, 0, high)
-        # yes of a jump is its length, for the kernel's check of the program; it goes where no says
+        # a jump goes to `no`; its `yes` must be its own length, which the kernel checks
         parts.append(part + (_OP.pack(_JMP, 4, 20 * left) if left else b""))
     return b"".join(parts)
 

@@ -70,7 +70,7 @@ def prices(given: t.Sequence[ObjectView], path: str = "prices") -> list[Price]:
 
 
 def worth(fleet: Fleet, lost: t.Sequence[Stranded], given: t.Sequence[Price]) -> Worth:
-    """What stranded devices are worth; the first price that applies to a device counts. Money is None without prices."""
+    """What stranded devices are worth, each at the first price that applies to it. Money is None without prices."""
     names = {(one.node, one.device) for one in lost if one.certain}
     gbps, money, unpriced, count = 0.0, 0.0, 0, 0
     for node in fleet.nodes.values():
