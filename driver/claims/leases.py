@@ -59,7 +59,7 @@ class Leases:
             return self._renewer
 
     def _changed(self, key: str, lease: Lease) -> None:
-        """Record a renewed lease, and its address if it is another one. Called in a thread of the renewer, which tries
+        """Record a renewed lease, and its address if that has changed. Called in a thread of the renewer, which tries
         again after Busy: waiting for the claim's lock could wait for an operation that waits for this thread."""
         uid, name, family = key.split(" ")
         try:

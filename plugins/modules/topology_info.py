@@ -33,7 +33,7 @@ options:
   import_file:
     description:
       - An XML file that stands in for the node, in place of O(root), an NCCL topology file or what C(lstopo --of xml)
-        wrote. What such a file cannot say is unknown in the answer.
+        wrote. Facts that such a file does not contain are unknown.
       - Read on the host that the module runs on.
     type: path
   import_format:

@@ -24,7 +24,7 @@ CLASS = item("DeviceClass", "gpu")
 NAMESPACE = item("Namespace", "ml", api="v1")
 
 
-def test_what_others_stand_on_comes_first_and_what_cannot_be_tried_is_named():
+def test_prerequisites_come_first_and_untried_objects_are_listed():
     plan = apply_set.plan([TEMPLATE, CLASS, NAMESPACE], ["default"])
     assert [entry["kind"] for entry in plan["objects"]] == ["Namespace", "DeviceClass", "ResourceClaimTemplate"]
     assert [entry["kind"] for entry in plan["trial"]] == ["Namespace", "DeviceClass"]
@@ -95,7 +95,7 @@ def test_claims_in_use_and_namespaces_are_never_pruned():
     assert found["in_use"] == ["ResourceClaim ml/held"]
 
 
-def test_the_answers_of_one_object_of_many_and_of_none():
+def test_answers_for_one_object_for_many_and_for_none():
     kept = {"changed": True, "result": TEMPLATE}
     assert apply_set.answer([TEMPLATE], kept) == {"problems": [], "landed": ["ResourceClaimTemplate ml/pair"]}
     refused = {"changed": False, "error": {"msg": "no such class"}, "result": {}}
@@ -170,7 +170,7 @@ def test_the_set_of_another_site_is_left_alone_where_a_site_is_removed():
 
     assert apply_set.other_site(before, [], "b") == "a"
     assert searched("b", before) == [apply_set.without_set("b")]
-    # its own set, one of nobody, and none at all
+    # its own set, a set without a site, and no set
     nobodys = [apply_set.parent(**applyset, objects=[TEMPLATE])]
     for site, found in (("a", before), ("b", nobodys), ("b", [])):
         assert apply_set.other_site(found, [], site) == ""
@@ -180,7 +180,7 @@ def test_the_set_of_another_site_is_left_alone_where_a_site_is_removed():
     assert apply_set.other_site(before, [of_a], "b") == "a" and apply_set.other_site(before, [of_a]) == ""
 
 
-def test_what_another_site_has_in_a_set_without_a_parent_is_not_stale():
+def test_objects_of_another_site_are_not_stale():
     of_a, of_b, raw = (item("ResourceClaim", name, "ml") for name in ("a", "b", "raw"))
     of_a["metadata"]["labels"], of_b["metadata"]["labels"] = {"lanewise.dev/site": "a"}, {"lanewise.dev/site": "b"}
     found = apply_set.stale([of_a, of_b, raw], [], "b")

@@ -51,7 +51,7 @@ def _made(node: Node, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[tu
         gpus.close()
 
 
-def test_what_is_published_is_what_we_predict(node: Node, made: tuple[GpuNode, CpuDriver]) -> None:
+def test_published_devices_equal_the_prediction(node: Node, made: tuple[GpuNode, CpuDriver]) -> None:
     gpus, cpus = made
     predicted = [one for one in offers(node.name, gpus.facts, DRIVERS) if one.driver == NAME]
     assert len(predicted) == len(cpus.devices) == 2

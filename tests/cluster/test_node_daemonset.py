@@ -106,7 +106,7 @@ def _driver(node: Node) -> Object:
         raise Failed(f"{failure} ({READY}):\n{why(node)}") from None
 
 
-def test_it_publishes_by_the_account_of_its_pod(node: Node, driver: Object) -> None:
+def test_the_driver_publishes_with_the_account_of_its_pod(node: Node, driver: Object) -> None:
     (item,) = node.plane.expect("GET", f"{API}/resourceslices")["items"]
     assert item["spec"]["nodeName"] == node.name
     assert [one["attributes"]["ifName"]["string"] for one in item["spec"]["devices"]] == ["rail0"]

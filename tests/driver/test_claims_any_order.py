@@ -236,7 +236,7 @@ class Life(RuleBasedStateMachine):
         assert differences(self.before, host_state()) == []
 
 
-def test_any_order_of_everything(clean: World) -> None:
+def test_operations_in_any_order(clean: World) -> None:
     Life.world = clean
     Life.before = host_state()
     run_state_machine_as_test(  # type: ignore[no-untyped-call]

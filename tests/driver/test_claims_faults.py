@@ -144,7 +144,7 @@ def test_a_lock_that_does_not_fit_on_the_disk_is_not_reported_as_a_bug(tmp_path:
         pass
 
 
-def test_locks_of_the_killed_are_swept(tmp_path: Path) -> None:
+def test_locks_of_killed_runs_are_removed(tmp_path: Path) -> None:
     locks = Locks(tmp_path / "locks")
     locks.sweep()
     with locks.hold("held"):

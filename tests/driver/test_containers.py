@@ -172,7 +172,7 @@ def test_versions_of_the_library(paths: Paths) -> None:
     assert "." not in spec["kind"].partition("/")[2]
 
 
-def test_what_the_library_would_refuse_is_not_written(paths: Paths) -> None:
+def test_values_that_the_library_refuses_are_not_written(paths: Paths) -> None:
     with pytest.raises(ValueError, match="changes nothing"):
         cdi.write(paths, CLAIM.uid, [Device("nic", "a")])
     with pytest.raises(ValueError, match="twice"):

@@ -171,7 +171,7 @@ def test_refusal_is_reported_in_one_line(server: HookServer, paths: Paths, conta
     assert time.monotonic() - start < 10, "to try again would not help"
 
 
-def test_busy_is_tried_again(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+def test_a_busy_answer_is_tried_again(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
     shelf.busy = 3
     assert Hook(paths, container).ended() == (0, "")
     assert shelf.busy == 0 and len(shelf.attached) == 1
@@ -419,7 +419,7 @@ def test_the_socket_of_a_newer_instance_that_was_killed(
     assert not paths.hook_socket.exists()
 
 
-def test_drafts_of_the_killed_are_swept(paths: Paths, shelf: Shelf) -> None:
+def test_sockets_of_killed_drivers_are_removed(paths: Paths, shelf: Shelf) -> None:
     old, fresh = (paths.hook_socket.with_name(f"{paths.hook_socket.name}.{name}") for name in ("0badcafe", "f7e5f7e5"))
     for draft in (old, fresh):
         with socket.socket(socket.AF_UNIX) as left:
@@ -522,7 +522,7 @@ def test_any_bytes_do_no_harm(server: HookServer, paths: Paths, shelf: Shelf, co
     os.close(netns)
 
 
-def test_what_a_request_must_have(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+def test_required_parts_of_a_request(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
     netns = os.open(f"/proc/{container}/ns/net", os.O_RDONLY)
     mount = os.open(f"/proc/{container}/ns/mnt", os.O_RDONLY)
     plain = os.open("/dev/null", os.O_RDONLY)

@@ -178,7 +178,7 @@ def test_a_rule_that_was_deleted_meanwhile_stays_deleted() -> None:
         ({"vf": {"vlan": 5}}, "not a virtual function"),
     ],
 )
-def test_what_fails_leaves_everything_on_the_node(config: dict[str, t.Any], says: str) -> None:
+def test_a_failure_leaves_everything_on_the_node(config: dict[str, t.Any], says: str) -> None:
     @nodes.on_a_node
     def test() -> None:
         host = nodes.node("ip addr add 10.1.0.2/24 dev one; ip route add 10.50.0.0/16 via 10.1.0.1 metric 77")
@@ -224,7 +224,7 @@ def test_check_names_the_field() -> None:
 
 
 @nodes.on_a_node
-def test_what_the_kernel_will_refuse_is_known_before() -> None:
+def test_values_that_the_kernel_refuses_are_found_before_the_change() -> None:
     """Without touching the interface or the node: an attach that fails is final for a pod that is not restarted."""
     host = nodes.node("ip addr add 10.1.0.2/24 dev one")
     far = {"destination": "10.9.0.0/16", "gateway": "10.66.0.1"}

@@ -87,7 +87,7 @@ def test_an_accepted_configuration_does_not_make_another_valid() -> None:
             refused(of, "spec.devices.config[0]")
 
 
-def test_what_a_class_sets_holds() -> None:
+def test_other_settings_than_those_of_the_class_are_refused() -> None:
     """Who a tenant is on the wire is the site's to say."""
     safe = {"vlan": 100, "trust": False, "spoofchk": True, "mac": "02:00:00:00:00:01"}
     of_class = config({"vf": safe, "mtu": 9000, "sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 1}}, source="FromClass")
@@ -223,7 +223,7 @@ def test_a_vrf_without_a_table_has_the_one_of_its_name() -> None:
     assert blue.config["vrf"]["table"] not in (first.config["vrf"]["table"], 253, 254, 255)
 
 
-def test_what_a_device_cannot_take() -> None:
+def test_settings_that_a_device_cannot_have() -> None:
     refused(claim([result("r", RDMA_ONLY)], [config({"mtu": 1500})]), "config[0].opaque.parameters.mtu", RDMA_ONLY)
     assert made(claim([result("r", RDMA_ONLY)], [config({})])).devices[0].interface == ""
     refused(claim([result("r", PF)], [config({"vf": {"vlan": 5}})]), "opaque.parameters.vf", "not a virtual function")

@@ -229,7 +229,7 @@ BAD: dict[str, tuple[t.Callable[[Places], list[Object]], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_not_known_is_unknown(machine: Inventory, case: str) -> None:
+def test_unusable_slices_give_unknown_values(machine: Inventory, case: str) -> None:
     slices, reason = BAD[case]
     api = Api(slices(machine.places))
     found = peers(claim((GPUS, "gpu-0", "gpu")), api, lambda: machine.places)

@@ -228,7 +228,7 @@ def test_a_corrupt_record_is_set_aside_and_reported(tmp_path: Path, kind: str) -
     assert store.load(UID) == record(2)
 
 
-def test_what_a_newer_driver_wrote_stays(tmp_path: Path) -> None:
+def test_records_of_a_newer_driver_are_kept(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
     value = json.loads(store.path(UID).read_bytes())

@@ -203,7 +203,7 @@ _KEYS = st.sampled_from([*Settings.__dataclass_fields__, "other"])
         _KEYS, _VALUES | st.lists(st.dictionaries(st.sampled_from([*Selector.__dataclass_fields__]), _VALUES))
     )
 )
-def test_anything_gives_settings_or_problems(data: dict[str, t.Any]) -> None:
+def test_any_data_gives_settings_or_problems(data: dict[str, t.Any]) -> None:
     try:
         found = read(data)
     except Problems as problems:

@@ -107,7 +107,7 @@ def test_names_are_names(node: str) -> None:
     assert validate(one, "1.37") == []
 
 
-def test_what_the_server_drops() -> None:
+def test_fields_that_the_server_drops() -> None:
     assert cut(Features(), ["devices[0].taints"]) == Features(taints=False)
     assert cut(Features(), ["devices[0].basic.consumesCounters"]) == Features(counters=False)
     assert cut(Features(), ["sharedCounters"]) == Features(counters=False)

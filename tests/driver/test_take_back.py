@@ -63,7 +63,7 @@ MADE = {
 @pytest.mark.parametrize("up", ["up", "down"])
 @pytest.mark.parametrize("made", MADE)
 @on_a_node
-def test_what_a_pod_made_of_its_interface_and_moved_away_is_ended(made: str, up: str) -> None:
+def test_a_child_interface_that_a_pod_moved_away_is_removed(made: str, up: str) -> None:
     without_dad()
     pair("one")
     if not supported(MADE[made].split()[1]):
@@ -157,7 +157,7 @@ def test_what_is_in_a_namespace_that_the_kernel_is_about_to_end_is_waited_for(ma
 
 
 @on_a_node
-def test_what_ended_with_its_pod_withholds_no_interface() -> None:
+def test_a_link_that_ended_with_its_pod_withholds_no_interface() -> None:
     """On a busy machine, while the kernel destroys many namespaces: when hardware comes back, and at the next pod."""
     pair("one")
     host = interfaces.snapshot(ONE)

@@ -225,7 +225,7 @@ def test_addresses_of_proc_net_tcp() -> None:
 
 
 @on_a_node
-def test_what_cannot_be_read_counts_as_carried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unreadable_routes_count_as_carried_traffic(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever has an address then; what has none carries nothing of it."""
     world()
     run("ip addr flush dev nic3; ip -6 addr flush dev nic3; ip route add default via 192.0.0.9")

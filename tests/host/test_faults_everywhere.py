@@ -211,7 +211,7 @@ def test_the_node_is_as_it_was_wherever_a_run_fails(
 @pytest.mark.parametrize("kind", [one for one in KINDS if one != "interrupted"])
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("name", [one for one in CASES if WHOLE or one != "a whole node"])
-def test_what_stays_changed_is_reported_if_the_undo_fails_too(
+def test_remaining_changes_are_reported_if_the_undo_fails_too(
     name: str, after: str, kind: str, new_world: t.Callable[[], World]
 ) -> None:
     """The undo meets the same error, so something may stay changed: it is reported with its current value."""

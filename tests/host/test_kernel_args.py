@@ -111,7 +111,7 @@ def test_a_file_that_is_sourced_later_and_wins_is_named(grub: Path, place: Path)
 
 
 @on_a_node
-def test_what_fails_half_way_leaves_the_menu_as_it_was(grub: Path, place: Path) -> None:
+def test_a_failed_change_leaves_the_menu_unchanged(grub: Path, place: Path) -> None:
     _node(grub, place)
     before = Path("/boot/grub/grub.cfg").read_text()
     for n in range(2):

@@ -104,7 +104,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stored:
     return made
 
 
-def test_what_a_run_stores_is_what_1_0_0_stored_and_reads(stored: Stored) -> None:
+def test_a_run_stores_what_1_0_0_stored_and_reads(stored: Stored) -> None:
     changes = stored.configure()
     node = stored.node()
     assert fabric_1_0_0.boot_load(stored.text("fabric")) == fabric_1_0_0.boot_load(FABRIC)

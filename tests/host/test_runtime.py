@@ -111,7 +111,7 @@ def test_nri_is_switched_on_and_nothing_else_changes(imports: str) -> None:
 
 
 @on_a_node
-def test_what_is_already_so_is_left_alone() -> None:
+def test_values_that_are_already_set_are_left_alone() -> None:
     _with_containerd("version = 3\n")
     assert not _converge(Commands(), runtime_cdi=True, runtime_nri=True).changes
 

@@ -109,7 +109,7 @@ with Netlink() as connection:
 
 
 @pytest.mark.usefixtures("pod")
-def test_what_a_card_refuses_is_named(one: Node) -> None:
+def test_a_setting_that_a_card_refuses_is_named(one: Node) -> None:
     """igb has no minimum rate."""
     _pf, address, _name = virtual(one)
     message = python(

@@ -131,7 +131,7 @@ def test_a_node_with_another_map_is_reported(report: Report, site: Values, given
     assert "another map" not in report.text("nodes/shared.html")
 
 
-def test_what_cannot_be_used_changes_nothing(report: Report, site: Values, given: list[Values]) -> None:
+def test_unusable_boards_change_nothing(report: Report, site: Values, given: list[Values]) -> None:
     report.run(site, claims={"default": given})
     before = report.files()
     wrong: list[object] = ["pair", [{"name": "x"}], [{**given[0], "pairs": [["a", "b"]]}], [{**given[0], "boards": []}]]

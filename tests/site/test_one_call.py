@@ -57,9 +57,7 @@ def test_tags_and_verbs_decide_whether_the_probe_plans(tmp_path: Path, tree: str
         ({"fabric_nics": [{"name": "rails", "slect": {}}]}, "slect is not known"),
     ],
 )
-def test_what_is_wrong_with_one_node_stops_the_run(
-    tmp_path: Path, tree: str, given: dict[str, object], reason: str
-) -> None:
+def test_an_error_on_one_node_stops_the_run(tmp_path: Path, tree: str, given: dict[str, object], reason: str) -> None:
     hosts = {"good": node(tree, AS_FOUND), "bad": {**node(tree, AS_FOUND), **given}}
     output = played(tmp_path, hosts, "site", rc=2)
     assert reason in output

@@ -46,7 +46,7 @@ def test_a_healthy_site_prints_a_few_lines(tree, tmp_path):
     assert "\n6 hosts: nothing changed, nothing failed" in again and "changed: [" not in again
 
 
-def test_what_fails_and_what_warns_is_shown(tree, tmp_path):
+def test_failures_and_warnings_are_shown(tree, tmp_path):
     hosts = {"good": tree, "bad": {"topology_root": "/nonexistent"}}
     said = played(tmp_path, hosts, "probe", "-e", '{"topology_subset": ["system"]}', rc=2, **QUIET)
     assert "fatal: [bad]: FAILED!" in said and "holds no folder 'sys'" in said

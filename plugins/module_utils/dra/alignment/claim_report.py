@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""All that is found of one allocated claim."""
+"""The report of one allocated claim."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ClaimReport(ClaimPromises):
 
     def _pairs(self, promises: list[Promise]) -> list[Object]:
         """The affinity of each GPU with each NIC of the claim, and what could be nearer."""
-        # who has admin access watches devices, and sends nothing
+        # devices with admin access are only watched, and send nothing
         own = [one for one in self.devices if one.published and not one.admin]
         gpus = [one for one in own if one.kind == GPU]
         nics = [one for one in own if one.kind == NIC]
@@ -111,7 +111,7 @@ class ClaimReport(ClaimPromises):
         self._find("note", "could-be-aligned", summary, fix)
 
     def _state_of(self, other: Published) -> str:
-        """Who keeps a device from being given away, in words."""
+        """What keeps a device from being allocated, in words."""
         holder = self.check.taken.get(other.id)
         if holder is None:
             return _FREE

@@ -110,6 +110,6 @@ def test_too_few_fail_with_the_whole_answer(run: t.Any) -> None:
         ({"kubernetes_version": "1.20"}, "1.20"),
     ],
 )
-def test_what_cannot_be_planned(run: t.Any, arguments: dict[str, t.Any], said: str) -> None:
+def test_invalid_arguments_of_a_plan_are_refused(run: t.Any, arguments: dict[str, t.Any], said: str) -> None:
     answer = run(**arguments)
     assert answer["failed"] and said in answer["msg"]

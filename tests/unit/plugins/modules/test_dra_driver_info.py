@@ -104,7 +104,7 @@ def test_releases_and_their_links(node, run):
     assert answer["ready"]
 
 
-def test_what_systemd_says_of_the_unit(node, run):
+def test_states_that_systemd_reports_for_the_unit(node, run):
     assert run()["service"] == {
         "installed": True,
         "enabled": True,

@@ -73,7 +73,7 @@ def test_a_bug_is_reported_with_the_state_of_the_node(ended: t.Callable[..., dic
     assert answer["remaining"] == []
 
 
-def test_what_fails_after_the_changes_says_that_they_stand(
+def test_a_failure_after_the_changes_reports_that_they_remain(
     ended: t.Callable[..., dict[str, t.Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forget(_system: t.Any) -> None:
@@ -85,7 +85,7 @@ def test_what_fails_after_the_changes_says_that_they_stand(
     assert "All changes were made and are in place." in answer["msg"] and answer["remaining"]
 
 
-def test_what_is_left_is_in_the_answer(ended: t.Callable[..., dict[str, t.Any]]) -> None:
+def test_remaining_changes_are_in_the_answer(ended: t.Callable[..., dict[str, t.Any]]) -> None:
     left = Remaining("sysctl", "node", "vm.swappiness", "60", "1", "no room")
 
     def fails(*_unused: t.Any) -> Outcome:

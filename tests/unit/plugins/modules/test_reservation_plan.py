@@ -62,7 +62,7 @@ def test_moves_and_devices(run: t.Any) -> None:
     ]
 
 
-def test_what_is_protected_stays(run: t.Any) -> None:
+def test_protected_pods_are_not_moved(run: t.Any) -> None:
     for arguments in ({"never": ["team/p"]}, {"protect": {"namespaces": ["team"]}}, {"protect": {"priority": 0}}):
         answer = run(**arguments)
         assert not answer["fits"] and answer["at_least"] is None and answer["moves"] == []
@@ -89,6 +89,6 @@ def test_claims_that_do_not_tolerate_the_hold(run: t.Any) -> None:
         ({"kubernetes_version": "1.20"}, "1.20"),
     ],
 )
-def test_what_cannot_be_planned(run: t.Any, arguments: dict[str, t.Any], said: str) -> None:
+def test_invalid_arguments_of_a_plan_are_refused(run: t.Any, arguments: dict[str, t.Any], said: str) -> None:
     answer = run(**arguments)
     assert answer["failed"] and said in answer["msg"]

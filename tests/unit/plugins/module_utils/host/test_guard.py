@@ -51,7 +51,7 @@ def _node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return made
 
 
-def test_what_was_confirmed_is_not_undone(
+def test_a_confirmed_change_is_not_undone(
     node: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert node.confirm()
@@ -66,7 +66,7 @@ def test_a_timer_that_has_just_gone_off_does_not_matter(node: Node) -> None:
     assert node.confirm()
 
 
-def test_what_is_being_undone_cannot_be_confirmed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_is_being_undone_cannot_be_confirmed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     errors: list[str] = []
 
     def undo(_system: System, changes: list[Change]) -> list[str]:
@@ -195,7 +195,7 @@ def test_who_confirms_has_all_the_time_after_a_long_run(node: Node, monkeypatch:
     assert len(undone) == 2 and not node.file.exists()
 
 
-def test_what_runs_at_boot_is_taken_back_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_boot_unit_is_removed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes last in a run and so first in an undo, which goes on after what it cannot take back."""
     files = {name: tmp_path / name for name in ("PROGRAM", "DESIRED", "UNIT_PATH")}
     for name, path in files.items():

@@ -44,7 +44,7 @@ def test_nodes_without_processors_are_meant_only_where_named(root: Path) -> None
     assert [one.setting for one in planned.changes] == ["hugepages 1G on NUMA node 2"]
 
 
-def test_what_is_written_is_found_again(root: Path) -> None:
+def test_written_pages_need_no_second_change(root: Path) -> None:
     wish = ({"size": "2M", "count": 512}, {"size": "1G", "count": 2, "numa_nodes": [0]})
     assert len(_converge(root, *wish).changes) == 3
     assert not _converge(root, *wish).changes

@@ -51,7 +51,7 @@ def test_one_cpu_each_in_turn(machine):
     assert not run(machine, "spread").changes
 
 
-def test_what_was_there_is_put_back_for_each_interrupt(machine):
+def test_the_affinity_of_each_interrupt_is_restored(machine):
     machine.write("/proc/irq/99/smp_affinity_list", "7")
     (change,) = run(machine, "local").changes
     system = System(str(machine.root))

@@ -145,7 +145,7 @@ def test_a_grub_menu_without_recovery_and_other_systems() -> None:
     assert second == ["root=UUID=1", "ro", "quiet"]
 
 
-def test_nothing_is_planned_where_nothing_is_asked(machine: Machine) -> None:
+def test_without_settings_nothing_is_planned(machine: Machine) -> None:
     assert not machine.converge().changes
 
 
@@ -180,7 +180,7 @@ def test_entries_get_the_arguments_and_give_them_back(machine: Machine) -> None:
     assert not (machine.root / "etc/lanewise/kernel-args").exists()
 
 
-def test_what_others_change_afterwards_is_mended(machine: Machine) -> None:
+def test_later_changes_by_others_are_repaired(machine: Machine) -> None:
     machine.converge(kernel_args=["iommu=pt", "nosmt"])
     for damage in ("iommu=soft iommu=pt nosmt", "nosmt", ""):
         machine.write("boot/loader/entries/a.conf", ENTRY.replace("iommu=soft", damage))
@@ -248,7 +248,7 @@ def test_the_iommu_in_the_words_of_the_processor(tmp_path: Path, cpu: str, word:
         ({"kernel_args": ["quiet"], "kernel_args_absent": ["quiet"]}, "wanted and unwanted"),
     ],
 )
-def test_what_no_boot_loader_should_be_given(machine: Machine, general: t.Any, reason: str) -> None:
+def test_arguments_that_are_refused_for_every_boot_loader(machine: Machine, general: t.Any, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         machine.converge(**general)
 

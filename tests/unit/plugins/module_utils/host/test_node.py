@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which NICs rules choose, what they say together, and what is protected."""
+"""Which NICs rules choose, how rules combine, and what is protected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ansible_collections.lanewise.dra.tests.machines.builder import hand_over
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
 
 
-def test_rails_are_chosen_by_what_they_are(make_node: MakeNode) -> None:
+def test_rails_are_chosen_by_their_properties(make_node: MakeNode) -> None:
     node = make_node("hgx-h100", {"near_gpu": "PIX", "min_speed_mbps": 400000}, {"mtu": 4200})
     assert len(node.settings) == 8
     assert all(node.devices[key].address and not node.devices[key].physfn for key in node.settings)
@@ -46,7 +46,7 @@ def chosen(node: Node) -> list[Device]:
     return [node.devices[key] for key in node.settings]
 
 
-def test_a_rule_says_how_many(make_node: MakeNode) -> None:
+def test_a_rule_may_require_a_number_of_nics(make_node: MakeNode) -> None:
     node = make_node("hgx-h100")
     rails = selector({"near_gpu": "PIX"})
     with pytest.raises(Unfit) as failure:
@@ -68,7 +68,7 @@ def test_a_boot_chooses_by_rate_before_a_link_is_up(make_node: MakeNode) -> None
     assert not Node(live.system, live.rules).settings
     booted = Node(live.system, boot.rules(written["nics"]))
     assert booted.settings == live.settings and len(booted.settings) == 8
-    # the others stay what they are: of an older file, and of a rule that asks for more than these have
+    # an older file does not list `fast` NICs, and no NIC is fast enough for a rule with a higher rate
     assert not Node(live.system, boot.rules([{**written["nics"][0], "fast": []}])).settings
     faster = Rule("faster", selector({**wanted, "min_speed_mbps": 800000}), {"mtu": 4200})
     assert not desired(live, [faster], {})["nics"][0]["fast"]

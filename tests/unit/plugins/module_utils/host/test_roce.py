@@ -34,7 +34,7 @@ def test_what_no_folder_shows_is_not_known_and_no_folder_is_made(machine):
     assert not list((machine.root / CONFIGFS.lstrip("/")).iterdir())
 
 
-def test_what_a_folder_shows_is_compared(machine):
+def test_a_value_in_configfs_is_compared(machine):
     folder = f"{CONFIGFS}/{rdma(machine)}/ports/1"
     machine.write(f"{folder}/default_roce_mode", "RoCE v2")
     machine.write(f"{folder}/default_roce_tos", "0")

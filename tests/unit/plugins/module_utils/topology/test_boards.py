@@ -70,7 +70,7 @@ def test_a_shape_never_changes() -> None:
     assert board.shape == "35d63a2988240cad"
 
 
-def test_what_changes_a_shape() -> None:
+def test_attributes_that_change_a_shape() -> None:
     facts = probed.facts("hgx-h100")
     shape = board_map(facts).shape
     for nic in facts["nics"]:

@@ -238,7 +238,7 @@ def machine(name, folder, *stated):
     return topology, read_back(as_dict(topology), folder)
 
 
-def test_what_a_site_states_of_a_virtual_machine(tmp_path):
+def test_stated_locality_of_a_virtual_machine(tmp_path):
     """The provider hides switches and sockets; the file has them from the site."""
     plain, found = machine("azure-vm", tmp_path / "plain")
     assert all(not found.functions[address].bridges for address in devices(plain))

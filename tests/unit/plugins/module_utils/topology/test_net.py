@@ -132,7 +132,7 @@ def test_virtio_interface_is_of_its_pci_function(tree):
     assert interface(tree, "eth0").address == function
 
 
-def test_ipoib_child_stands_on_its_parent(tree):
+def test_ipoib_child_has_its_parent_as_lower_interface(tree):
     nic = tree.pci(PATH, NIC)
     tree.net("ib0", nic, type=32, ifindex=5, iflink=5)
     tree.net("ib0.8001", nic, type=32, ifindex=6, iflink=5)

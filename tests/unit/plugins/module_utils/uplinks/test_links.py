@@ -84,7 +84,7 @@ SWITCH: dict[str, dict[str, t.Any]] = {
         ({"eth0": {}, "enP1": {"master": "eth0"}}, "eth0", {"enP1"}),
     ],
 )
-def test_what_a_link_stands_on(described: dict[str, dict[str, t.Any]], name: str, expected: set[str]) -> None:
+def test_lower_interfaces_of_a_link(described: dict[str, dict[str, t.Any]], name: str, expected: set[str]) -> None:
     assert below(links(**described), name) == expected
 
 
@@ -107,13 +107,13 @@ def test_what_a_link_stands_on(described: dict[str, dict[str, t.Any]], name: str
     ],
     ids=["port", "bond", "VLAN on a bridge", "VLAN as a port", "not by the switch"],
 )
-def test_what_a_bridge_of_open_vswitch_stands_on(
+def test_lower_interfaces_of_an_open_vswitch_bridge(
     others: dict[str, dict[str, t.Any]], carrier: str, expected: set[str]
 ) -> None:
     assert below(links(**SWITCH, **others), carrier) == expected
 
 
-def test_vfs_and_subfunctions_stand_on_their_pf(tmp_path: Path) -> None:
+def test_vfs_and_subfunctions_depend_on_their_pf(tmp_path: Path) -> None:
     """The links of sysfs: physfn of a VF, and of a subfunction its auxiliary device below the function."""
     devices = tmp_path / "devices/pci0000:00"
     for function, name in (("0000:00:01.0", "pf0"), ("0000:00:01.1", "vf0"), ("0000:00:01.0/mlx5_core.sf.4", "sf0")):

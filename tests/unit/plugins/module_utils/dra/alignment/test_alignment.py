@@ -317,7 +317,7 @@ def nearest(world: World, gpu: str) -> str:
     return next(one for one in world.machine.nics if world.machine.level(gpu, one)[0] == "PIX")
 
 
-def test_what_a_pf_and_its_vfs_share_is_not_free() -> None:
+def test_shared_counters_of_a_pf_and_its_vfs_are_not_free() -> None:
     """A PF of which a claim has a VF cannot be given away: their counters say so."""
     world = World("hgx-h100")
     gpu, nic = world.pair("SYS")
@@ -689,7 +689,7 @@ def test_attributes_that_a_driver_publishes_for_a_nic_in_use_count(text: str, ve
     assert [one["verdict"] for one in report["promises"] if one["subject"] == text] == [verdict]
 
 
-def test_what_a_class_that_is_gone_asked_for_is_unknown() -> None:
+def test_requirements_of_a_deleted_class_are_unknown() -> None:
     world = gpu_by_selector()
     for classes in ([device_class("gpu")], []):
         report = world.only(engine=Says(True), classes=classes)
@@ -802,7 +802,7 @@ WORLDS = {name: World(name) for name in ("hgx-h100", "epyc-nps4", "mi300x")}
 
 
 @given(data=st.data())
-def test_what_is_unknown_is_never_kept(data: st.DataObject) -> None:
+def test_an_unknown_promise_is_never_kept(data: st.DataObject) -> None:
     """Whatever is lost or changed, a claim that is called kept has equal values in what is published now."""
     world = copy.deepcopy(WORLDS[data.draw(st.sampled_from(sorted(WORLDS)))])
     known = sorted(world.devices())

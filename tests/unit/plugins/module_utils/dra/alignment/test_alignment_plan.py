@@ -174,7 +174,7 @@ def test_vfs_share_the_port_and_the_link_of_their_pf():
         assert together["limits"][name][1] == pytest.approx(alone["limits"][name][1] / 2, abs=0.01)
 
 
-def test_what_is_not_known_is_not_predicted():
+def test_unknown_values_are_not_predicted():
     known = facts("hgx-h100")
     machine = Machine(known)
     gpu, nic = at(machine, "PIX")
@@ -266,7 +266,7 @@ def test_claims_for_both_get_just_these_devices(name):
         assert {result.offer.address for result in found.results} == {gpu, plan[part]["address"]}
 
 
-def test_what_is_held_or_tainted_is_not_planned_with():
+def test_held_or_tainted_devices_are_not_planned():
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     pools = Pools(world.slices)
@@ -281,7 +281,7 @@ def test_what_is_held_or_tainted_is_not_planned_with():
     assert "no driver publishes" in placements(NODE, world.machine, [], gpu)["reason"]
 
 
-def test_what_shares_counters_with_a_held_device_is_not_planned_with():
+def test_devices_that_share_counters_with_a_held_one_are_not_planned():
     world = World("hgx-h100")
     gpu = next(iter(world.machine.gpus))
     before = placements(NODE, world.machine, Pools(world.slices).on(NODE), gpu)["nearest"]["address"]

@@ -493,7 +493,7 @@ def test_paths_are_those_of_the_version():
     assert problems(device) == {("spec.devices[0].basic.attributes[model]", "exactly-one")}
 
 
-def test_what_a_gate_hides_is_not_judged():
+def test_fields_behind_a_gate_are_not_judged():
     wrong = change(CLASS, ("spec.extendedResourceName", "gpu"))
     assert problems(wrong, "1.34") == set()
     assert problems(wrong, "1.34", {"DRAExtendedResource": True}) == {("spec.extendedResourceName", "name")}

@@ -224,7 +224,7 @@ def test_alternatives_times_levels() -> None:
         ({"gaudi.intel.com": {"version": "0.5.0"}, **OURS}, "pcie_root", [GPU, NIC], ["from 0.7.0 on"]),
     ],
 )
-def test_what_cannot_be_aligned_is_refused_with_a_way_out(
+def test_devices_that_cannot_be_aligned_are_refused_with_a_fix(
     drivers: Values, align: str, kinds: list[Values], words: list[str]
 ) -> None:
     values = site({"align": align, "devices": kinds}, drivers=drivers)
@@ -365,7 +365,7 @@ def test_one_error_is_reported_once(values: Values, path: str, rule: str, words:
         ({**NIC, "count": 2}, {"distinct": True}, "dra_claims_templates[0].distinct[0]"),
     ],
 )
-def test_what_an_old_server_lacks_is_reported_where_it_was_requested(device: Values, more: Values, path: str) -> None:
+def test_fields_that_an_old_server_lacks_are_reported_at_their_path(device: Values, more: Values, path: str) -> None:
     body = {"devices": [device], **({"distinct": ["rail"]} if more.pop("distinct", False) else {})}
     values = site(body, **more)
     problems = refused(values, "1.34")
@@ -521,7 +521,7 @@ def test_a_selector_of_another_kind_ends_the_scheduling(machines: t.Callable[[st
     assert unreachable == "class c: the scheduler knows selectors of the kind cel only, and this one has rego"
 
 
-def test_what_a_release_keeps_decides(machines: t.Callable[[str], Values]) -> None:
+def test_the_fields_that_a_release_keeps_decide(machines: t.Callable[[str], Values]) -> None:
     nodes = {"n": machines("hgx-h100")}
     own = manifest_class({"cel": {"expression": 'device.driver == "lanewise.dev"'}})
     distinct = manifest(constraints=[{"distinctAttribute": "lanewise.dev/rail"}])
@@ -576,7 +576,7 @@ def test_an_error_of_a_driver_is_the_only_problem_of_claims_that_use_it() -> Non
     one(site({"devices": [GPU]}, drivers={"gpu.nvidia.com": {}}), "dra_claims_drivers.gpu.nvidia.com", "version")
 
 
-def test_what_a_class_says_of_interfaces() -> None:
+def test_interface_settings_of_a_class() -> None:
     own = {"name": "own", "kind": "rdma", "interface": {"name": "rdma{index}", "mtu": 9000}}
     one(site(classes=[own]), "dra_claims_classes[0].interface.name", "contradiction", "{index}")
     of_gpu = {"name": "own", "kind": "gpu", "interface": {"mtu": 9000}}

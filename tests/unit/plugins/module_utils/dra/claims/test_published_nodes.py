@@ -67,7 +67,7 @@ def test_claims_of_a_fleet_that_was_never_probed() -> None:
     assert found["own-pcie-root"][0] == ["eks-p4d"]
 
 
-def test_what_a_driver_leaves_out_of_a_device_in_use_is_unknown() -> None:
+def test_omitted_attributes_of_a_device_in_use_are_unknown() -> None:
     """DRANET says of a NIC without an interface here not whether it is a VF. With the claims it is known to be free."""
     claims = {"rdma": {"devices": [{"name": "nic", "kind": "rdma"}]}}
     yes, no, unknown = reach_of(site(recorded("aks-mi300x", "oke-gb200"), claims))["rdma"]
@@ -156,7 +156,7 @@ def test_slices_of_a_machine_say_what_its_probe_says(machine: str) -> None:
         (lambda one: one.update(spec=None), "cannot be read: "),
     ],
 )
-def test_what_is_not_a_slice_is_an_error(change: t.Callable[[Object], t.Any], words: str) -> None:
+def test_an_object_that_is_not_a_slice_is_an_error(change: t.Callable[[Object], t.Any], words: str) -> None:
     objects = [copy.deepcopy(recorded("eks-p4d")[0])]
     change(objects[0])
     with pytest.raises(ValueError, match=words):

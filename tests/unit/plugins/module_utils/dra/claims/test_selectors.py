@@ -216,7 +216,7 @@ def test_text_is_plain_where_it_can_be():
 
 
 @pytest.mark.parametrize("value", ["\ud800", 2**63, -(2**63) - 1])
-def test_what_cel_cannot_hold_is_refused(value):
+def test_values_beyond_the_range_of_cel_are_refused(value):
     with pytest.raises(ValueError, match="64 bits|Unicode"):
         selectors.literal(value)
 

@@ -58,7 +58,7 @@ def test_a_hold_is_read_as_it_was_made() -> None:
     assert forms.device("/".join(ONE)) == ONE
 
 
-def test_what_others_write_is_bounded() -> None:
+def test_text_from_others_is_bounded() -> None:
     plain = {"metadata": {"name": "x"}, "spec": {"taint": {"key": "other", "effect": "NoSchedule"}}}
     foreign = {
         "metadata": {"name": "y", "annotations": {forms.OWNER: "a\nb\x1b[31m" + "c" * 9999, forms.EXPIRES: "soon"}},

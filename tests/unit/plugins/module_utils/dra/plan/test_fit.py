@@ -114,7 +114,7 @@ def test_nodes_in_the_same_state_are_searched_once(engine: Engine) -> None:
     assert len({fits.States(mixed, work, engine).key(one) for one in mixed.nodes.values()}) == 2
 
 
-def test_what_claims_hold_is_not_counted(engine: Engine) -> None:
+def test_devices_in_use_are_not_counted(engine: Engine) -> None:
     empty = cluster([node("a-0"), node("a-1")])
     gpu, nic = _of(empty, "gpu.nvidia.com")[0], _of(empty, "lanewise.dev")[0]
     held = claim("c", empty, "a-0", gpu)
@@ -177,7 +177,7 @@ def test_a_pool_that_is_being_written_is_unknown(engine: Engine) -> None:
     assert nics.total > 0 and not nics.at_least
 
 
-def test_what_cannot_be_used_is_noted(engine: Engine) -> None:
+def test_unusable_objects_are_noted(engine: Engine) -> None:
     empty = cluster([node("a-0")])
     lost = claim("lost", empty, "a-0", 0)
     lost["status"]["allocation"]["devices"]["results"][0]["device"] = "gone"

@@ -426,7 +426,7 @@ def test_an_import_leaves_the_standard_attributes_unknown() -> None:
             assert {PCIE_ROOT, NUMA_NODE} <= offer.unknown and PCIE_ROOT not in values(offer)
 
 
-def test_what_an_old_server_loses() -> None:
+def test_fields_that_an_old_server_drops() -> None:
     """Before 1.36 servers drop taints and counters, and the driver withholds a PF that only counters would protect."""
     new, old = (
         {(one.driver, one.device["name"]): one for one in offers("n", facts("sriov"), ALL, server=server)}
