@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """Requests that change something, made from the kernel's own specifications of netlink (Documentation/netlink/specs in
-its source): for each attribute of a message the values that its type allows. Nothing is listed here by hand but what a
-type means."""
+its source): for each attribute of a message the values that its type allows. Only the meaning of
+types is written by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEPTH = 3
 
 
 class Attribute(t.NamedTuple):
-    """An attribute by its path, as link-attrs.af-spec.inet6.token, and how to make a message of a value of it."""
+    """An attribute by its path, as link-attrs.af-spec.inet6.token, and how to make messages with its values."""
 
     path: str
     values: t.Callable[[bytes], t.Iterator[bytes]]
@@ -128,7 +128,7 @@ def _enums(spec: Object) -> dict[str, list[int]]:
 
 
 def kinds(spec: Object, message: str) -> list[str]:
-    """What a sub-message has forms for: kinds of qdiscs, filters and the like."""
+    """The values for which a sub-message has formats: kinds of qdiscs, filters and the like."""
     for one in spec.get("sub-messages", ()):
         if one["name"] == message:
             return [form["value"] for form in one["formats"]]

@@ -129,7 +129,7 @@ def next_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FORMS.conversions, FORMS.newest + 1, Conversion(up, down))
 
 
-def test_a_form_becomes_the_next_and_back(next_form: None, tmp_path: Path) -> None:
+def test_a_form_is_converted_to_the_next_and_back(next_form: None, tmp_path: Path) -> None:
     """The release that brings a new form still writes the one before, and works with the new one."""
     store = Store(tmp_path)
     for sample in SAMPLES:

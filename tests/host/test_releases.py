@@ -245,7 +245,7 @@ def test_a_change_with_a_field_of_a_later_release_is_taken_back(tmp_path: Path) 
     assert guard.begun_changes(str(tmp_path / "undo-7.json")) == fabric_1_0_0.undo_load(UNDO)[1]
 
 
-def test_the_forms_have_what_makes_each_of_the_one_before() -> None:
+def test_each_form_has_a_conversion_from_the_one_before() -> None:
     for forms in (origin._FORMS, program._FORMS, guard._FORMS):
         assert sorted(forms.conversions) == list(range(2, forms.newest + 1))
         assert forms.newest - 1 <= forms.written <= forms.newest

@@ -44,7 +44,7 @@ def data(report: Report) -> dict[str, bytes]:
 
 
 def test_what_1_0_0_stored_is_used_and_kept(old: Report) -> None:
-    """A run that reaches no node draws all of them from the store, and knows which one could not be reached."""
+    """A run that reaches no node draws all nodes from the store, and shows which one was unreachable."""
     assert stored_facts(str(old.folder)) == report_1_0_0.stored_facts(str(OLD))
     site = old.run({}, play=set(), inventory={*HOSTS, "lost-1"})
     assert not site.store.warnings and old.result["counts"]["probed"] == 2 and old.result["counts"]["absent"] == 1
@@ -111,7 +111,7 @@ def test_facts_of_a_newer_release_are_not_misread(old: Report) -> None:
 
 @pytest.mark.parametrize("version", [None, "1.0", "1.7", "0.9", 2, "x", "2", "9" * 5000 + ".0", {}])
 def test_other_versions_of_facts_are_read(version: t.Any) -> None:
-    """A number that grew behind the point means more facts, and nonsense is what a node may say of itself."""
+    """A higher minor version means more facts. A node may also send nonsense."""
     check_facts(version, "node")
     assert read_facts({"schema_version": version}) is not None
 
@@ -130,7 +130,7 @@ def test_a_damaged_site_file_drops_no_nodes_of_other_inventories(old: Report, co
     assert set(stored_facts(str(old.folder))) == HOSTS
 
 
-def test_the_forms_have_what_makes_each_of_the_one_before() -> None:
+def test_each_form_has_a_conversion_from_the_one_before() -> None:
     for forms in (FORMS, REPLACED):
         assert sorted(forms.conversions) == list(range(2, forms.newest + 1))
         assert forms.newest - 1 <= forms.written <= forms.newest

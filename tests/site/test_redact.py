@@ -154,7 +154,7 @@ def test_no_secret_is_left_of_the_forms_of_services(secret, form, depth):
 
 
 @given(words, st.booleans(), st.sampled_from([None, 2]))
-def test_nothing_of_a_secret_in_json_is_left(secret, in_list, indent):
+def test_no_secret_in_json_is_left(secret, in_list, indent):
     secret = f"Zq{secret}"
     one = {
         "apiVersion": "v1",

@@ -254,7 +254,7 @@ class _Asked:
         return [shape.board.shape for shape in self.shapes if shape.served()]
 
     def any_served(self) -> bool:
-        """Whether some board has a pair that is near enough; what is wrong is reported."""
+        """Whether some board has a pair that is near enough. Reports a problem if none has."""
         if self.keys():
             return True
         path = self.group.align_path

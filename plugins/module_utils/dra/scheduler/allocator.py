@@ -53,7 +53,7 @@ def allocate(
     Paths begin with `claims[0].spec.devices`.
 
     Which devices a scheduler of 1.34 picks cannot be predicted: it goes through the pools in random order. It may pick
-    others, or fail on a selector that is an error on some devices. Whether there are devices is the same.
+    others, or fail on a selector that is an error on some devices. Whether enough devices exist is the same.
 
     A device whose selector asks for something that the probe does not know is not a candidate at first. Where nothing
     is found without such devices, but something is with them, the answer is a Refusal of kind unknown.

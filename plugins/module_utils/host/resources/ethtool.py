@@ -16,7 +16,7 @@ from ..engine.change import Change, Refusal, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 
-#: By group: numbers and switches. In this order they are made.
+#: By group: numbers and switches, in the order in which they are written.
 _NUMBERS = {
     # driver changes of queues come first: they may reset the settings that depend on them
     "channels": ("rx", "tx", "other", "combined"),
@@ -32,7 +32,7 @@ _NUMBERS = {
 }
 #: By group of switches with names of the driver: the attribute that sets them.
 _SWITCHES = {"features": "wanted", "private_flags": "active"}
-#: Answer a change with whether it is done only.
+#: Answer a change only with success or failure.
 _OMIT_REPLY = 2
 _NAMES = {"cqe_mode_tx": "TX CQE mode", "cqe_mode_rx": "RX CQE mode"}
 #: Changing these makes most drivers take their queues down and up.

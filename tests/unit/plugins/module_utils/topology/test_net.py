@@ -190,7 +190,7 @@ def test_interface_of_which_a_recording_has_one_file(tree, attribute):
     assert topology.source.unreadable == []
 
 
-def test_link_to_another_interface_gives_nothing_of_that_one(tree, nic):
+def test_link_to_another_interface_gives_no_facts_of_it(tree, nic):
     tree.net("eth0", nic)
     tree.link("sys/class/net/eth1", f"{tree.folder(nic)}/net/eth0")
     topology = tree.probe()

@@ -172,7 +172,7 @@ def test_slot(tree):
         ("-1", "0-7", None, None),
     ],
 )
-def test_numa_node_and_who_said_so(tree, numa, local, node, source):
+def test_numa_node_and_its_source(tree, numa, local, node, source):
     tree.nodes("0-3", "4-7")
     given = {"numa_node": numa, "local_cpulist": local}
     tree.pci(PATH, {**GPU, **{name: value for name, value in given.items() if value}})
@@ -220,7 +220,7 @@ def test_numa_node_of_a_tree_without_nodes(tree, number, node):
     assert tree.probe().functions["0000:18:00.0"].numa_node == node
 
 
-def test_link_to_another_function_gives_nothing_of_that_one(tree):
+def test_link_to_another_function_gives_no_facts_of_it(tree):
     tree.nodes("0-3", "4-7")
     other = tree.pci(PATH, {**GPU, **FAST}, 1)
     tree.link("sys/bus/pci/devices/0000:99:00.0", tree.folder(other))
@@ -235,7 +235,7 @@ def test_link_to_another_function_gives_nothing_of_that_one(tree):
 
 
 @pytest.mark.parametrize("pf", ["pci0000:17/0000:17:02.0/0000:20:00.0", "pci0000:97/0000:97:01.0/0000:98:00.0"])
-def test_vf_whose_link_leads_to_a_function_elsewhere_is_no_vf_of_that(tree, pf):
+def test_vf_whose_link_leads_elsewhere_has_no_pf(tree, pf):
     tree.pci(pf, NIC, 0)
     tree.vf(pf[-12:], 3, "pci0000:17/0000:17:01.0/0000:18:00.1", NIC_VF, numa=0)
     topology = tree.probe()
@@ -274,7 +274,7 @@ def test_link(tree):
     assert tree.probe().functions["0000:18:00.0"].link == Link(2.5, 8, 32.0, 16, gb_per_s=2.0)
 
 
-def test_link_of_old_kernels_spelling(tree):
+def test_link_in_the_spelling_of_old_kernels(tree):
     tree.pci(PATH, {**GPU, "current_link_speed": "8 GT/s", "max_link_speed": "16 GT/s"})
     assert tree.probe().functions["0000:18:00.0"].link == Link(speed_gts=8.0, max_speed_gts=16.0)
 

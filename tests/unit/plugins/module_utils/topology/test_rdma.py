@@ -164,7 +164,7 @@ def test_plain_directory_in_the_class_takes_no_strangers_interfaces(tree, nic):
     assert (device.address, device.interfaces) == (None, [])
 
 
-def test_link_to_another_device_gives_nothing_of_that_one(tree, nic):
+def test_link_to_another_device_gives_no_facts_of_it(tree, nic):
     folder = tree.rdma("mlx5_0", nic)
     tree.link("sys/class/infiniband/mlx5_1", folder)
     topology = tree.probe()
