@@ -23,7 +23,7 @@ from ..publish.places import GpuPlace, Places
 from ..topology.pci import ADDRESS
 from .records import DeviceRecord, PeerRecord
 
-#: Attributes with a PCI address: Kubernetes' own, then those of drivers before it.
+#: Attributes with a PCI address: Kubernetes' own, then those that drivers used before it existed.
 _ADDRESSES = ("resource.kubernetes.io/pciBusID", "pciBusID", "pcieBusID", "pciAddress", "pciAddr")
 _UUID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 #: Drivers of a claim whose slices are read. Each costs a request.
@@ -108,8 +108,8 @@ def _locate(peer: PeerRecord, slices: list[Object] | str, gpus: t.Mapping[str, G
     address = next(filter(None, stated), "")
     place = gpus.get(address)
     if place is None:
-        what = f"the address {address} that {peer.driver} publishes of it is no GPU of this node"
-        peer.unknown = what if address else f"{peer.driver} publishes no PCI address of it"
+        what = f"the address {address} that {peer.driver} publishes for it is not that of a GPU on this node"
+        peer.unknown = what if address else f"{peer.driver} publishes no PCI address for it"
         return
     peer.address = address
     peer.rail, peer.numa_node, peer.pcie_root = place.rail, place.numa_node, place.pcie_root or ""

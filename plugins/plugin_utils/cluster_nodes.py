@@ -81,9 +81,7 @@ def _node(node: Object) -> Object:
         "drivers": [],
         "driver_versions": {},
         "devices": [],
-        "findings": []
-        if usable
-        else [f"its address {str(address)[:80]!r} is none by which another machine is reached"],
+        "findings": [] if usable else [f"its address {str(address)[:80]!r} cannot be the address of another machine"],
     }
 
 

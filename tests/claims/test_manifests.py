@@ -60,7 +60,7 @@ def claim(name: str, device_class_name: str, **body: t.Any) -> Object:
     return {"apiVersion": API, "kind": "ResourceClaim", "metadata": metadata, "spec": spec}
 
 
-def test_what_is_right_is_counted(check: t.Callable[..., Object]) -> None:
+def test_valid_objects_are_counted(check: t.Callable[..., Object]) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
     answer = check({"kind": "List", "items": [claim("a", "nic"), pod]}, device_class("nic", "lanewise.dev"))
     assert "msg" not in answer and answer["problems"] == []
@@ -101,7 +101,7 @@ def test_a_label_or_key_that_kubectl_reads_as_text_is_accepted(check: t.Callable
     assert "msg" not in check(text=text)
 
 
-def test_reach_knows_what_keeps_devices_away(check: t.Callable[..., Object]) -> None:
+def test_reach_reports_what_keeps_devices_away(check: t.Callable[..., Object]) -> None:
     objects = [device_class("nic", "lanewise.dev"), claim("one", "nic"), claim("nil", "nic", count=0)]
     asked: Object = {"nodes": {"h100-01": facts("hgx-h100")}, "drivers": DRIVERS}
     reach = {entry["claim"]: entry for entry in check(*objects, **asked)["reach"]}

@@ -215,11 +215,11 @@ BAD: dict[str, tuple[t.Callable[[Places], list[Object]], str]] = {
     ),
     "a NIC's address": (
         lambda places: [gpu_slice({"gpu-0": {BUS_ID: places.board.nics[0]}})],
-        "is no GPU of this node",
+        "is not that of a GPU on this node",
     ),
     "an address of another machine": (
         lambda places: [gpu_slice({"gpu-0": {BUS_ID: "0000:ff:1f.0"}})],
-        "is no GPU of this node",
+        "is not that of a GPU on this node",
     ),
     "no mapping": (
         lambda places: [{"spec": {"driver": GPUS, "pool": 7, "devices": 3}}, {"spec": {"driver": GPUS}}],

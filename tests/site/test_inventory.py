@@ -36,7 +36,7 @@ def device(name: str, **attributes: t.Any) -> Object:
 
 
 def test_drivers_that_were_not_requested_add_no_devices_or_findings() -> None:
-    """Neither devices nor what follows from them, and a node with such drivers alone has none."""
+    """Nor anything derived from devices. A node with only such drivers has no devices."""
     nodes = [node("both"), node("foreign")]
     tainted = {**device("gpu-0", model="H100", numaNode=1), "taints": [{"key": "x", "effect": "NoSchedule"}]}
     nic = device("nic-0", model="ConnectX-7", numaNode=0, rail=3)
@@ -68,11 +68,13 @@ def at(name: str, *addresses: tuple[str, str]) -> Object:
     ],
 )
 @pytest.mark.parametrize("kind", ["InternalIP", "Hostname"])
-def test_an_address_that_is_no_other_machine_is_not_used(address: str, kind: str) -> None:
+def test_an_address_that_is_not_another_machine_is_not_used(address: str, kind: str) -> None:
     """A node states its addresses itself, and SSH would take some for options, or for the controller."""
     found = describe([at("one", (kind, address))], [], [])["one"]
     assert found["address"] is None
-    assert len(found["findings"]) == bool(address) and all("none by which another" in one for one in found["findings"])
+    assert len(found["findings"]) == bool(address) and all(
+        "cannot be the address of another machine" in one for one in found["findings"]
+    )
 
 
 @pytest.mark.parametrize("address", ["10.0.0.7", "fd00::7", "gpu-07", "gpu-07.example.org", "7.example"])
@@ -83,7 +85,7 @@ def test_an_address_of_a_machine_is_used(address: str) -> None:
 
 @pytest.mark.parametrize("spelt", ["10.0.0.7", "::ffff:10.0.0.7"])
 def test_an_address_that_two_nodes_state_is_used_for_neither(spelt: str) -> None:
-    """What is meant for the one would be done to the other."""
+    """A change that is meant for one node would be made on the other."""
     stated = [("good", "10.0.0.7"), ("bad", spelt), ("other", "10.0.0.8")]
     found = describe([at(name, ("InternalIP", address)) for name, address in stated], [], [])
     assert [found[name]["address"] for name, _address in stated] == [None, None, "10.0.0.8"]
@@ -91,7 +93,7 @@ def test_an_address_that_two_nodes_state_is_used_for_neither(spelt: str) -> None
 
 
 def test_a_pool_may_have_slices_of_several_nodes() -> None:
-    """It is whole where all of them are there, and each node has its own devices."""
+    """It is complete if all its slices exist, and each node has its own devices."""
     nodes = [node("one"), node("two")]
     slices = [piece("fabric.example.com", "rack", name, device(f"nic-{name}"), count=3) for name in ("one", "two")]
     slices.append(piece("fabric.example.com", "rack", None, device("switch"), count=3))
@@ -101,14 +103,14 @@ def test_a_pool_may_have_slices_of_several_nodes() -> None:
     torn = describe(nodes, slices[1:], [])
     assert not torn["two"]["devices"] and torn["two"]["drivers"] == ["fabric.example.com"]
     assert torn["two"]["findings"] == ["fabric.example.com: pool rack has 2 of 3 slices: none of it is allocated"]
-    # what an older generation has is not there
+    # the devices of an older generation are not listed
     slices.append(piece("fabric.example.com", "rack", "one", device("nic-new"), generation=2))
     newer = describe(nodes, slices, [])
     assert [one["name"] for one in newer["one"]["devices"]] == ["nic-new"] and not newer["two"]["devices"]
 
 
 def test_a_device_may_have_several_claims() -> None:
-    """Those that share it stand beside each other, and one that has two shares of it stands there once."""
+    """All claims that share it are listed, and a claim with two shares of it once."""
     shared = piece("lanewise.dev", "one", "one", {**device("nic-0"), "allowMultipleAllocations": True}, device("nic-1"))
 
     def claim(name: str, *shares: str) -> Object:

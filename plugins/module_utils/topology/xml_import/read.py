@@ -5,8 +5,8 @@
 
 """A topology from a file that stands in for a node: NCCL's topology XML, or what `lstopo --of xml` wrote.
 
-Both say less than the node itself, and what they do not say stays unknown. Neither is the kernel's word on what
-Kubernetes would publish, so `kubernetes` is empty on every function.
+Both have fewer facts than the node itself; the others stay unknown. Neither shows what Kubernetes would publish, so
+`kubernetes` is empty on every function.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[t.Map
     @param path: the file. At most 16 MiB are taken.
     @param form: `nccl`, `hwloc`, or `auto` to detect it by the root element.
     @param locality_overrides: see :func:`overrides.check_overrides`.
-    @raise ValueError: for a file that is no such XML; the text names the line and what to do. Its subclass
+    @raise ValueError: for a file that is not such XML; the text names the line and what to do. Its subclass
         OverrideError is raised for an override that is malformed.
     @raise OSError: for a file that cannot be read.
     """
@@ -38,7 +38,7 @@ def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[t.Map
     with open(path, "rb") as file:
         data = file.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
-        raise ValueError(f"larger than {_MAX_BYTES >> 20} MiB, so no topology file; give the file of one node")
+        raise ValueError(f"larger than {_MAX_BYTES >> 20} MiB, so it is not a topology file; give the file of one node")
     root = parse(data)
     known = {"system": "nccl", "topology": "hwloc"}
     found = known.get(root.tag)

@@ -107,7 +107,7 @@ def test_representors_are_distinguished(tree, nic, port, switch, kind):
     assert interface(tree, "eth0").kind == kind
 
 
-def test_representor_is_no_interface_of_its_nic(tree, nic):
+def test_representor_is_not_an_interface_of_its_nic(tree, nic):
     tree.net("eth0", nic, phys_port_name="p0", phys_switch_id="c4ab")
     tree.net("eth0_0", nic, phys_port_name="pf0vf0", phys_switch_id="c4ab")
     found = tree.probe().nics[0]
@@ -148,7 +148,7 @@ def test_ipoib_child_whose_parent_is_in_another_namespace(tree):
     assert (found.kind, found.lower) == ("virtual", [])
 
 
-def test_the_bonding_drivers_file_is_no_interface(tree):
+def test_the_bonding_drivers_file_is_not_an_interface(tree):
     tree.net("bond0", **{"bonding/mode": "802.3ad 4"})
     tree.write("sys/class/net/bonding_masters", "bond0")
     topology = tree.probe()

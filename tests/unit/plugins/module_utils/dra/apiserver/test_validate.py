@@ -664,7 +664,7 @@ def test_kinds_that_are_not_served(kind):
 
 
 @pytest.mark.parametrize("kubernetes", ["1.33", "", "latest"])
-def test_no_release(kubernetes):
+def test_invalid_releases_are_refused(kubernetes):
     with pytest.raises(ValueError):
         validate(CLAIM, kubernetes)
 

@@ -48,7 +48,7 @@ def test_conversion_to_a_version_and_back(obj, version):
         ({"name": "a", "adminAccess": False}, {"name": "a", "exactly": {"adminAccess": False}}),
     ],
 )
-def test_what_makes_a_flat_request_exact(flat, nested):
+def test_fields_that_make_a_flat_request_exact(flat, nested):
     claim = {"apiVersion": versions.V1BETA1, "kind": "ResourceClaim", "spec": {"devices": {"requests": [flat]}}}
     assert versions.convert(claim, versions.V1)["spec"]["devices"]["requests"] == [nested]
 
@@ -71,7 +71,7 @@ def test_a_spec_of_the_wrong_shape_is_converted_unchanged(spec):
         ({"apiVersion": versions.V1, "kind": "DeviceTaintRule"}, versions.V1BETA1),
     ],
 )
-def test_no_such_conversion(obj, version):
+def test_unknown_conversions_are_refused(obj, version):
     with pytest.raises(ValueError):
         versions.convert(obj, version)
 
@@ -94,7 +94,7 @@ def test_minor_of(text, minor):
 
 
 @pytest.mark.parametrize("text", ["1.33", "2.0", "", "latest", "1.x", "1.37foo"])
-def test_no_release(text):
+def test_invalid_releases_are_refused(text):
     with pytest.raises(ValueError):
         versions.minor_of(text)
 
