@@ -59,7 +59,7 @@ def test_an_unbound_token() -> None:
         token({**CLAIMS, "exp": float("nan")}),
     ],
 )
-def test_no_token(text: str) -> None:
+def test_invalid_tokens_are_refused(text: str) -> None:
     with pytest.raises(AccessError, match="not a valid service account token"):
         read(text)
 
@@ -79,8 +79,8 @@ def test_any_claims_give_a_token_or_an_access_error(claims: t.Any) -> None:
         pass
 
 
-def test_a_thread_that_cannot_renew_says_why(tmp_path: Path) -> None:
-    """A token long due, and no API server: the file stays, and the reason is there to be read."""
+def test_a_thread_that_cannot_renew_reports_why(tmp_path: Path) -> None:
+    """A token that is long overdue, and no API server: the file is kept, and the reason is available."""
     path = tmp_path / "token"
     path.write_text(token(CLAIMS))
     access = Access("https://127.0.0.1:1", token_file=path)

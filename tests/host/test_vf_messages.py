@@ -63,7 +63,7 @@ def messages() -> t.Any:
 
 @settings(deadline=None, max_examples=50)
 @given(wanted=st.dictionaries(st.integers(0, 255), states, max_size=5))
-def test_what_is_written_reads_the_same(messages, wanted):
+def test_written_text_reads_back(messages, wanted):
     vfs = [
         ("vf", {"attrs": [encoded(number, setting, value) for setting, value in state.items()]})
         for number, state in wanted.items()

@@ -62,7 +62,7 @@ class SelectorMemory:
     def fitting(self, texts: Texts, offered: t.Sequence[Offer]) -> tuple[int, ...]:
         """The positions of the devices that all the selectors match. Raises what `matches` raises.
 
-        Those of the class come first, and what they leave is known after the first claim.
+        Selectors of the class come first, so that their result is known after the first claim.
         """
         if not texts:
             return tuple(range(len(offered)))

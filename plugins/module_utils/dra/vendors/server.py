@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What an API server makes of devices that drivers publish."""
+"""Published devices as an API server stores them and its scheduler sees them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from .offer import Offer
 
 
 class Server:
-    """What an API server makes of published devices: fields behind a gate that is off are lost, and taint rules add
-    their taints.
+    """An API server and its scheduler: fields behind a gate that is off are lost, and taint rules add their taints.
 
-    `rules` are DeviceTaintRules of any version. Their selectors and classes, which 1.34 has, are
-    ignored. `counts` is whether counters are kept. Raises ValueError for a release that is not known.
+    `rules` are DeviceTaintRules of any version. Their selectors and classes, which 1.34 has, are ignored. `counts` is
+    whether counters are kept. Raises ValueError for a release that is not known.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Server:
         ]
 
     def again(self, offer: Offer, old: Server) -> Offer:
-        """The device as this scheduler sees it, of one as another server's scheduler saw it."""
+        """The device as this scheduler sees it, made from what the scheduler of `old` saw."""
         ruled = old._ruled(offer)
         own = [taint for taint in offer.device.get("taints") or () if taint not in ruled]
         device = {name: value for name, value in offer.device.items() if name != "taints"}

@@ -40,7 +40,7 @@ whole_buffer = st.fixed_dictionaries({"priority_buffer": eight(255), "size": eig
 
 
 @given(whole_ets, ets, whole_buffer, buffer, st.sets(st.integers(0, 7)))
-def test_what_is_written_reads_the_same_and_the_rest_stays(raw_ets, wanted_ets, raw_buffer, wanted_buffer, pfc):
+def test_written_values_read_back_and_others_are_kept(raw_ets, wanted_ets, raw_buffer, wanted_buffer, pfc):
     raw = {"ets": raw_ets, "buffer": raw_buffer, "pfc": {"enabled": 0, "delay": 9}}
     before = dcb.decoded(raw)
     wanted = {"ets": wanted_ets, "buffer": wanted_buffer, "pfc": sorted(pfc)}
