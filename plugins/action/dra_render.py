@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Compile a site's claims to manifests on the controller. The documentation is in plugins/modules/dra_render.py."""
+"""Compile a site's claims to manifests on the controller. The documentation is in plugins/modules/dra_render.py.
+
+It has more than 500 lines because one call reads, compiles, renders, checks and writes all objects of a site.
+"""
 
 from __future__ import annotations
 
