@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A running node moves from DRANET to our driver and back: DRANET by its own manifest, ours as a systemd unit."""
+"""A running node moves from DRANET, installed as its release is, to our driver and back, which is a systemd unit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import typing as t
 from pathlib import Path
 
 import pytest
-import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
 from ansible_collections.lanewise.dra.tests.bench.dranet import FILTER
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
@@ -29,7 +28,6 @@ from environment import Missing  # tools/cluster.py has put its folder on the pa
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytestmark = REQUIRED
 Object = dict[str, t.Any]
-MANIFEST = Path(__file__).with_name("dranet_install.yaml")
 DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/dranet"
 PODS = "/api/v1/namespaces/default/pods"
 LABEL, MARK = "lanewise.dev/nic-driver", "lanewise.dev/switch-driver"
@@ -37,29 +35,83 @@ OURS, THEIRS = "lanewise.dev", "dra.net"
 AFFINITY = {"key": LABEL, "operator": "NotIn", "values": [OURS]}
 
 
+RBAC = "rbac.authorization.k8s.io"
+NAME: Object = {"name": "dranet", "namespace": "kube-system"}
+#: What DRANET 1.4.0 asks of the API server: group, resource, verbs.
+RULES = (
+    ("", "nodes", ["get"]),
+    ("", "events", ["create", "patch", "update"]),
+    ("resource.k8s.io", "resourceslices", ["list", "watch", "create", "update", "delete"]),
+    ("resource.k8s.io", "resourceclaims", ["get"]),
+    ("resource.k8s.io", "deviceclasses", ["get"]),
+    ("resource.k8s.io", "resourceclaims/status", ["patch", "update"]),
+    ("resource.k8s.io", "resourceclaims/driver", ["associated-node:patch", "associated-node:update"]),
+)
+#: Folders of the node that DRANET uses.
+FOLDERS = (
+    "/var/lib/kubelet/plugins",
+    "/var/lib/kubelet/plugins_registry",
+    "/var/run/nri",
+    "/var/run/netns",
+    "/dev/infiniband",
+    "/sys/fs/bpf",
+    "/var/run/dranet",
+)
+
+
 def dranet(plane: ControlPlane) -> list[Object]:
-    """The manifest of DRANET's release, with this machine's program in the place of an image."""
+    """DRANET as its release installs it: account, rights and DaemonSet, with this machine's program instead of an
+    image."""
     try:
         program = programs(plane.minor, "dranet", build=False)["dranet"]
     except Missing as missing:
         pytest.skip(str(missing))
-    items = [item for item in yaml.safe_load_all(MANIFEST.read_text()) if item]
-    for item in items:
-        if item["kind"] == "DaemonSet":
-            spec = item["spec"]["template"]["spec"]
-            (container,) = spec["containers"]
-            container["image"], container["imagePullPolicy"] = IMAGE, "Never"
-            container["command"] = [str(program)]
-            container["args"] = [*container["args"][1:], f"--filter={FILTER}", "--cloud-provider-hint=NONE"]
-            port = str(plane.ports["kube-apiserver"])  # nothing here serves the cluster's own address of it
-            more = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port}
-            container["env"] += [{"name": name, "value": value} for name, value in more.items()]
-            for name, path in (("usr", "/usr"), ("program", str(program.parent))):
-                container["volumeMounts"].append({"name": name, "mountPath": path, "readOnly": True})
-                spec["volumes"].append({"name": name, "hostPath": {"path": path}})
-            for volume in spec["volumes"]:
-                volume["hostPath"].setdefault("type", "DirectoryOrCreate")
-    return items
+    rules = [{"apiGroups": [group], "resources": [resource], "verbs": verbs} for group, resource, verbs in RULES]
+    role = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "dranet"}
+    subject = {"kind": "ServiceAccount", **NAME}
+    labels = {"app": "dranet"}
+    spec = {
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": _pod(plane, program)},
+    }
+    cluster = {"apiVersion": f"{RBAC}/v1", "metadata": {"name": "dranet"}}
+    return [
+        {**cluster, "kind": "ClusterRole", "rules": rules},
+        {**cluster, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": NAME},
+        {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {**NAME, "labels": labels}, "spec": spec},
+    ]
+
+
+def _pod(plane: ControlPlane, program: Path) -> Object:
+    folders = {f"folder-{number}": path for number, path in enumerate((*FOLDERS, "/usr", str(program.parent)))}
+    server = {  # nothing here serves the cluster's own address of it
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": str(plane.ports["kube-apiserver"]),
+    }
+    node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    container = {
+        "name": "dranet",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": [str(program)],
+        "args": ["--v=4", "--hostname-override=$(NODE_NAME)", f"--filter={FILTER}", "--cloud-provider-hint=NONE"],
+        "env": [node, *({"name": name, "value": value} for name, value in server.items())],
+        "securityContext": {"privileged": True},
+        "readinessProbe": {"httpGet": {"path": "/healthz", "port": 9177}},
+        "volumeMounts": [
+            {"name": name, "mountPath": path, "mountPropagation": "HostToContainer"} for name, path in folders.items()
+        ],
+    }
+    return {
+        "hostNetwork": True,
+        "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}],
+        "serviceAccountName": "dranet",
+        "containers": [container],
+        "volumes": [
+            {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}} for name, path in folders.items()
+        ],
+    }
 
 
 class Fleet:
