@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 
+import ansible_collections
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import HostError, System
 
@@ -44,8 +45,10 @@ def test_a_node_without_pyroute2_says_what_to_install():
         "try: System().socket('IPRoute')\n"
         "except HostError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "no pyroute2 (0.7.2 or later): " in done.stdout, done.stdout
+    paths = [os.path.dirname(path) for path in ansible_collections.__path__] + [os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+    assert "no pyroute2 (0.7.2 or later): " in done.stdout, done.stdout + done.stderr
     assert "install python3-pyroute2 from the distribution" in done.stdout
 
 
