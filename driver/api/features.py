@@ -13,18 +13,24 @@ from dataclasses import dataclass, replace
 from ..base.objects import Object
 from ..dra.kube import comparison, versions
 
+#: The ends of the paths of fields that devices for shares have.
+_OF_SHARES = ("allowMultipleAllocations", "requestPolicy")
 _PROBE = "lanewise-dra-features"
 #: The first minor version whose scheduler compares lists. That of 1.36 ignores the values, even if its gate is on.
 _LISTS_SINCE = 37
+#: The first minor version whose scheduler divides devices by default.
+_SHARES_SINCE = 36
 
 
 @dataclass(frozen=True)
 class Features:
-    """What the API server keeps of a slice. `lists`: attributes with several values, which the scheduler compares."""
+    """What the API server keeps of a slice. `lists`: attributes with several values, which the scheduler compares.
+    `shares`: devices that are allocated several times, with policies of their capacities."""
 
     taints: bool = True
     counters: bool = True
     lists: bool = False
+    shares: bool = True
 
 
 def cut(features: Features, lost: t.Iterable[str]) -> Features:
@@ -33,7 +39,8 @@ def cut(features: Features, lost: t.Iterable[str]) -> Features:
     taints = features.taints and not any(".taints" in path for path in lost)
     counters = features.counters and not any("ounters" in path for path in lost)
     lists = features.lists and not any(path.endswith(".strings") for path in lost)
-    return replace(features, taints=taints, counters=counters, lists=lists)
+    shares = features.shares and not any(path.endswith(_OF_SHARES) for path in lost)
+    return replace(features, taints=taints, counters=counters, lists=lists, shares=shares)
 
 
 def find(driver: str, node: str, create: t.Callable[[Object], Object | None], version: t.Callable[[], str]) -> Features:
@@ -65,10 +72,20 @@ def find(driver: str, node: str, create: t.Callable[[Object], Object | None], ve
     else:
         shared = {"sharedCounters": [{"name": "probe", "counters": {"functions": {"value": "1"}}}]}
         features = kept(features, shared) or replace(features, counters=False)
+    minor = _minor(version())
+    shares = kept(features, {"devices": [_divided()]}) if minor >= _SHARES_SINCE and features.counters else None
+    features = replace(features, shares=bool(shares and shares.shares))
     # without its gate the server drops the values, and an attribute without a value is invalid
     several = {"devices": [{"name": "probe", "attributes": {"probe": {"strings": ["a", "b"]}}}]}
     lists = kept(replace(features, lists=True), several)
-    return replace(features, lists=bool(lists and lists.lists and _minor(version()) >= _LISTS_SINCE))
+    return replace(features, lists=bool(lists and lists.lists and minor >= _LISTS_SINCE))
+
+
+def _divided() -> Object:
+    """A device that is allocated several times."""
+    policy = {"default": "1G", "validRange": {"min": "1G", "step": "1G"}}
+    capacity = {"bandwidth": {"value": "10G", "requestPolicy": policy}}
+    return {"name": "probe", "allowMultipleAllocations": True, "capacity": capacity}
 
 
 def _minor(version: str) -> int:

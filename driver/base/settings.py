@@ -15,6 +15,7 @@
     management: [eno1, "0000:01:*"] # patterns of interfaces and PCI addresses that are reserved for the node
     default_routes: all             # default routes that reserve an interface for the node: all (tables), main, best
     virtual_interfaces: [eth*]      # patterns of interfaces without a PCI function to publish as well
+    shares: [{select: SELECTOR}]    # NICs that are divided among pods (dra/config/share_settings.py)
     reset: when_changed             # rebind a function to its driver after a claim: never, when_changed, always
     rdma_management: false          # also give pods umad and issm devices, for management datagrams
     keep_ib_interfaces: false       # give pods InfiniBand RDMA devices only: their interfaces stay on the node
@@ -36,12 +37,15 @@ import typing as t
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from ..dra.config.selector_settings import read_selectors
+from ..dra.config.share_settings import read_shares
 from ..dra.kube import limits
 from ..dra.kube.problems import Problem, Problems
 from ..dra.kube.reader import Reader, child
 from ..topology import overrides
 from ..topology.pci import ADDRESS
-from ..topology.selector import LINK_LAYERS, NEAR, NUMBERS, TEXTS, TYPES, Selector
+from ..topology.publish_shares import ShareRule
+from ..topology.selector import Selector
 from .objects import Object, ObjectView
 
 #: What pods can get variables for (claims/environment.py).
@@ -66,6 +70,7 @@ class Settings:
     management: tuple[str, ...] = ()
     default_routes: str = "all"
     virtual_interfaces: tuple[str, ...] = ()
+    shares: tuple[ShareRule, ...] = ()
     reset: str = "when_changed"
     rdma_management: bool = False
     keep_ib_interfaces: bool = False
@@ -228,38 +233,6 @@ def _pod_environment(reader: Reader, value: object, path: str) -> tuple[str, ...
     return found
 
 
-def _selectors(reader: Reader, value: object, path: str) -> tuple[Selector, ...]:
-    found = [_selector(reader, item, place) for item, place in reader.items(value, path)]
-    return tuple(one for one in found if one is not None)
-
-
-def _selector(reader: Reader, value: object, path: str) -> Selector | None:
-    known = [one.name for one in fields(Selector)]
-    given = reader.mapping(value, path, known, "a selector")
-    if given is None:
-        return None
-    if not given:
-        reader.problem(path, "is an empty selector", "empty", f"set at least one of {', '.join(known)}")
-        return None
-    found: Object = {}
-    for key, item in given.items():
-        place = child(path, key)
-        if key in TEXTS:
-            found[key] = _patterns(reader, item, place)
-            for text in found[key] if key in ("type", "link_layer") else ():
-                if not any(sign in text for sign in "*?["):
-                    reader.choice(text, place, TYPES if key == "type" else LINK_LAYERS)
-        elif key in NUMBERS:
-            items = reader.items(item, place) if isinstance(item, list) else [(item, place)]
-            numbers = [reader.integer(number, where, 0) for number, where in items]
-            found[key] = tuple(number for number in numbers if number is not None)
-        elif key == "near_gpu":
-            found[key] = reader.choice(item, place, NEAR)
-        else:
-            found[key] = reader.integer(item, place, 1)
-    return Selector(**found)
-
-
 def _rails(reader: Reader, value: object, path: str) -> tuple[tuple[str, int], ...]:
     found = []
     for key, item in reader.free_mapping(value, path).items():
@@ -312,11 +285,12 @@ _READERS: dict[str, t.Callable[[Reader, object, str], object]] = {
     "renew_token": _boolean,
     "log_level": _choice(*LOG_LEVELS),
     "metrics_address": _address,
-    "include": _selectors,
-    "exclude": _selectors,
+    "include": read_selectors,
+    "exclude": read_selectors,
     "management": _patterns,
     "default_routes": _choice("all", "main", "best"),
     "virtual_interfaces": _patterns,
+    "shares": read_shares,
     "reset": _choice("never", "when_changed", "always"),
     "rdma_management": _boolean,
     "keep_ib_interfaces": _boolean,

@@ -74,15 +74,16 @@ class Inventory:
         """The current settings."""
         return self._settings()
 
-    def refresh(self, counters: bool = True) -> publish.Publication:
-        """Probe the node and return what to publish. `counters`: whether the API server supports shared counters.
+    def refresh(self, counters: bool = True, shares: bool = True) -> publish.Publication:
+        """Probe the node and return what to publish. `counters`, `shares`: whether the API server supports shared
+        counters, and devices that are allocated several times.
 
         Raises DriverError.
         """
         with self._probing:
-            return self._refresh(counters)
+            return self._refresh(counters, shares)
 
-    def _refresh(self, counters: bool) -> publish.Publication:
+    def _refresh(self, counters: bool, shares: bool) -> publish.Publication:
         settings = self.settings
         held = {device.name: device for device in self._held()}
         try:
@@ -106,7 +107,7 @@ class Inventory:
             held={name: device.device for name, device in held.items()},
         )
         with trace.step("compute the devices"):
-            publication = publish.publication(facts, counters, policy)
+            publication = publish.publication(facts, counters, policy, settings.shares if shares else ())
         unclean = self._unclean()
         for device in publication.devices:
             if device["name"] in unclean:

@@ -214,7 +214,7 @@ class Publisher:
         if self._features is None or time.monotonic() - self._features_at > _FEATURES_SECONDS:
             self._features = self._cluster.features()
             self._features_at = time.monotonic()
-        publication = self._inventory.refresh(self._features.counters)
+        publication = self._inventory.refresh(self._features.counters, self._features.shares)
         with trace.step("compute the slices"):
             wanted = slices.slices(publication, self._cluster.node, self._cluster.driver, features=self._features)
         existing, _version = self._cluster.slices()

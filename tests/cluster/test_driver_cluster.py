@@ -503,7 +503,7 @@ def test_eight_by_sixteen(installed: Installed, tmp_path: Path, version: str) ->
     cluster._version = f"resource.k8s.io/{version}"
     modern = installed.plane.minor != "1.34"
     features = cluster.features()
-    assert features == Features(taints=modern, counters=modern)
+    assert features == Features(taints=modern, counters=modern, shares=modern)
     inventory = Inventory(Settings, lambda: (), str(build(EIGHT_BY_SIXTEEN, tmp_path / "machine")))
     publisher = Publisher(cluster, inventory)
     plan = publisher.publish("test")

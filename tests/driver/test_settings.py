@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import typing as t
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanewise_driver.base.settings import Settings, SettingsFile, load, read
 from lanewise_driver.dra.kube.problems import Problems
+from lanewise_driver.topology.publish_shares import ShareRule
 from lanewise_driver.topology.selector import Selector
 
 WHOLE = """
@@ -34,6 +36,7 @@ exclude:
 management: [eno1, "0000:01:*"]
 default_routes: main
 virtual_interfaces: [eth*]
+shares: [{select: {type: pf}, factor: 1.5}]
 reset: always
 rdma_management: true
 keep_ib_interfaces: true
@@ -82,6 +85,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         management=("eno1", "0000:01:*"),
         default_routes="main",
         virtual_interfaces=("eth*",),
+        shares=(ShareRule(Selector(type=("pf",)), factor=Fraction(3, 2)),),
         reset="always",
         rdma_management=True,
         keep_ib_interfaces=True,

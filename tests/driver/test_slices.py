@@ -47,7 +47,7 @@ def all_devices(found: t.Iterable[Object]) -> list[Object]:
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
 @pytest.mark.parametrize(
-    ("kubernetes", "features"), [("1.37", Features()), ("1.34", Features(taints=False, counters=False))]
+    ("kubernetes", "features"), [("1.37", Features()), ("1.34", Features(taints=False, counters=False, shares=False))]
 )
 def test_eight_by_sixteen_is_inside_every_limit(
     facts: Object, version: str, kubernetes: str, features: Features
@@ -111,6 +111,8 @@ def test_fields_that_the_server_drops() -> None:
     assert cut(Features(), ["devices[0].taints"]) == Features(taints=False)
     assert cut(Features(), ["devices[0].basic.consumesCounters"]) == Features(counters=False)
     assert cut(Features(), ["sharedCounters"]) == Features(counters=False)
+    assert cut(Features(), ["devices[0].allowMultipleAllocations"]) == Features(shares=False)
+    assert cut(Features(), ["devices[0].capacity.bandwidth.requestPolicy"]) == Features(shares=False)
     assert cut(Features(), []) == Features()
 
 
@@ -157,7 +159,23 @@ def test_lists_are_published_where_the_scheduler_reads_them(server: str, keeps: 
         )
         return body if keeps or not several else None
 
-    assert find(DRIVER, NODE, create, lambda: server) == Features(lists=expected)
+    assert find(DRIVER, NODE, create, lambda: server) == Features(lists=expected, shares=server.startswith("v1."))
+
+
+@pytest.mark.parametrize(
+    ("server", "keeps", "expected"),
+    [("v1.37.1", True, True), ("v1.36.0", True, True), ("v1.35.9", True, False), ("v1.37.1", False, False)],
+)
+def test_shares_are_published_where_the_scheduler_divides_devices(server: str, keeps: bool, expected: bool) -> None:
+    def create(body: Object) -> Object | None:
+        stored = copy.deepcopy(body)
+        for device in stored["spec"].get("devices", ()) if not keeps else ():
+            device.pop("allowMultipleAllocations", None)
+            for capacity in device.get("capacity", {}).values():
+                capacity.pop("requestPolicy", None)
+        return stored
+
+    assert find(DRIVER, NODE, create, lambda: server).shares == expected
 
 
 def test_same_is_up_to_writing() -> None:

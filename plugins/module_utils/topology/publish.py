@@ -28,6 +28,8 @@ from .publish_device import (
     interface_device_name,
     nic_device,
 )
+from .publish_shares import VFS, Divided, HeldShares, ShareRule, rule_for, share_name
+from .publish_shares import add as add_shares
 from .selector import DeviceValues, Selector, like, values_of, values_of_interface
 
 if t.TYPE_CHECKING:
@@ -77,7 +79,8 @@ class Publication:
     `devices` and `counter_sets` are v1 Device and CounterSet objects in the order of PCI addresses; `addresses` maps
     device names to PCI addresses, and `interfaces` names the interfaces of devices that have none; `withheld` says
     by address, or by name of an interface without one, why something is not published. `away` are the devices whose
-    interface the probe did not see, as those that pods have: their `INTERFACE_ATTRIBUTES` are unknown.
+    interface the probe did not see, as those that pods have: their `INTERFACE_ATTRIBUTES` are unknown. `shared` says
+    what the devices for shares divide, by the names of those.
     """
 
     devices: list[Object] = field(default_factory=list)
@@ -86,6 +89,7 @@ class Publication:
     withheld: dict[str, str] = field(default_factory=dict)
     interfaces: dict[str, str] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
+    shared: dict[str, Divided] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,8 @@ class Policy:
     any table, an SSH session, or being below such a one). `keep_ib` says that interfaces of InfiniBand functions stay
     on the node, whatever they carry there, and pods get the RDMA device alone; `exclusive` that RDMA devices belong to
     network namespaces, where an interface goes with its RDMA device. `held` are the devices that pods have, by name,
-    as they were published when they were allocated.
+    as they were published when they were allocated; `held_shares` are the shares that pods have, by the names of the
+    devices for shares.
     """
 
     include: tuple[Selector, ...] = ()
@@ -110,13 +115,16 @@ class Policy:
     keep_ib: bool = False
     exclusive: bool = False
     held: t.Mapping[str, Object] = field(default_factory=dict)
+    held_shares: t.Mapping[str, HeldShares] = field(default_factory=dict)
 
     def keeps_interface(self, nic: NicFacts) -> bool:
         """Whether pods get the RDMA device of a function without its interface."""
         return self.keep_ib and nic["link_layer"] == "infiniband" and bool(nic["rdma_devices"])
 
 
-def publication(facts: NodeFacts, counters: bool = True, policy: Policy | None = None) -> Publication:
+def publication(
+    facts: NodeFacts, counters: bool = True, policy: Policy | None = None, shares: t.Sequence[ShareRule] = ()
+) -> Publication:
     """The devices of a node, from its topology facts (see :func:`model.as_dict`).
 
     A function is withheld where the node itself needs it: it carries the default route or lies below an interface that
@@ -129,15 +137,20 @@ def publication(facts: NodeFacts, counters: bool = True, policy: Policy | None =
     the pod would publish more of it. With one the node is the running one: a RoCE function without its interface, which
     is then in another namespace, and one with several interfaces, of which a claim could name none, are withheld too.
     Devices that pods have keep their attributes, and are never withheld.
+
+    With `shares` the NICs that these rules match get a second device, from which pods get shares of it. It consumes the
+    same counters, so that a NIC is either shared or given as a whole; without `counters` there are no shares.
     """
-    return _Publisher(facts, counters, policy).run()
+    return _Publisher(facts, counters, policy, shares if counters else ()).run()
 
 
 class _Publisher:
     """Makes the publication of a node."""
 
-    def __init__(self, facts: NodeFacts, counters: bool, policy: Policy | None) -> None:
-        self.facts, self.counters, self.policy = facts, counters, policy
+    def __init__(
+        self, facts: NodeFacts, counters: bool, policy: Policy | None, shares: t.Sequence[ShareRule] = ()
+    ) -> None:
+        self.facts, self.counters, self.policy, self.shares = facts, counters, policy, shares
         self.node = Node(facts, policy.aliases if policy else {})
         self.held = policy.held if policy else {}
         #: interfaces that are devices of their own
@@ -149,6 +162,9 @@ class _Publisher:
             if nic["physfn"]:
                 self.virtual.setdefault(nic["physfn"], []).append(nic)
         self.result = Publication()
+        rules = {address: rule_for(shares, values_of(nic, facts)) for address, nic in self.node.nics.items()}
+        #: what divides PFs, by their addresses
+        self.rules = {address: rule for address, rule in rules.items() if rule}
 
     def run(self) -> Publication:
         result = self.result
@@ -172,8 +188,37 @@ class _Publisher:
         if self.policy:
             _add_interfaces(result, self.own, self.node, self.policy)
             _add_held(result, self.held)
+        if self.shares or (self.policy and self.policy.held_shares):
+            add_shares(result, self._divided(), self.policy.held_shares if self.policy else {}, COUNTER)
+        if self.policy:
             result.devices.sort(key=lambda device: _place(device["name"]))
         return result
+
+    def _divided(self) -> dict[str, Divided]:
+        """What the settings divide of the published devices, by the devices' names."""
+        found = {}
+        for address, rule in self.rules.items():
+            name, nic = device_name(address), self.node.nics[address]
+            if self.result.addresses.get(name) == address:
+                vfs = tuple(vf["address"] for vf in self.virtual.get(address, []) if self._usable(vf, name))
+                vfs = vfs if rule.mechanism == VFS else ()
+                found[name] = Divided(rule, address, nic["speed_mbps"], nic["link_layer"], vfs)
+        for entry in self.own:
+            own = rule_for(self.shares, values_of_interface(entry))
+            name = interface_device_name(entry["name"])
+            if own and self.result.interfaces.get(name) == entry["name"]:
+                found[name] = Divided(own, entry["name"], entry["speed_mbps"], entry["link_layer"])
+        return found
+
+    def _usable(self, vf: NicFacts, pf: str) -> bool:
+        """Whether a share can have a VF: it is free, or a share has it. `pf` is the device of its PF."""
+        policy = self.policy
+        shares = policy.held_shares.get(share_name(pf)) if policy else None
+        if shares and vf["address"] in shares.vfs:
+            return True
+        if device_name(vf["address"]) in self.held or _needed(vf, self.node.interfaces, self.lower):
+            return False
+        return not policy or (len(vf["interfaces"]) == 1 and not _uplink_vf([vf], policy))
 
     def _away(self, nic: NicFacts) -> bool:
         """Whether a pod has the interface, for all that the facts say; those of an earlier release may not."""
@@ -186,6 +231,8 @@ class _Publisher:
         keeps = bool(policy and policy.keeps_interface(nic))
         # what an interface does that stays on the node does not keep pods from the RDMA device
         given = {**nic, "interfaces": [], "default_route": False} if keeps else nic
+        if self._for_shares(nic):
+            return f"its PF {nic['physfn']} is divided into shares, which get its VFs"
         reason = "" if self._away(nic) else _needed(given, interfaces, self.lower)
         reason = reason or _needed_for_vfs(nic, vfs, interfaces, self.lower)
         if policy and not reason:
@@ -198,6 +245,14 @@ class _Publisher:
         if nic["physfn"] and device_name(nic["physfn"]) in self.held:
             return f"a pod has its PF {nic['physfn']}"
         return ""
+
+    def _for_shares(self, nic: NicFacts) -> bool:
+        """Whether only shares get this VF: its PF, which is published, is divided by its VFs."""
+        address = nic["physfn"] or ""
+        rule, pf = self.rules.get(address), self.node.nics.get(address)
+        if rule is None or pf is None or rule.mechanism != VFS or pf["link_layer"] == "infiniband":
+            return False
+        return device_name(address) in self.held or not self._withheld(pf)
 
     def _shared(self) -> dict[str, int]:
         """How many VFs of each PF are published, by the PF's address, for PFs that are published too."""

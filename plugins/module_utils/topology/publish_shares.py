@@ -1,0 +1,213 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""NICs that are divided among pods: which ones a site divides, and the device from which pods get their shares.
+
+All rates are in bit/s.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+from fractions import Fraction
+
+from .selector import DeviceValues, Selector
+
+#: A v1 Device, as the API has it.
+Object = dict[str, t.Any]
+
+VFS, MACVLAN = "vfs", "macvlan"
+MECHANISMS = (VFS, MACVLAN)
+PRIVATE, VEPA = "private", "vepa"
+MODES = (PRIVATE, VEPA)
+SHARE = "share"
+SUFFIX = f"-{SHARE}"
+#: The taint of a card that pods have shares of, and that the settings do not divide any more.
+WITHDRAWN = "lanewise.dev/withdrawn"
+_SUFFIXES = {0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
+#: What is the card's own, and of no share of it.
+_CARDS_OWN = ("mac", "nodeGUID", "rdmaDevice", "totalVFs", "vfIndex")
+
+
+@dataclass(frozen=True)
+class ShareRule:
+    """One entry of the setting `shares`: which NICs are divided, and how.
+
+    `factor` is by how much a card is promised more than it has. `least` is the setting `min`; `ceiling` and `bandwidth`
+    are None for the speed of the link. `bandwidth` is what is divided of a card, or what it has if its kernel driver
+    reports no speed. `namespace` is the only one whose pods may have shares; empty with `vfs` for any.
+    """
+
+    select: Selector
+    mechanism: str = VFS
+    namespace: str = ""
+    mode: str = PRIVATE
+    factor: Fraction = Fraction(1)
+    step: int = 10**9
+    least: int = 10**9
+    default: int = 10**9
+    ceiling: int | None = None
+    bandwidth: int | None = None
+
+    def physical(self, mbps: int | None) -> int | None:
+        """What is divided of a card whose link has this speed in Mbit/s; None if neither link nor setting says."""
+        link = mbps * 10**6 if mbps and mbps > 0 else None
+        known = [one for one in (link, self.bandwidth) if one]
+        return min(known) if known else None
+
+    def most(self, physical: int) -> int:
+        """What one share may use when the others are idle, of a card that has `physical`."""
+        return min(physical, self.ceiling or physical)
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A NIC that is divided: the rule, its PCI address or else its interface, the speed of its link in Mbit/s, its
+    link layer, and the PCI addresses of the VFs that shares can have."""
+
+    rule: ShareRule
+    place: str
+    mbps: int | None
+    link_layer: str | None = None
+    vfs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HeldShares:
+    """The shares that pods have of one NIC: the device as it was published when the last one was allocated, the PCI
+    addresses of the VFs that they have, and what the capacity lacks for hard ones (`share_rates.uncharged`)."""
+
+    device: Object
+    vfs: frozenset[str] = frozenset()
+    less: int = 0
+
+
+class Published(t.Protocol):
+    """What is used here of a `publish.Publication`."""
+
+    devices: list[Object]
+    counter_sets: list[Object]
+    addresses: dict[str, str]
+    withheld: dict[str, str]
+    interfaces: dict[str, str]
+    shared: dict[str, Divided]
+
+
+def rule_for(rules: t.Iterable[ShareRule], values: DeviceValues) -> ShareRule | None:
+    """The first rule for a PF or an interface without PCI function; virtual functions are never divided."""
+    if values["type"] == "vf":
+        return None
+    return next((rule for rule in rules if rule.select.matches(values)), None)
+
+
+def share_name(device: str) -> str:
+    """The name of the device for the shares of a device."""
+    return f"{device}{SUFFIX}"
+
+
+def factor_text(factor: Fraction) -> str:
+    """A factor as an attribute: `1`, `1.5`, `1.25`."""
+    whole, part = divmod(round(factor * 100), 100)
+    return f"{whole}.{part:02d}".rstrip("0").rstrip(".")
+
+
+def quantity(rate: int) -> str:
+    """A rate as the API writes it: `400G`, `2500M`."""
+    power = max((power for power in _SUFFIXES if rate and rate % 10**power == 0), default=0)
+    return f"{rate // 10**power}{_SUFFIXES[power]}"
+
+
+def refusal(rule: ShareRule, physical: int | None, link_layer: str | None, vfs: int) -> str:
+    """Why a card cannot be divided; empty if it can. `vfs` is how many VFs shares can have."""
+    if link_layer == "infiniband":
+        return "it is InfiniBand, where the rate of a VF cannot be limited"
+    if physical is None:
+        return "the speed of its link is unknown; set bandwidth in its entry of the setting shares"
+    if rule.mechanism == VFS and not vfs:
+        return "it has no VF that a share could have"
+    if rule.least + rule.step > physical * rule.factor:
+        return f"it has {quantity(physical)}bit/s, less than min and step of its entry of the setting shares"
+    return ""
+
+
+def share_device(base: Object, rule: ShareRule, physical: int, vfs: int, less: int = 0) -> Object:
+    """The v1 Device for shares of the device `base`, without counters.
+
+    `less` is subtracted from the capacity: hard shares that were allocated under a lower factor have consumed less than
+    they take of the card. `vfs` as for `refusal`.
+    """
+    name = share_name(base["name"])
+    attributes = {key: value for key, value in base.get("attributes", {}).items() if key not in _CARDS_OWN}
+    attributes["type"] = {"string": SHARE}
+    attributes["mechanism"] = {"string": rule.mechanism}
+    attributes["shareFactor"] = {"string": factor_text(rule.factor)}
+    if rule.mechanism == MACVLAN:
+        attributes["rdma"] = {"bool": False}
+    whole = max(int(physical * rule.factor) - less, rule.least + rule.step)
+    span = {"min": quantity(rule.least), "step": quantity(rule.step)}
+    policy = {"default": quantity(rule.default), "validRange": span}
+    capacity: Object = {"bandwidth": {"value": quantity(whole), "requestPolicy": policy}}
+    if rule.mechanism == VFS:
+        capacity["vfs"] = {"value": str(vfs), "requestPolicy": {"default": "1", "validValues": ["1"]}}
+    device = {"name": name, "attributes": attributes, "capacity": capacity, "allowMultipleAllocations": True}
+    if base.get("taints"):
+        device["taints"] = [dict(taint) for taint in base["taints"]]
+    return device
+
+
+def withdrawn(held: Object, base: Object) -> Object:
+    """The device for shares that pods still have, of a card that cannot be divided: its link is down, or the settings
+    have stopped to divide it. `base` is the card's own device."""
+    kept = {key: value for key, value in held.items() if key not in ("consumesCounters", "taints")}
+    return {**kept, "taints": base.get("taints") or [{"key": WITHDRAWN, "effect": "NoSchedule"}]}
+
+
+def add(result: Published, divided: t.Mapping[str, Divided], held: t.Mapping[str, HeldShares], counter: str) -> None:
+    """Add the devices for shares to a publication: of each NIC in `divided` (by the name of its device), or the reason
+    for none, and those that pods still have shares of (`held`, by the name of the device for shares)."""
+    devices = []
+    for base in result.devices:
+        devices.append(base)
+        name = share_name(base["name"])
+        one, shares = divided.get(base["name"]), held.get(name)
+        device = _device(result, base, one, shares) if one else None
+        if device is None and shares:
+            device = withdrawn(shares.device, base)
+        if device is None:
+            continue
+        devices.append(device)
+        for places in (result.addresses, result.interfaces):
+            if base["name"] in places:
+                places[name] = places[base["name"]]
+        if one:
+            result.shared[name] = one
+        _exclude(result, base, device, counter)
+    result.devices[:] = devices
+
+
+def _device(result: Published, base: Object, one: Divided, shares: HeldShares | None) -> Object | None:
+    """The device for shares of a NIC. None if there is none, which is recorded unless pods have shares."""
+    # while a pod has the NIC as a whole, its own device says how fast its link was
+    mbps = one.mbps or base.get("attributes", {}).get("linkSpeedMbps", {}).get("int")
+    physical = one.rule.physical(mbps)
+    reason = refusal(one.rule, physical, one.link_layer, len(one.vfs))
+    if reason or physical is None:
+        if not shares:
+            result.withheld[share_name(one.place)] = f"no shares: {reason}"
+        return None
+    return share_device(base, one.rule, physical, len(one.vfs), shares.less if shares else 0)
+
+
+def _exclude(result: Published, base: Object, device: Object, counter: str) -> None:
+    """Let a NIC's own device and the one for its shares consume the same counters whole."""
+    sets = {one["name"]: one for one in result.counter_sets}
+    if base["name"] not in sets:
+        result.counter_sets.append({"name": base["name"], "counters": {counter: {"value": "1"}}})
+        amount = "1"
+    else:
+        amount = sets[base["name"]]["counters"][counter]["value"]
+    for one in (base, device):
+        one["consumesCounters"] = [{"counterSet": base["name"], "counters": {counter: {"value": amount}}}]

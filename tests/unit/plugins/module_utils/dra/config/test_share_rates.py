@@ -1,0 +1,107 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Rates of shares, for any sequence of allocations, releases and changes of the factor that the capacity permits."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.share_rates import (
+    InForce,
+    Share,
+    fits,
+    floor,
+    rates,
+    totals,
+    uncharged,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+PHYSICAL = 100 * 10**9
+FACTORS = st.integers(100, 1000).map(lambda hundredths: Fraction(hundredths, 100))
+#: What happens to a card: a share is asked for (bit/s, hard), the first one is released, or the factor changes.
+EVENTS = st.lists(
+    st.one_of(st.tuples(st.integers(1, PHYSICAL), st.booleans()), st.just("release"), FACTORS), min_size=1, max_size=30
+)
+
+
+def allocated(events: list[object]) -> tuple[Fraction, list[Share]]:
+    """The shares of a card after these events, as the scheduler allocates them from the published capacity."""
+    factor, shares = Fraction(1), list[Share]()
+    for event in events:
+        if isinstance(event, Fraction):
+            factor = event
+        elif event == "release":
+            del shares[:1]
+        else:
+            asked, hard = event
+            consumed = math.ceil(asked * factor) if hard else asked
+            capacity = math.floor(PHYSICAL * factor) - uncharged(factor, shares)
+            if consumed + sum(one.consumed for one in shares) <= capacity:
+                shares.append(Share(asked, hard, factor, consumed))
+    return factor, shares
+
+
+@given(EVENTS)
+def test_guarantees_hold(events: list[object]) -> None:
+    factor, shares = allocated(events)
+    found = rates(PHYSICAL, factor, shares)
+    assert fits(PHYSICAL, factor, shares)
+    assert sum(one.rate for one in found) <= PHYSICAL
+    for one, force in zip(shares, found):
+        assert force.rate == one.asked if one.hard else math.floor(floor(factor, one)) <= force.rate <= one.asked
+        assert force.rate <= force.ceiling <= PHYSICAL
+
+
+@given(EVENTS, st.randoms(use_true_random=False))
+def test_the_order_does_not_matter(events: list[object], chance: random.Random) -> None:
+    factor, shares = allocated(events)
+    order = list(range(len(shares)))
+    chance.shuffle(order)
+    found = rates(PHYSICAL, factor, shares)
+    assert rates(PHYSICAL, factor, [shares[place] for place in order]) == [found[place] for place in order]
+
+
+@given(EVENTS)
+def test_computing_again_changes_nothing(events: list[object]) -> None:
+    """What is in force, asked for as hard, is what is in force."""
+    factor, shares = allocated(events)
+    found = rates(PHYSICAL, factor, shares)
+    kept = [Share(one.rate, True) for one in found]
+    assert [one.rate for one in rates(PHYSICAL, factor, kept)] == [one.rate for one in found]
+
+
+@given(st.integers(1, PHYSICAL), EVENTS)
+def test_a_slower_link_is_never_promised_twice(physical: int, events: list[object]) -> None:
+    factor, shares = allocated(events)
+    found = rates(physical, factor, shares)
+    assert sum(one.rate for one in found) <= physical
+    if sum(one.asked for one in shares if one.hard) <= physical:
+        assert all(force.rate == one.asked for one, force in zip(shares, found) if one.hard)
+
+
+def test_a_raised_factor_thins_soft_shares_only() -> None:
+    shares = [Share(60, consumed=60), Share(40, hard=True, consumed=40)]
+    assert rates(100, Fraction(1), shares) == [InForce(60, 100), InForce(40, 100)]
+    # the capacity under the new factor is 200 - 40: the hard share takes 80 of it, and has consumed 40
+    assert uncharged(Fraction(2), shares) == 40
+    shares.append(Share(60, factor=Fraction(2), consumed=60))
+    assert [one.rate for one in rates(100, Fraction(2), shares)] == [30, 40, 30]
+
+
+def test_a_lowered_factor_leaves_a_debt() -> None:
+    shares = [Share(100, factor=Fraction(2), consumed=100), Share(100, factor=Fraction(2), consumed=100)]
+    assert [one.rate for one in rates(100, Fraction(1), shares)] == [50, 50]
+    assert totals(100, Fraction(1), shares).debt == 100
+    assert totals(100, Fraction(2), shares).debt == 0
+    assert totals(100, Fraction(1), shares[:1]).debt == 0
+
+
+def test_bursts_end_at_the_ceiling() -> None:
+    shares = [Share(10, burst=50), Share(10), Share(10, burst=5), Share(10, burst=1000)]
+    assert [one.ceiling for one in rates(100, Fraction(1), shares, ceiling=80)] == [50, 80, 10, 80]
