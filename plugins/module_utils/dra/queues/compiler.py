@@ -1,0 +1,202 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""A site's queues to objects of Kueue, its configuration and variants of claim templates."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ..cel.engine import Engine
+from ..claims.inventory import OWN_LABELS
+from ..kube import versions
+from ..kube.objects import Object, ObjectView
+from ..kube.problems import Problems
+from ..kube.reader import Reader, child
+from ..scheduler.published import Nodes
+from ..vendors.server import Server
+from . import configuration
+from .inventory import Loan, Queues, TemplateChoice
+from .language import parse
+from .objects import objects as objects_of
+from .sums import current, quotas, within_fleet, written
+from .supply import Counting, Fleet, Supply, overdrawn
+from .variants import Charging, Refused, Usable, variant
+
+_V1 = "resource.k8s.io/v1"
+_TEMPLATES = "queues_templates"
+
+
+@dataclass
+class Given:
+    """What queues are compiled for.
+
+    `objects` are those that the claims of the site become, of any DRA version; `nodes` as for these claims, empty
+    where none is known; `drivers` is dra_claims_drivers. `now` decides which loans are overdue. `engine` has the
+    features of the cluster.
+    """
+
+    objects: t.Sequence[Object]
+    nodes: Nodes
+    drivers: ObjectView
+    engine: Engine
+    server: Server
+    now: datetime
+    site: str = "default"
+
+
+@dataclass
+class Compiled:
+    """What queues become. `templates` has each claim template of a team, usable or not."""
+
+    objects: list[Object] = field(default_factory=list)
+    configuration: Object = field(default_factory=dict)
+    templates: list[Usable] = field(default_factory=list)
+    loans: list[str] = field(default_factory=list)
+    overdue: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    table: list[str] = field(default_factory=list)
+
+
+def compile_queues(variables: ObjectView, given: Given) -> Compiled:
+    """Compile the variables `queues_*`. Raises Problems, with every error found and the path of its variable."""
+    reader = Reader()
+    queues = parse(variables, reader, given.site)
+    return _Compiler(queues, given, reader).compile()
+
+
+class _Compiler:
+    def __init__(self, queues: Queues, given: Given, reader: Reader) -> None:
+        self.queues = queues
+        self.given = given
+        self.reader = reader
+        self.fleet = Fleet(given.nodes, given.drivers, given.engine, given.server)
+        self.classes = {
+            str(one["metadata"]["name"]): versions.convert(one, _V1)
+            for one in given.objects
+            if one["kind"] == "DeviceClass"
+        }
+        self.made = Compiled()
+
+    def compile(self) -> Compiled:
+        queues, reader, made = self.queues, self.reader, self.made
+        supplies = Counting(self.fleet, self.classes, reader).supplies(queues.resources)
+        for resource in queues.resources:
+            wrong = configuration.selector_error(resource, self.fleet.kueue)
+            if wrong:
+                reader.problem(child(resource.path, "selector"), f"Kueue cannot read it: {wrong}", "bad-value")
+        if self.given.nodes:
+            within_fleet(queues, supplies, reader, made.warnings)
+            self._together(supplies)
+        elif queues.teams:
+            made.warnings.append(
+                "No guarantee was compared with the fleet: no node is known. Run lanewise.dra.probe first, or take the "
+                "nodes from slices (dra_claims_nodes_from)."
+            )
+        holding, late = current(queues.loans, self.given.now)
+        made.loans, made.overdue = ([self._line(one) for one in some] for some in (holding, late))
+        shares = quotas(queues, holding, reader)
+        variants = self._templates(supplies)
+        if reader.problems:
+            raise Problems(list(dict.fromkeys(reader.problems)))
+        labels = dict(zip(OWN_LABELS, ("lanewise.dra", self.given.site)))
+        made.objects = [*objects_of(queues, shares, labels), *variants]
+        made.configuration = configuration.fragment(queues)
+        made.table = self._table(shares, supplies)
+        return made
+
+    def _line(self, loan: Loan) -> str:
+        def form(name: str, amount: t.Any) -> str:
+            short = next(one.short for one in self.queues.resources if one.name == name)
+            return f"{written(amount, name in self.queues.binary)} {short}"
+
+        return loan.line(form)
+
+    def _together(self, supplies: t.Mapping[str, Supply]) -> None:
+        guaranteed = dict(self.queues.pool)
+        for team in self.queues.teams:
+            for name, amount in team.guaranteed.items():
+                guaranteed[name] = guaranteed.get(name, amount - amount) + amount
+        if any(supply.unclear for supply in supplies.values()):
+            return  # there may be more
+        for resource, message in overdrawn(self.queues.resources, supplies, guaranteed):
+            self.reader.problem(resource.path, message, "over-fleet", "guarantee less of one of them")
+
+    # templates
+
+    def _templates(self, supplies: t.Mapping[str, Supply]) -> list[Object]:
+        """The variants that are made; `made.templates` gets all templates of the teams."""
+        charging = Charging(self.queues.resources, supplies, self.classes, self.fleet)
+        teams = {namespace for team in self.queues.teams for namespace in team.namespaces}
+        templates = {
+            (str(one["metadata"].get("namespace") or ""), str(one["metadata"]["name"])): one
+            for one in self.given.objects
+            if one["kind"] == "ResourceClaimTemplate"
+        }
+        choices = {(one.namespace, one.template): one for one in self.queues.choices}
+        for key, choice in choices.items():
+            if key not in templates or key[0] not in teams:
+                where = "in a namespace of a team" if key in templates else "among the claims of the site"
+                message = f"there is no template {'/'.join(key)} {where}"
+                self.reader.problem(child(choice.path, "template"), message, "unknown-template")
+        made = []
+        for key, template in sorted(templates.items()):
+            if key[0] in teams:
+                usable, other = self._template(template, choices.get(key), charging)
+                self.made.templates.append(usable)
+                if other and (key[0], usable.use) in templates:
+                    message = f"its variant would be named {usable.use}, as another template is"
+                    self.reader.problem(_TEMPLATES, f"{'/'.join(key)}: {message}", "duplicate-name")
+                made += [other] if other else []
+        return made
+
+    def _template(
+        self, item: Object, choice: TemplateChoice | None, charging: Charging
+    ) -> tuple[Usable, Object | None]:
+        metadata = item["metadata"]
+        usable = Usable(str(metadata.get("namespace") or ""), str(metadata["name"]))
+        try:
+            form, usable.left_out = variant(versions.convert(item, _V1), choice)
+            usable.charges = charging.of(form, usable.notes)
+        except Refused as refused:
+            usable.reason, usable.left_out = str(refused), []
+            if choice:
+                self.reader.problem(child(choice.path, "template"), f"{usable.template}: {refused}", "refused-template")
+            return usable, None
+        usable.use = str(form["metadata"]["name"])
+        if not usable.left_out:
+            return usable, None
+        return usable, versions.convert(form, str(item["apiVersion"]))
+
+    # what is shown
+
+    def _table(self, shares: t.Mapping[tuple[str, str], t.Any], supplies: t.Mapping[str, Supply]) -> list[str]:
+        """A line for each team and resource, and one for each template."""
+        lines = []
+        for resource in self.queues.resources:
+            binary = resource.name in self.queues.binary
+            supply = supplies.get(resource.name)
+            has = f", {written(supply.sure, binary)} on the fleet" if supply and self.given.nodes else ""
+            lines.append(f"{resource.short}{has}")
+            for team in self.queues.teams:
+                quota = shares[team.name, resource.name]
+                words = [f"  {team.name}: {written(quota.nominal, binary)}"]
+                words += [f"borrows at most {written(quota.borrow, binary)}"] if quota.borrow is not None else []
+                words += [f"lends at most {written(quota.lend, binary)}"] if quota.lend is not None else []
+                lines.append(", ".join(words))
+        return lines + [self._template_line(one) for one in self.made.templates]
+
+    def _template_line(self, one: Usable) -> str:
+        name = f"{one.namespace}/{one.template}"
+        if not one.use:
+            return f"{name}: not for queues: {one.reason}"
+        short = {resource.name: resource.short for resource in self.queues.resources}
+        charged = ", ".join(
+            f"{written(amount, key in self.queues.binary)} {short[key]}" for key, amount in one.charges.items()
+        )
+        instead = f" as {one.use}, without {', '.join(one.left_out)}" if one.left_out else ""
+        return f"{name}: charged {charged or 'nothing'}{instead}"

@@ -1,0 +1,129 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The part of Kueue's configuration that goes with the queues, and whether a running Kueue has it.
+
+Kueue reads the classes of devices, what is counted of them, and fair sharing from its configuration, when it starts
+(apis/config/v1beta2 of 0.19.2). That is one text, of which others own the rest: it is shown and compared, not written.
+"""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from ..cel.engine import Engine
+from ..kube.objects import Object, ObjectView
+from .inventory import Queues, Resource
+
+API_VERSION = "config.kueue.x-k8s.io/v1beta2"
+CAPACITY_GATE = "KueueDRAIntegrationConsumableCapacity"
+COUNTER_GATE = "KueueDRAIntegrationPartitionableDevices"
+_GATES = {"KueueDRAIntegration": True, COUNTER_GATE: True, CAPACITY_GATE: False}  # their defaults in 0.19
+_STRATEGIES = ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
+
+
+def fragment(queues: Queues) -> Object:
+    """The fields of a Configuration that the queues need, and no others."""
+    mappings = [_mapping(one) for one in queues.resources if one.classes]
+    found: Object = {}
+    if mappings:
+        found["resources"] = {"deviceClassMappings": mappings}
+    if queues.uncounted:
+        found.setdefault("resources", {})["excludeResourcePrefixes"] = list(queues.uncounted)
+    gates = {"KueueDRAIntegration": True} if mappings else {}
+    if any(one.capacity for one in queues.resources):
+        gates[CAPACITY_GATE] = True
+    if any(one.counter for one in queues.resources):
+        gates[COUNTER_GATE] = True
+    if gates:
+        found["featureGates"] = gates
+    if any(team.weight is not None for team in queues.teams):
+        found["fairSharing"] = {"preemptionStrategies": list(_STRATEGIES)}
+    return found
+
+
+def _mapping(resource: Resource) -> Object:
+    found: Object = {"name": resource.name, "deviceClassNames": list(resource.classes)}
+    if not resource.whole_devices:
+        selector = resource.selector or f"device.driver == {json.dumps(resource.driver)}"
+        source = {
+            "name": resource.capacity or resource.counter,
+            "driver": resource.driver,
+            "deviceSelector": {"cel": {"expression": selector}},
+        }
+        found["sources"] = [{"capacity" if resource.capacity else "counter": source}]
+    return found
+
+
+def selector_error(resource: Resource, kueue: Engine) -> str:
+    """Why Kueue would not start with the selector of a resource; empty if nothing is known to be wrong."""
+    wrong = kueue.check(resource.selector) if resource.selector else []
+    return str(wrong[0]) if wrong else ""
+
+
+def merged(base: ObjectView, part: ObjectView) -> Object:
+    """A whole Configuration: `base` with the fields of the fragment in place of its own. Gates are added to its gates,
+    mappings and prefixes to those that the fragment does not have."""
+    found: Object = {"apiVersion": API_VERSION, "kind": "Configuration", **base}
+    for key in ("featureGates", "fairSharing"):
+        if key in part:
+            found[key] = {**(base.get(key) or {}), **part[key]}
+    if "resources" in part:
+        own = dict(base.get("resources") or {})
+        wanted = part["resources"]
+        names = {one["name"] for one in wanted.get("deviceClassMappings") or ()}
+        kept = [one for one in own.get("deviceClassMappings") or () if one.get("name") not in names]
+        if kept or wanted.get("deviceClassMappings"):
+            own["deviceClassMappings"] = [*kept, *(wanted.get("deviceClassMappings") or ())]
+        prefixes = [*(own.get("excludeResourcePrefixes") or ()), *(wanted.get("excludeResourcePrefixes") or ())]
+        if prefixes:
+            own["excludeResourcePrefixes"] = list(dict.fromkeys(prefixes))
+        found["resources"] = own
+    return found
+
+
+def differences(part: ObjectView, running: ObjectView) -> list[str]:
+    """What a running Configuration lacks of the fragment, or says otherwise: one line each, with the field."""
+    found = []
+    own = _mapping_of(running.get("resources"))
+    mappings = {str(one.get("name")): one for one in _list_of(own.get("deviceClassMappings"))}
+    wanted = (part.get("resources") or {}).get("deviceClassMappings") or ()
+    for one in wanted:
+        name, path = one["name"], f"resources.deviceClassMappings[{one['name']}]"
+        has = mappings.get(name)
+        if has is None:
+            found.append(f"{path} is missing")
+            continue
+        if sorted(map(str, has.get("deviceClassNames") or ())) != sorted(one["deviceClassNames"]):
+            found.append(f"{path}.deviceClassNames is {has.get('deviceClassNames')}, not {one['deviceClassNames']}")
+        if (has.get("sources") or []) != (one.get("sources") or []):
+            found.append(f"{path}.sources differs")
+    named = {name for one in wanted for name in one["deviceClassNames"]}
+    for name, other in mappings.items():
+        taken = sorted(named & set(map(str, other.get("deviceClassNames") or ())))
+        if taken and name not in {one["name"] for one in wanted}:
+            found.append(
+                f"resources.deviceClassMappings[{name}] also has class {taken[0]}: Kueue does not start with both"
+            )
+    prefixes = own.get("excludeResourcePrefixes") or []
+    for prefix in (part.get("resources") or {}).get("excludeResourcePrefixes") or ():
+        if prefix not in prefixes:
+            found.append(f"resources.excludeResourcePrefixes lacks {prefix}: pods that request it are not admitted")
+    gates = _mapping_of(running.get("featureGates"))
+    for name, value in (part.get("featureGates") or {}).items():
+        if gates.get(name, _GATES[name]) is not value:
+            found.append(f"featureGates.{name} is not {str(value).lower()}, unless the command line of Kueue says so")
+    if "fairSharing" in part and not running.get("fairSharing"):
+        found.append("fairSharing is missing: the weights of teams have no effect")
+    return found
+
+
+def _mapping_of(value: object) -> ObjectView:
+    return value if isinstance(value, dict) else {}
+
+
+def _list_of(value: object) -> t.Sequence[ObjectView]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

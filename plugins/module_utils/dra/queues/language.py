@@ -1,0 +1,411 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The language of the variables `queues_*`. Reading never stops at an error: all are reported together."""
+
+from __future__ import annotations
+
+import typing as t
+from datetime import date, datetime, timezone
+from fractions import Fraction
+
+from ..kube import limits, quantity
+from ..kube.objects import Object, ObjectView
+from ..kube.reader import Reader, child, nearest
+from .inventory import DOMAIN, OF_PODS, PREFIX, Amounts, Loan, Priority, Queues, Resource, Team, TemplateChoice
+
+_VARIABLES = (
+    *("cohort", "flavor", "resources", "bundles", "teams", "pool", "priorities", "loans", "templates"),
+    "uncounted",
+)
+#: Variables of the role that say where and how, not what.
+_ROLE = (
+    *("dest", "dest_prune", "apply", "prune", "applyset", "applyset_namespace", "force_conflicts"),
+    *("create_namespaces", "kueue_namespace", "kueue_config", "configuration", "rendered", "applied", "hosts"),
+)
+#: Kueue's limits (apis/config/v1beta2 and apis/kueue/v1beta2 of 0.19.2).
+MAPPINGS, CLASSES, RESOURCES = 16, 8, 64
+_INT32 = 2**31 - 1
+_RECLAIM = {"any": "Any", "lower_priority": "LowerPriority", "never": "Never"}
+_PREEMPT = {"lower_priority": "LowerPriority", "newer": "LowerOrNewerEqualPriority", "never": "Never"}
+_DESCRIPTION = 2048
+_T = t.TypeVar("_T")
+
+
+def parse(variables: ObjectView, reader: Reader, site: str) -> Queues:
+    """Read the variables of a site; errors go to `reader`. Never raises for what a site wrote."""
+    known = [PREFIX + name for name in _VARIABLES]
+    given: Object = {}
+    for key, value in variables.items():
+        name = str(key)
+        if name in known:
+            given[name[len(PREFIX) :]] = value
+        elif name.startswith(PREFIX) and name[len(PREFIX) :] not in _ROLE:
+            fix = nearest(name, known) or f"known are {', '.join(known)}"
+            reader.problem(name, "is not a variable of queues", "unknown-key", fix)
+    return _Parser(reader, given).queues(site)
+
+
+class _Parser:
+    def __init__(self, reader: Reader, given: Object) -> None:
+        self.reader = reader
+        self.given = given
+        self.binary: set[str] = set()
+        self.places: dict[tuple[str, str], str] = {}
+        self.known: dict[str, Resource] = {}
+        self.bundles: dict[str, Amounts] = {}
+
+    def queues(self, site: str) -> Queues:
+        reader, given = self.reader, self.given
+        resources = self._read("resources", self._resource)
+        self._unique([(one.path, one.name) for one in resources], "resource")
+        self._classes_once(resources)
+        self.known = {one.name: one for one in resources}
+        self._bundles()
+        teams = self._read("teams", self._team)
+        self._unique([(one.path, one.name) for one in teams], "team")
+        self._namespaces_once(teams)
+        priorities = self._read("priorities", self._priority)
+        self._unique([(one.path, one.name) for one in priorities], "priority")
+        names = [team.name for team in teams]
+        loans = self._read("loans", lambda item, path: self._loan(item, path, names))
+        choices = self._read("templates", self._choice)
+        pool: Amounts = self._amounts(given["pool"], PREFIX + "pool", "") if given.get("pool") is not None else {}
+        cohort = reader.name(given.get("cohort") or site, PREFIX + "cohort", limits.dns_subdomain) or site
+        flavor = reader.name(given.get("flavor") or f"{site}-devices", PREFIX + "flavor", limits.dns_subdomain)
+        if not teams and any(given.get(name) for name in _VARIABLES):
+            reader.problem(PREFIX + "teams", "names no team", "missing", "give each team a name and namespaces")
+        return Queues(
+            cohort, flavor or site, resources, teams, pool, priorities, loans, choices, self._uncounted(resources),
+            self.binary, self.places,
+        )  # fmt: skip
+
+    def _list(self, variable: str) -> list[tuple[t.Any, str]]:
+        value = self.given.get(variable)
+        return [] if value is None else self.reader.items(value, PREFIX + variable)
+
+    def _read(self, variable: str, read: t.Callable[[t.Any, str], _T | None]) -> list[_T]:
+        """What the entries of a variable say; those that are of no use are left out."""
+        entries = [read(item, path) for item, path in self._list(variable)]
+        return [entry for entry in entries if entry is not None]
+
+    def _unique(self, named: list[tuple[str, str]], what: str) -> None:
+        first: dict[str, str] = {}
+        for path, name in named:
+            if name and name in first:
+                message = f"{what} {name!r} is already defined by {first[name]}"
+                self.reader.problem(child(path, "name"), message, "duplicate-name")
+            first.setdefault(name, path)
+
+    # resources
+
+    def _resource(self, value: object, path: str) -> Resource | None:
+        reader, before = self.reader, len(self.reader.problems)
+        keys = ("name", "classes", "capacity", "counter", "driver", "selector", "total")
+        item = reader.mapping(value, path, keys, "a resource")
+        if item is None:
+            return None
+        found = Resource(path, self._resource_name(item, path))
+        classes = child(path, "classes")
+        for number, name in enumerate(reader.strings(item["classes"], classes) if "classes" in item else ()):
+            wrong = limits.dns_subdomain(name) or limits.label_key(name)
+            if wrong:
+                reader.problem(child(classes, number), f"{name!r} {wrong}", "bad-name")
+            elif name in found.classes:
+                reader.problem(child(classes, number), f"{name!r} is named twice", "duplicate-name")
+            else:
+                found.classes.append(name)
+        if len(found.classes) > CLASSES:
+            reader.problem(classes, f"has {len(found.classes)} classes, and Kueue takes {CLASSES}", "too-many")
+        for key, check in (("capacity", limits.qualified_name), ("counter", limits.dns_label)):
+            if key in item:
+                setattr(found, key, reader.name(item[key], child(path, key), check) or "")
+        if "driver" in item:
+            found.driver = reader.name(item["driver"], child(path, "driver"), limits.driver_name) or ""
+        if "selector" in item:
+            found.selector = reader.string(item["selector"], child(path, "selector")) or ""
+        self._contradictions(item, path, found)
+        found.broken = len(reader.problems) > before
+        return found if found.name else None
+
+    def _contradictions(self, item: Object, path: str, found: Resource) -> None:
+        reader = self.reader
+        if "capacity" in item and "counter" in item:
+            reader.problem(child(path, "counter"), "does not go with capacity", "contradiction", "count one of them")
+        for key in ("driver", "selector"):
+            if key in item and not ("capacity" in item or "counter" in item):
+                reader.problem(child(path, key), "belongs to a capacity or counter", "contradiction", "leave it out")
+        if "classes" not in item:
+            for key in ("capacity", "counter"):
+                if key in item:
+                    reader.problem(child(path, "classes"), f"is missing: whose {key} is it?", "missing")
+            if not found.capacity and not found.counter and found.name not in OF_PODS:
+                fix = f"give the classes of its devices, or name one of {', '.join(OF_PODS)}"
+                reader.problem(child(path, "classes"), "is missing", "missing", fix)
+        elif found.name in OF_PODS:
+            reader.problem(child(path, "name"), f"{found.name} is a resource of pods", "reserved", "use another name")
+        if "total" in item:
+            if "classes" in item:
+                message = "is counted from the fleet where the resource has classes"
+                reader.problem(child(path, "total"), message, "contradiction", "leave it out")
+            else:
+                found.total = self._amount(item["total"], child(path, "total"), found)
+
+    def _resource_name(self, item: Object, path: str) -> str:
+        if "name" not in item:
+            self.reader.problem(child(path, "name"), "is missing", "missing")
+            return ""
+        text = self.reader.string(item["name"], child(path, "name"))
+        if text is None:
+            return ""
+        name = self._full(text)
+        wrong = limits.label_key(name)
+        if wrong:
+            self.reader.problem(child(path, "name"), f"{text!r} {wrong}", "bad-name")
+            return ""
+        return name
+
+    @staticmethod
+    def _full(name: str) -> str:
+        return name if "/" in name or name in OF_PODS else DOMAIN + name
+
+    def _classes_once(self, resources: list[Resource]) -> None:
+        """A class belongs to one resource: otherwise its devices are counted twice, and Kueue does not start."""
+        first: dict[str, Resource] = {}
+        for one in resources:
+            for number, name in enumerate(one.classes):
+                other = first.setdefault(name, one)
+                if other is not one and not (one.counter and other.counter and one.counter != other.counter):
+                    message = f"the devices of class {name!r} are already counted as {other.short}"
+                    self.reader.problem(child(child(one.path, "classes"), number), message, "counted-twice")
+        mappings = [one for one in resources if one.classes]
+        if len(mappings) > MAPPINGS:
+            message = f"has {len(mappings)} resources with classes, and Kueue takes {MAPPINGS}"
+            self.reader.problem(PREFIX + "resources", message, "too-many")
+        if len(resources) > RESOURCES:
+            message = f"has {len(resources)} resources, and a ClusterQueue takes {RESOURCES}"
+            self.reader.problem(PREFIX + "resources", message, "too-many")
+
+    def _bundles(self) -> None:
+        value = self.given.get("bundles")
+        path = PREFIX + "bundles"
+        for name, parts in (self.reader.free_mapping(value, path) if value is not None else {}).items():
+            place = child(path, name)
+            if self._full(name) in self.known:
+                self.reader.problem(place, f"{name!r} is already the name of a resource", "duplicate-name")
+                continue
+            self.bundles[name] = self._amounts(parts, place, None)
+
+    def _uncounted(self, resources: list[Resource]) -> list[str]:
+        value = self.given.get("uncounted")
+        counted = {one.name for one in resources}
+        if value is None:
+            return [name for name in OF_PODS if name not in counted and name != "pods"]
+        path = PREFIX + "uncounted"
+        found = []
+        for number, name in enumerate(self.reader.strings(value, path)):
+            hit = next((one for one in sorted(counted) if one.startswith(name)), None)
+            if hit:
+                message = f"{name!r} also leaves out {hit}, which is in {PREFIX}resources"
+                self.reader.problem(child(path, number), message, "contradiction")
+            else:
+                found.append(name)
+        return found
+
+    # amounts
+
+    def _amounts(self, value: object, path: str, owner: str | None, bundles: bool = True) -> Amounts:
+        """Amounts by resource; a bundle counts as its parts. `owner` is a team, empty for the pool, None elsewhere."""
+        found: Amounts = {}
+        for name, number in self.reader.free_mapping(value, path).items():
+            place = child(path, name)
+            if bundles and name in self.bundles and owner is not None:
+                times = self.reader.integer(number, place, 0, _INT32)
+                parts = {part: each * times for part, each in self.bundles[name].items()} if times is not None else {}
+            else:
+                resource = self.known.get(self._full(name))
+                if resource is None:
+                    known = [one.short for one in self.known.values()] + (list(self.bundles) if bundles else [])
+                    fix = nearest(name, known) or f"known are {', '.join(known) or 'none'}"
+                    self.reader.problem(place, f"there is no resource {name!r}", "unknown-resource", fix)
+                    continue
+                amount = self._amount(number, place, resource)
+                parts = {resource.name: amount} if amount is not None else {}
+            for part, amount in parts.items():
+                found[part] = found.get(part, Fraction()) + amount
+                if owner is not None:
+                    self.places.setdefault((owner, part), place)
+        return found
+
+    def _amount(self, value: object, path: str, resource: Resource) -> Fraction | None:
+        """An amount of a resource, zero or more: whole devices, or a quantity."""
+        if resource.whole_devices:
+            whole = self.reader.integer(value, path, 0, limits.INT64_MAX)
+            return None if whole is None else Fraction(whole)
+        if value == 0 and not isinstance(value, bool):
+            return Fraction()
+        text = self.reader.amount(value, path)
+        if text is None:
+            return None
+        number = quantity.parse(text)
+        if (number * (1000 if resource.name == "cpu" else 1)).denominator != 1 or number > limits.INT64_MAX:
+            self.reader.problem(path, f"must be a whole number of at most 2^63-1, not {text}", "out-of-range")
+            return None
+        if quantity.suffix_form(text) == quantity.BINARY_SI:
+            self.binary.add(resource.name)
+        return number
+
+    # teams
+
+    def _team(self, value: object, path: str) -> Team | None:
+        reader, before = self.reader, len(self.reader.problems)
+        keys = ("name", "namespaces", "queue", "guaranteed", "borrow", "lend", "weight", "reclaim", "preempt")
+        item = reader.mapping(value, path, keys, "a team")
+        if item is None:
+            return None
+        name = self._name(item, path, limits.dns_label)
+        namespaces = []
+        if "namespaces" not in item:
+            reader.problem(child(path, "namespaces"), "is missing", "missing", "name those that the team works in")
+        else:
+            place = child(path, "namespaces")
+            for number, text in enumerate(reader.strings(item["namespaces"], place)):
+                if reader.name(text, child(place, number), limits.dns_label):
+                    namespaces.append(text)
+            if not namespaces and item["namespaces"] in ([], ()):
+                reader.problem(place, "must not be empty", "empty")
+        queue = reader.name(item.get("queue", name or "team"), child(path, "queue"), limits.dns_subdomain) or name
+        found = Team(path, name, namespaces, queue)
+        for key in ("guaranteed", "borrow", "lend"):
+            if key in item:
+                owner = name if key == "guaranteed" else None
+                setattr(found, key, self._amounts(item[key], child(path, key), owner, key == "guaranteed"))
+        if "weight" in item:
+            found.weight = self._weight(item["weight"], child(path, "weight"))
+        for key, words in (("reclaim", _RECLAIM), ("preempt", _PREEMPT)):
+            if key in item:
+                chosen = reader.choice(item[key], child(path, key), tuple(words))
+                if chosen:
+                    setattr(found, key, words[chosen])
+        self._own_limits(found)
+        found.broken = len(reader.problems) > before
+        return found
+
+    def _own_limits(self, team: Team) -> None:
+        """Kueue refuses a queue that lends more than it has."""
+        for name, amount in team.lend.items():
+            has = team.guaranteed.get(name, Fraction())
+            if amount > has:
+                place = child(child(team.path, "lend"), self.known[name].short)
+                message = f"lends {quantity.canonical(amount)} of {quantity.canonical(has)} that the team is guaranteed"
+                self.reader.problem(place, message, "lends-too-much", "lend no more than that")
+
+    def _weight(self, value: object, path: str) -> Fraction | None:
+        if isinstance(value, float):
+            value = str(value)
+        if value == 0 and not isinstance(value, bool):
+            return Fraction()
+        text = self.reader.amount(value, path)
+        number = quantity.parse(text) if text is not None else None
+        if number is not None and number <= Fraction(1, 10**9):
+            self.reader.problem(path, f"must be 0 or more than 1n, not {text}", "out-of-range")
+            return None
+        return number
+
+    def _name(self, item: Object, path: str, check: t.Callable[[str], str]) -> str:
+        if "name" not in item:
+            self.reader.problem(child(path, "name"), "is missing", "missing")
+            return ""
+        return self.reader.name(item["name"], child(path, "name"), check) or ""
+
+    def _namespaces_once(self, teams: list[Team]) -> None:
+        """A namespace belongs to one team: otherwise its jobs could choose whom to charge."""
+        first: dict[str, Team] = {}
+        for team in teams:
+            for number, name in enumerate(team.namespaces):
+                other = first.setdefault(name, team)
+                if other is not team or team.namespaces.index(name) != number:
+                    place = child(child(team.path, "namespaces"), number)
+                    self.reader.problem(place, f"namespace {name!r} already belongs to {other.name}", "duplicate-name")
+
+    # priorities, loans, templates
+
+    def _priority(self, value: object, path: str) -> Priority | None:
+        item = self.reader.mapping(value, path, ("name", "value", "description"), "a priority")
+        if item is None:
+            return None
+        name = self._name(item, path, limits.dns_subdomain)
+        number = None
+        if "value" not in item:
+            self.reader.problem(child(path, "value"), "is missing", "missing")
+        else:
+            number = self.reader.integer(item["value"], child(path, "value"), -_INT32 - 1, _INT32)
+        text = self.reader.string(item["description"], child(path, "description")) if "description" in item else ""
+        if text and len(text) > _DESCRIPTION:
+            message = f"has {len(text)} characters, and Kueue takes {_DESCRIPTION}"
+            self.reader.problem(child(path, "description"), message, "too-long")
+        return Priority(path, name, number or 0, text or "") if name else None
+
+    def _loan(self, value: object, path: str, teams: list[str]) -> Loan | None:
+        reader, before = self.reader, len(self.reader.problems)
+        keys = ("from", "to", "devices", "until")
+        item = reader.mapping(value, path, keys, "a loan")
+        if item is None:
+            return None
+        for key in keys:
+            if key not in item:
+                reader.problem(child(path, key), "is missing", "missing")
+        names = []
+        for key in ("from", "to"):
+            name = reader.string(item[key], child(path, key)) if key in item else None
+            if name is not None and name not in teams:
+                fix = nearest(name, teams) or f"teams are {', '.join(teams) or 'none'}"
+                reader.problem(child(path, key), f"there is no team {name!r}", "unknown-team", fix)
+            names.append(name or "")
+        if names[0] and names[0] == names[1]:
+            reader.problem(child(path, "to"), "is the team that lends", "contradiction")
+        devices: Amounts = {}
+        if "devices" in item:
+            devices = self._amounts(item["devices"], child(path, "devices"), f"loan {path}")
+            if not devices and len(reader.problems) == before:
+                reader.problem(child(path, "devices"), "lends nothing", "empty")
+        until = self._moment(item["until"], child(path, "until")) if "until" in item else None
+        if len(reader.problems) > before or until is None:
+            return None
+        return Loan(path, names[0], names[1], devices, until)
+
+    def _moment(self, value: object, path: str) -> datetime | None:
+        """A time in UTC. YAML reads 2026-12-01 without quotes as a date, and 2026-12-01T08:00:00Z as a time."""
+        if isinstance(value, datetime):
+            return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
+        if isinstance(value, date):
+            return datetime(value.year, value.month, value.day, tzinfo=timezone.utc)
+        for form in ("%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d"):
+            try:
+                return datetime.strptime(str(value), form).replace(tzinfo=timezone.utc)
+            except ValueError:
+                continue
+        fix = "write 2026-12-01T08:00:00Z or 2026-12-01, in UTC"
+        self.reader.problem(path, f"{value!r} is not a time", "wrong-type", fix)
+        return None
+
+    def _choice(self, value: object, path: str) -> TemplateChoice | None:
+        reader, before = self.reader, len(self.reader.problems)
+        item = reader.mapping(value, path, ("template", "namespace", "take"), "a template")
+        if item is None:
+            return None
+        names = []
+        for key, check in (("namespace", limits.dns_label), ("template", limits.dns_subdomain)):
+            if key not in item:
+                reader.problem(child(path, key), "is missing", "missing")
+            names.append((reader.name(item[key], child(path, key), check) if key in item else None) or "")
+        take: dict[str, str] = {}
+        if "take" in item:
+            place = child(path, "take")
+            for name, chosen in reader.free_mapping(item["take"], place).items():
+                text = reader.string(chosen, child(place, name))
+                if text is not None:
+                    take[name] = text
+        return TemplateChoice(path, names[0], names[1], take) if len(reader.problems) == before else None

@@ -1,0 +1,95 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Queues as objects of Kueue (kueue.x-k8s.io/v1beta2, which 0.19.2 stores)."""
+
+from __future__ import annotations
+
+import typing as t
+from fractions import Fraction
+
+from ..kube.objects import Object
+from .inventory import Amounts, Queues, Team
+from .sums import Quotas, written
+
+API_VERSION = "kueue.x-k8s.io/v1beta2"
+#: The kinds that are written, in the form of an ApplySet's annotation.
+KINDS = ("ClusterQueue", "Cohort", "LocalQueue", "ResourceFlavor", "WorkloadPriorityClass")
+_NAME_LABEL = "kubernetes.io/metadata.name"
+
+
+def objects(queues: Queues, quotas: Quotas, labels: t.Mapping[str, str]) -> list[Object]:
+    """The flavor, the cohort, a ClusterQueue for each team, its LocalQueues, and the priorities.
+
+    Every queue lists every resource: Kueue lends a queue only what it lists.
+    """
+    made = []
+    if queues.resources and queues.teams:
+        made.append(_object("ResourceFlavor", queues.flavor, labels, {}))
+        made.append(_object("Cohort", queues.cohort, labels, _pool(queues)))
+        made += [_object("ClusterQueue", team.name, labels, _queue(team, queues, quotas)) for team in queues.teams]
+        for team in queues.teams:
+            for namespace in team.namespaces:
+                local = _object("LocalQueue", team.queue, labels, {"clusterQueue": team.name})
+                local["metadata"]["namespace"] = namespace
+                made.append(local)
+    for one in queues.priorities:
+        item: Object = {"apiVersion": API_VERSION, "kind": "WorkloadPriorityClass"}
+        item["metadata"] = {"name": one.name, "labels": dict(labels)}
+        item["value"] = one.value
+        if one.description:
+            item["description"] = one.description
+        made.append(item)
+    return made
+
+
+def _object(kind: str, name: str, labels: t.Mapping[str, str], spec: Object) -> Object:
+    metadata = {"name": name, "labels": dict(labels)}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _pool(queues: Queues) -> Object:
+    """What belongs to no team, for all to borrow."""
+    pool: Amounts = {name: amount for name, amount in queues.pool.items() if amount}
+    if not pool:
+        return {}
+    entries = [
+        {"name": one.name, "nominalQuota": written(pool[one.name], one.name in queues.binary)}
+        for one in queues.resources
+        if one.name in pool
+    ]
+    return {"resourceGroups": [_group(queues.flavor, entries)]}
+
+
+def _queue(team: Team, queues: Queues, quotas: Quotas) -> Object:
+    entries = []
+    for resource in queues.resources:
+        quota, binary = quotas[team.name, resource.name], resource.name in queues.binary
+        entry: Object = {"name": resource.name, "nominalQuota": written(quota.nominal, binary)}
+        if quota.borrow is not None:
+            entry["borrowingLimit"] = written(quota.borrow, binary)
+        if quota.lend is not None:
+            entry["lendingLimit"] = written(quota.lend, binary)
+        entries.append(entry)
+    spec: Object = {
+        "cohortName": queues.cohort,
+        "namespaceSelector": {
+            "matchExpressions": [{"key": _NAME_LABEL, "operator": "In", "values": list(team.namespaces)}]
+        },
+        "preemption": {"reclaimWithinCohort": team.reclaim, "withinClusterQueue": team.preempt},
+        "resourceGroups": [_group(queues.flavor, entries)],
+    }
+    if team.weight is not None:
+        spec["fairSharing"] = {"weight": _weight(team.weight)}
+    return spec
+
+
+def _group(flavor: str, entries: list[Object]) -> Object:
+    covered = [entry["name"] for entry in entries]
+    return {"coveredResources": covered, "flavors": [{"name": flavor, "resources": entries}]}
+
+
+def _weight(weight: Fraction) -> str:
+    return written(weight)

@@ -1,0 +1,156 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What each team has after loans, and whether the fleet has as much as all of them are guaranteed."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+
+from ..kube import quantity
+from ..kube.reader import Reader, child
+from .inventory import PREFIX, Loan, Queues, Resource, Team
+from .supply import Supply
+
+_ZERO = Fraction()
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a team has of a resource. `borrow` and `lend` are None without a limit."""
+
+    nominal: Fraction
+    borrow: Fraction | None
+    lend: Fraction | None
+
+
+#: By team and resource.
+Quotas = dict[tuple[str, str], Quota]
+
+
+def written(amount: Fraction, binary: bool = False) -> str:
+    """An amount as the API writes it; with binary suffixes where the site uses them."""
+    return quantity.canonical(amount, quantity.BINARY_SI if binary else quantity.DECIMAL_SI)
+
+
+def current(loans: t.Sequence[Loan], now: datetime) -> tuple[list[Loan], list[Loan]]:
+    """The loans that hold, and those that are overdue."""
+    return [one for one in loans if one.until > now], [one for one in loans if one.until <= now]
+
+
+def quotas(queues: Queues, loans: t.Sequence[Loan], reader: Reader) -> Quotas:
+    """Each team's quota of each resource while the loans hold.
+
+    A loan moves quota from one team to the other: neither priority nor reclaiming takes it back before it ends. It
+    counts against the limits of both, so that a team never lends or borrows more than it allows, by loan or otherwise.
+    """
+    teams = {team.name: team for team in queues.teams}
+    out, into = _moved(loans, "lender"), _moved(loans, "borrower")
+    for loan in loans:
+        for name in loan.devices:
+            _check(loan, name, teams, out, into, queues, reader)
+    found: Quotas = {}
+    for team in queues.teams:
+        for resource in queues.resources:
+            key = (team.name, resource.name)
+            lent, borrowed = out.get(key, _ZERO), into.get(key, _ZERO)
+            nominal = team.guaranteed.get(resource.name, _ZERO) - lent + borrowed
+            lend, borrow = team.lend.get(resource.name), team.borrow.get(resource.name)
+            found[key] = Quota(
+                max(nominal, _ZERO),
+                None if borrow is None else max(borrow - borrowed, _ZERO),
+                None if lend is None else max(lend - lent, _ZERO),
+            )
+    return found
+
+
+def _moved(loans: t.Sequence[Loan], side: str) -> dict[tuple[str, str], Fraction]:
+    found: dict[tuple[str, str], Fraction] = {}
+    for loan in loans:
+        for name, amount in loan.devices.items():
+            key = (getattr(loan, side), name)
+            found[key] = found.get(key, _ZERO) + amount
+    return found
+
+
+def _check(
+    loan: Loan,
+    name: str,
+    teams: t.Mapping[str, Team],
+    out: t.Mapping[tuple[str, str], Fraction],
+    into: t.Mapping[tuple[str, str], Fraction],
+    queues: Queues,
+    reader: Reader,
+) -> None:
+    lender, borrower = teams[loan.lender], teams[loan.borrower]
+    place = queues.places.get((f"loan {loan.path}", name), child(loan.path, "devices"))
+    short = next(one.short for one in queues.resources if one.name == name)
+    binary = name in queues.binary
+    lent, has = out[loan.lender, name], lender.guaranteed.get(name, _ZERO)
+    most = min(has, lender.lend.get(name, has))
+    if lent > most:
+        limit = "the team lends at most" if most < has else "the team is guaranteed"
+        message = f"{lender.name} has lent {written(lent, binary)} {short}, and {limit} {written(most, binary)}"
+        reader.problem(place, message, "lends-too-much", "what a team has borrowed it cannot lend")
+    borrowed, least = into[loan.borrower, name], borrower.borrow.get(name)
+    if least is not None and borrowed > least:
+        message = (
+            f"{borrower.name} would borrow {written(borrowed, binary)} {short} by loans, and borrows at most "
+            f"{written(least, binary)}"
+        )
+        reader.problem(place, message, "borrows-too-much", f"raise {child(borrower.path, 'borrow')}")
+
+
+def within_fleet(queues: Queues, supplies: t.Mapping[str, Supply], reader: Reader, warnings: list[str]) -> None:
+    """Whether the fleet has what teams and the pool are guaranteed. Loans do not change the sum."""
+    for resource in queues.resources:
+        if resource.broken:
+            continue
+        supply = supplies.get(resource.name) or _stated(resource)
+        wanted = [(team.name, team.guaranteed.get(resource.name, _ZERO)) for team in queues.teams]
+        wanted.append(("", queues.pool.get(resource.name, _ZERO)))
+        wanted = [(owner, amount) for owner, amount in wanted if amount]
+        if not wanted or supply is None:
+            continue
+        total = sum((amount for _owner, amount in wanted), _ZERO)
+        binary = resource.name in queues.binary
+        shares = ", ".join(f"{owner or 'the pool'} {written(amount, binary)}" for owner, amount in wanted)
+        if total <= supply.sure:
+            continue
+        says = (
+            f"{written(total, binary)} {resource.short} are guaranteed ({shares}), and the fleet has "
+            f"{written(supply.most, binary)}"
+        )
+        if total > supply.most and not supply.unclear:
+            reader.problem(_where(queues, resource, wanted, supply.most), says, "over-fleet", "guarantee less")
+        elif supply.unclear:
+            node, reason = next(iter(sorted(supply.unclear.items())))
+            warnings.append(
+                f"{resource.path}: {written(total, binary)} {resource.short} are guaranteed, and only "
+                f"{written(supply.sure, binary)} are certain: on {len(supply.unclear)} node(s) the count is unknown, "
+                f"{node} first ({reason})"
+            )
+        else:
+            warnings.append(
+                f"{resource.path}: {written(total, binary)} {resource.short} are guaranteed, and only "
+                f"{written(supply.sure, binary)} are certain: of others the probe does not know enough"
+            )
+
+
+def _stated(resource: Resource) -> Supply | None:
+    return Supply(sure=resource.total, most=resource.total) if resource.total is not None else None
+
+
+def _where(queues: Queues, resource: Resource, wanted: list[tuple[str, Fraction]], most: Fraction) -> str:
+    """The path of the first guarantee that goes beyond the fleet, in the order of the inventory."""
+    total = _ZERO
+    for owner, amount in wanted:
+        total += amount
+        if total > most:
+            return queues.places.get((owner, resource.name), PREFIX + "teams")
+    return PREFIX + "teams"

@@ -1,0 +1,331 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""How much of each resource the devices of a fleet are, and what Kueue would count wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import typing as t
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from ..cel.engine import Engine
+from ..claims.selector_memory import SelectorMemory
+from ..kube import quantity
+from ..kube.objects import Object, ObjectView
+from ..kube.reader import Reader, child
+from ..scheduler.published import Nodes, PublishedNode
+from ..scheduler.search_devices import DeviceId, consumption, identify
+from ..scheduler.search_requests import expressions
+from ..scheduler.search_selection import FAILS, MAYBE, YES, Selection
+from ..vendors.drivers import knowledge
+from ..vendors.offer import Offer
+from ..vendors.offers import blind, offers
+from ..vendors.server import Server
+from .inventory import Resource
+
+_ZERO = Fraction()
+
+
+@dataclass
+class Supply:
+    """The units of a resource: those that are certain, and the most there may be.
+
+    `devices` are those that its classes select, `unclear` the nodes of which that is unknown, with the reason.
+    """
+
+    sure: Fraction = _ZERO
+    most: Fraction = _ZERO
+    devices: list[Offer] = field(default_factory=list)
+    unclear: dict[str, str] = field(default_factory=dict)
+
+
+class Fleet:
+    """The devices of the nodes, and which of them selectors match. Nodes are as for the claims of a site.
+
+    `engine` has the features of the scheduler. Raises Problems where a driver's options cannot be read.
+    """
+
+    def __init__(self, nodes: Nodes, drivers: ObjectView, engine: Engine, server: Server) -> None:
+        self.offers: dict[str, tuple[Offer, ...]] = {}
+        self.unclear: dict[str, dict[str, str]] = {}
+        self.selection = Selection(SelectorMemory(engine))
+        #: Kueue compiles selectors with no feature of them switched on (pkg/dra/claims.go, celCache).
+        self.kueue = Engine(consumable_capacity=False, list_attributes=False)
+        self._in_kueue = Selection(SelectorMemory(self.kueue))
+        known = {name: knowledge(name, options or {}) for name, options in drivers.items()}
+        unseen = {name: f"a probe does not show what {name} publishes" for name in blind(drivers)}
+        for node in sorted(nodes):
+            given = nodes[node]
+            if isinstance(given, PublishedNode):
+                self.offers[node] = tuple(server.keeps(offer) for offer in given.offers)
+                self.unclear[node] = dict(given.unclear)
+                continue
+            try:
+                self.offers[node] = tuple(offers(node, given, drivers, known, server))
+                self.unclear[node] = unseen
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                self.offers[node] = ()
+                self.unclear[node] = {"": f"these are no facts of topology_info: {type(error).__name__} {error}"}
+
+    def verdict(self, texts: t.Sequence[str], offer: Offer) -> str:
+        """YES, NO, MAYBE or FAILS: whether all selectors match a device."""
+        answers = []
+        for text in texts:
+            answers.append(self.selection.judge(text, offer))
+            if answers[-1] not in (YES, MAYBE):
+                return answers[-1]
+        return MAYBE if MAYBE in answers or offer.possible else YES
+
+    def fails_in_kueue(self, texts: t.Sequence[str]) -> str:
+        """Why Kueue never admits a request with these selectors, the class's first; empty if nothing is known."""
+        for text in texts:
+            wrong = self.kueue.check(text)
+            if wrong:
+                return f"Kueue cannot read the selector {text!r}: {wrong[0]}"
+        for offer in (one for offered in self.offers.values() for one in offered):
+            for text in texts:
+                verdict = self._in_kueue.judge(text, offer)
+                if verdict == FAILS:
+                    return f"the selector {text!r} fails on {'/'.join(identify(offer))} in Kueue"
+                if verdict != YES:
+                    break
+        return ""
+
+    def unclear_for(self, texts: t.Sequence[str]) -> dict[str, str]:
+        """The nodes on which a driver may have more devices that the selectors match, with the reason."""
+        found = {}
+        for node, reasons in self.unclear.items():
+            for driver, reason in reasons.items():
+                if not driver or self._may_match(texts, driver):
+                    found[node] = reason
+        return found
+
+    def _may_match(self, texts: t.Sequence[str], driver: str) -> bool:
+        """Whether a device of a driver can match, of which nothing else is known."""
+        test = f"device.driver == {json.dumps(driver)}"
+        drivers = [text for text in texts if text.startswith("device.driver == ")]
+        return not drivers or any(text == test or text.startswith(f"{test} &&") for text in drivers)
+
+
+def texts_of(device_class: ObjectView) -> list[str]:
+    """The CEL expressions of a v1 DeviceClass."""
+    return expressions((device_class.get("spec") or {}).get("selectors") or ())
+
+
+class Counting:
+    """Counts resources. `classes` are v1 DeviceClasses by name."""
+
+    def __init__(self, fleet: Fleet, classes: t.Mapping[str, Object], reader: Reader) -> None:
+        self.fleet = fleet
+        self.classes = classes
+        self.reader = reader
+
+    def supplies(self, resources: t.Sequence[Resource]) -> dict[str, Supply]:
+        """The supply of each resource with classes; problems are of classes that Kueue would count wrong."""
+        found = {}
+        for resource in resources:
+            if resource.broken or not resource.classes:
+                continue
+            found[resource.name] = supply = self._supply(resource)
+            self._shared(resource, supply)
+            self._drivers(resource, supply)
+            if resource.capacity:
+                self._policies(resource, supply)
+        self._twice(resources, found)
+        return found
+
+    def _supply(self, resource: Resource) -> Supply:
+        supply = Supply()
+        sets: set[tuple[str, str, str]] = set()
+        seen: set[DeviceId] = set()  # two classes of the resource may have a device
+        for position, name in enumerate(resource.classes):
+            path = child(child(resource.path, "classes"), position)
+            if name not in self.classes:
+                fix = "describe it in dra_claims_classes, or name a class that the claims of the site have"
+                self.reader.problem(path, f"there is no class {name!r}", "unknown-class", fix)
+                continue
+            texts = texts_of(self.classes[name])
+            wrong = self.fleet.fails_in_kueue(texts)
+            if wrong:
+                fix = "select by an attribute, such as type, and guard it with has()"
+                self.reader.problem(path, wrong, "unread-selector", fix)
+                continue
+            supply.unclear.update(self.fleet.unclear_for(texts))
+            for offered in self.fleet.offers.values():
+                for offer in offered:
+                    verdict = self.fleet.verdict(texts, offer)
+                    if verdict == FAILS:
+                        device = "/".join(identify(offer))
+                        message = f"a selector of class {name} fails on {device}: no claim of it is ever allocated"
+                        self.reader.problem(path, message, "selector-fails", "guard attributes with has()")
+                        return supply
+                    if verdict in (YES, MAYBE) and identify(offer) not in seen:
+                        seen.add(identify(offer))
+                        self._add(resource, supply, offer, verdict == YES, sets)
+        return supply
+
+    def _add(
+        self, resource: Resource, supply: Supply, offer: Offer, sure: bool, sets: set[tuple[str, str, str]]
+    ) -> None:
+        amount = _units(resource, offer, sets)
+        if amount is None:
+            return
+        supply.devices.append(offer)
+        supply.most += amount
+        supply.sure += amount if sure else _ZERO
+
+    def _shared(self, resource: Resource, supply: Supply) -> None:
+        """A device that several claims can have is no unit, and one that only one claim can have is no amount."""
+        path = child(resource.path, "classes")
+        shared = [offer for offer in supply.devices if offer.device.get("allowMultipleAllocations")]
+        alone = [offer for offer in supply.devices if not offer.device.get("allowMultipleAllocations")]
+        if resource.whole_devices and shared:
+            device = "/".join(identify(shared[0]))
+            fix = "name the capacity that is shared, such as bandwidth"
+            message = f"several claims can have {device} at once, and Kueue would count each as a whole device"
+            self.reader.problem(path, message, "shared-device", fix)
+        if resource.capacity and alone:
+            device = "/".join(identify(alone[0]))
+            message = (
+                f"only one claim can have {device}, and Kueue would charge it for the {resource.capacity} that it asks "
+                "for, not for the whole device"
+            )
+            fix = "use a class that selects shared devices only"
+            self.reader.problem(path, message, "whole-device", fix)
+
+    def _drivers(self, resource: Resource, supply: Supply) -> None:
+        """Kueue reads a capacity or counter from the slices of one driver."""
+        if resource.whole_devices:
+            return
+        path = child(resource.path, "driver")
+        names = sorted({offer.driver for offer in supply.devices})
+        others = [name for name in names if name != resource.driver]
+        if resource.driver and others:
+            message = f"devices of {', '.join(others)} are in its classes, too, and Kueue would not charge them"
+            self.reader.problem(path, message, "other-driver", "use a resource and classes for each driver")
+        elif len(names) == 1:
+            resource.driver = names[0]
+        elif names:
+            message = f"its classes have devices of several drivers: {', '.join(names)}"
+            self.reader.problem(path, message, "ambiguous", "use a resource and classes for each driver")
+        elif not resource.driver:
+            message = f"no known device has the {resource.capacity or resource.counter}, so its driver is unknown"
+            self.reader.problem(path, message, "missing", "name the driver, and probe the nodes")
+
+    def _policies(self, resource: Resource, supply: Supply) -> None:
+        """Kueue charges the largest amount that any device of the class would take; the scheduler takes the actual."""
+        kinds: dict[str, Offer] = {}
+        for offer in supply.devices:
+            entry = offer.device["capacity"][resource.capacity]
+            policy = entry.get("requestPolicy") or {}
+            plain = None if policy.get("default") is not None else entry["value"]
+            kinds.setdefault(json.dumps([policy, plain], sort_keys=True), offer)
+        if len(kinds) > 1:
+            one, other = ("/".join(identify(offer)) for offer in list(kinds.values())[:2])
+            message = (
+                f"{one} and {other} have different request policies of {resource.capacity}: Kueue charges the larger "
+                "amount for both"
+            )
+            fix = "use a class and a resource for each"
+            self.reader.problem(child(resource.path, "classes"), message, "several-policies", fix)
+
+    def _twice(self, resources: t.Sequence[Resource], supplies: t.Mapping[str, Supply]) -> None:
+        """Devices that two resources count: the same, or one function that two drivers publish."""
+        first: dict[tuple[str, ...], tuple[Resource, Offer]] = {}
+        for resource in resources:
+            told: set[str] = set()
+            for offer in supplies[resource.name].devices if resource.name in supplies else ():
+                keys: list[tuple[str, ...]] = [identify(offer)]
+                if offer.address:
+                    keys.append((offer.node, offer.address))
+                for key in keys:
+                    other, seen = first.setdefault(key, (resource, offer))
+                    twice = other is not resource and (len(key) == 3 or seen.driver != offer.driver)
+                    if twice and other.name not in told and not (resource.counter and other.counter):
+                        told.add(other.name)
+                        message = f"{'/'.join(identify(offer))} is already counted as {other.short}"
+                        message += f" ({'/'.join(identify(seen))})" if seen.driver != offer.driver else ""
+                        fix = "use classes that have no device in common"
+                        self.reader.problem(child(resource.path, "classes"), message, "counted-twice", fix)
+
+
+def _units(resource: Resource, offer: Offer, sets: set[tuple[str, str, str]]) -> Fraction | None:
+    """What a device adds to a resource; None where it has nothing of it. `sets` are counter sets already counted."""
+    if resource.capacity:
+        entry = (offer.device.get("capacity") or {}).get(resource.capacity)
+        return None if entry is None else quantity.parse(entry["value"])
+    if resource.counter:
+        found = None
+        for one in offer.counter_sets:
+            counter = one["counters"].get(resource.counter)
+            if counter is not None:
+                key = (offer.driver, offer.pool, str(one["name"]))
+                found = (found or _ZERO) + (_ZERO if key in sets else quantity.parse(counter["value"]))
+                sets.add(key)
+        return found
+    return Fraction(1)
+
+
+@dataclass
+class _Demand:
+    """The fewest devices of a resource that its guarantees take, and what each takes of counters at least."""
+
+    resource: Resource
+    devices: int
+    each: dict[str, Fraction]
+
+
+def overdrawn(
+    resources: t.Sequence[Resource], supplies: t.Mapping[str, Supply], guaranteed: t.Mapping[str, Fraction]
+) -> list[tuple[Resource, str]]:
+    """Resources whose guarantees together take more than the counters that their devices share.
+
+    A NIC and its shares draw on the same counter, as a GPU and its partitions do. What is reported cannot be kept
+    whatever the devices; what is not reported may still not fit.
+    """
+    found = []
+    sets: dict[tuple[str, str, str], ObjectView] = {}
+    users: dict[tuple[str, str, str], set[str]] = {}
+    for resource in resources:
+        for offer in supplies[resource.name].devices if resource.name in supplies else ():
+            for one in offer.counter_sets:
+                key = (offer.driver, offer.pool, str(one["name"]))
+                sets[key] = one
+                users.setdefault(key, set()).add(resource.name)
+    groups = sorted({tuple(sorted(names)) for names in users.values() if len(names) > 1})
+    for group in groups:
+        members = [one for one in resources if one.name in group]
+        demands = [_demand(one, supplies[one.name], guaranteed.get(one.name, _ZERO)) for one in members]
+        reach = [sets[key] for key, names in users.items() if names & set(group)]
+        totals: dict[str, Fraction] = {}
+        for entry in reach:
+            for name, counter in entry["counters"].items():
+                totals[name] = totals.get(name, _ZERO) + quantity.parse(counter["value"])
+        for name in sorted(totals):
+            taken = [demand.devices * demand.each.get(name, _ZERO) for demand in demands]
+            if sum(taken, _ZERO) > totals[name] and sum(1 for one in taken if one) > 1:
+                parts = " and ".join(f"{d.devices} device(s) of {d.resource.short}" for d in demands)
+                message = f"{parts} are guaranteed at least, which share counter {name}: the fleet cannot have both"
+                found.append((members[-1], message))
+                break
+    return found
+
+
+def _demand(resource: Resource, supply: Supply, guaranteed: Fraction) -> _Demand:
+    least: dict[str, Fraction] = {}
+    largest = Fraction(1)
+    for number, offer in enumerate(supply.devices):
+        takes: dict[str, Fraction] = {}
+        for (_driver, _pool, _set, name), value in consumption(offer):
+            takes[name] = takes.get(name, _ZERO) + value
+        least = takes if not number else {name: min(least[name], takes[name]) for name in least.keys() & takes.keys()}
+        if resource.capacity:
+            largest = max(largest, quantity.parse(offer.device["capacity"][resource.capacity]["value"]))
+    if resource.counter:
+        return _Demand(resource, 0, {})  # the counter itself is the sum
+    return _Demand(resource, math.ceil(guaranteed / largest), least)

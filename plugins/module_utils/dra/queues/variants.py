@@ -1,0 +1,272 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Claim templates in the form that Kueue accepts, and what Kueue charges for them.
+
+Kueue 0.19 refuses preference lists (`firstAvailable`), all devices of a node (`allocationMode: All`) and admin access
+(pkg/dra/claims.go). A template with a preference list gets a variant that asks for one of its alternatives.
+"""
+
+from __future__ import annotations
+
+import copy
+import typing as t
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from ..claims.inventory import NEAREST_ANNOTATION
+from ..kube import limits, quantity
+from ..kube.objects import Object, ObjectView
+from ..scheduler.capacity import Unrepresentable, consumed, violates
+from ..scheduler.search_requests import expressions
+from ..scheduler.search_selection import MAYBE, YES
+from ..vendors.offer import Offer
+from .inventory import Amounts, Resource, TemplateChoice
+from .supply import Fleet, Supply, texts_of
+
+#: In a variant, the name of the template that it was made from.
+VARIANT_OF = "lanewise.dev/queue-variant-of"
+SUFFIX = "-queue"
+_ZERO = Fraction()
+
+
+class Refused(ValueError):
+    """Kueue does not accept a template, or would charge less than is allocated; the text is the reason."""
+
+
+@dataclass
+class Usable:
+    """A template of a team. `use` is the one that its jobs name in a queue, empty if there is none: `reason` says why.
+
+    `charges` are what one claim is charged for, `left_out` the alternatives that the variant does not have.
+    """
+
+    namespace: str
+    template: str
+    use: str = ""
+    reason: str = ""
+    charges: Amounts = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def variant(template: ObjectView, choice: TemplateChoice | None) -> tuple[Object, list[str]]:
+    """A v1 ResourceClaimTemplate without preference lists, and the alternatives that were left out.
+
+    The same object where it has none. Raises Refused.
+    """
+    devices = template["spec"]["spec"].get("devices") or {}
+    requests = devices.get("requests") or []
+    take = choice.take if choice else {}
+    unknown = sorted(set(take) - {str(request["name"]) for request in requests if request.get("firstAvailable")})
+    if unknown:
+        raise Refused(f"{unknown[0]!r} is no request of it with alternatives")
+    _accepted(requests)
+    chosen = {str(r["name"]): _chosen(r, take) for r in requests if r.get("firstAvailable")}
+    if not chosen:
+        return dict(template), []
+    if NEAREST_ANNOTATION in (template["metadata"].get("annotations") or {}):
+        raise Refused("its alternatives are the pairs of a board, and one of them would be one pair only")
+    made: Object = copy.deepcopy(dict(template))
+    body = made["spec"]["spec"]["devices"]
+    body["requests"] = [_exact(request, chosen) for request in requests]
+    for key, least in (("constraints", 2), ("config", 1)):
+        if key in body:
+            body[key] = [kept for entry in body[key] if (kept := _without(entry, chosen, least, body["requests"]))]
+            if not body[key]:
+                del body[key]
+    name = made["metadata"]["name"] + SUFFIX
+    if limits.dns_subdomain(name):
+        raise Refused(f"{name!r} would be too long a name")
+    made["metadata"]["name"] = name
+    made["metadata"]["annotations"] = {
+        **(made["metadata"].get("annotations") or {}),
+        VARIANT_OF: str(template["metadata"]["name"]),
+    }
+    left = [
+        f"{request['name']}/{sub['name']}"
+        for request in requests
+        for sub in request.get("firstAvailable") or ()
+        if sub["name"] != chosen[str(request["name"])]
+    ]
+    return made, left
+
+
+def _accepted(requests: t.Sequence[ObjectView]) -> None:
+    """Raises Refused for what no choice of alternatives makes acceptable."""
+    for request in requests:
+        body = request.get("exactly") or {}
+        name = request["name"]
+        if body.get("adminAccess"):
+            raise Refused(f"request {name} has admin access, which takes no device: run it outside of queues")
+        for one in [body, *(request.get("firstAvailable") or ())]:
+            if one.get("allocationMode") == "All":
+                raise Refused(
+                    f"request {name} is for all devices of a node, whose number Kueue does not know: give a count"
+                )
+
+
+def _chosen(request: ObjectView, take: t.Mapping[str, str]) -> str:
+    """The name of the alternative of a request that the variant asks for."""
+    names = [str(sub["name"]) for sub in request["firstAvailable"]]
+    wanted = take.get(str(request["name"]), names[0])
+    if wanted not in names:
+        raise Refused(f"request {request['name']} has no alternative {wanted!r}, only {', '.join(names)}")
+    return wanted
+
+
+def _exact(request: ObjectView, chosen: t.Mapping[str, str]) -> Object:
+    if not request.get("firstAvailable"):
+        return copy.deepcopy(dict(request))
+    sub = next(one for one in request["firstAvailable"] if one["name"] == chosen[str(request["name"])])
+    body = {key: copy.deepcopy(value) for key, value in sub.items() if key != "name"}
+    return {"name": request["name"], "exactly": body}
+
+
+def _without(
+    entry: ObjectView, chosen: t.Mapping[str, str], least: int, requests: t.Sequence[ObjectView]
+) -> Object | None:
+    """A constraint or configuration for what is left of its requests; None where too few are.
+
+    A constraint on one request still ties its devices together where it is for several.
+    """
+    given = entry.get("requests")
+    if not given:
+        return copy.deepcopy(dict(entry))
+    names = []
+    for name in map(str, given):
+        base, _slash, sub = name.partition("/")
+        if not sub or chosen.get(base) == sub:
+            names.append(base)
+    names = list(dict.fromkeys(names))
+    counts = {str(one["name"]): int((one.get("exactly") or {}).get("count") or 1) for one in requests}
+    if len(names) < len(set(map(str, given))) and sum(counts.get(name, 1) for name in names) < least:
+        return None
+    return {**copy.deepcopy(dict(entry)), "requests": names} if names else None
+
+
+class Charging:
+    """What Kueue charges for a claim of a template, and whether the scheduler may allocate more than that."""
+
+    def __init__(
+        self,
+        resources: t.Sequence[Resource],
+        supplies: t.Mapping[str, Supply],
+        classes: t.Mapping[str, Object],
+        fleet: Fleet,
+    ) -> None:
+        self.by_class: dict[str, list[Resource]] = {}
+        for resource in resources:
+            for name in resource.classes:
+                self.by_class.setdefault(name, []).append(resource)
+        self.supplies = supplies
+        self.classes = classes
+        self.fleet = fleet
+
+    def of(self, template: ObjectView, notes: list[str]) -> Amounts:
+        """The amounts that one claim of a v1 template without alternatives is charged. Raises Refused."""
+        found: Amounts = {}
+        for request in template["spec"]["spec"]["devices"].get("requests") or ():
+            body = request["exactly"]
+            name = str(body["deviceClassName"])
+            if name not in self.by_class:
+                raise Refused(f"class {name} is in no entry of queues_resources, and Kueue admits no claim of it")
+            own = expressions(body.get("selectors") or ())
+            texts = [*texts_of(self.classes.get(name) or {}), *own]
+            wrong = self.fleet.fails_in_kueue(texts)
+            if wrong:
+                raise Refused(wrong)
+            for resource in self.by_class[name]:
+                amount = self._amount(resource, body, texts, f"request {request['name']}", notes)
+                found[resource.name] = found.get(resource.name, _ZERO) + amount
+        return found
+
+    def _amount(
+        self, resource: Resource, body: ObjectView, texts: t.Sequence[str], where: str, notes: list[str]
+    ) -> Fraction:
+        count = int(body.get("count") or 1)
+        if resource.whole_devices:
+            return Fraction(count)
+        supply = self.supplies.get(resource.name) or Supply()
+        devices = [offer for offer in supply.devices if self.fleet.verdict(texts, offer) in (YES, MAYBE)]
+        if not devices:
+            notes.append(f"{where}: no known device matches, so the charge is unknown")
+            return _ZERO
+        if resource.counter:
+            return count * _by_counter(resource.counter, devices, where, notes)
+        return count * _by_capacity(resource.capacity, devices, body, where)
+
+
+def _by_counter(counter: str, devices: t.Sequence[Offer], where: str, notes: list[str]) -> Fraction:
+    """Kueue charges what the largest of the devices takes (pkg/dra/counters.go, computeCounterCharges)."""
+    takes = {
+        quantity.parse(entry["counters"][counter]["value"])
+        for offer in devices
+        for entry in offer.device.get("consumesCounters") or ()
+        if counter in entry["counters"]
+    }
+    if not takes:
+        raise Refused(f"{where}: none of its devices takes of counter {counter}")
+    if len(takes) > 1:
+        notes.append(
+            f"{where}: its devices take {_joined(takes)} of counter {counter}, and Kueue always charges the most"
+        )
+    return max(takes)
+
+
+def _by_capacity(capacity: str, devices: t.Sequence[Offer], body: ObjectView, where: str) -> Fraction:
+    """Kueue charges the largest amount of any device that can give it (pkg/dra/capacity.go). Raises Refused if a device
+    could give more than that."""
+    wanted = ((body.get("capacity") or {}).get("requests") or {}).get(capacity)
+    charged, taken = [], []
+    for offer in devices:
+        entry = offer.device["capacity"][capacity]
+        charge = charge_of(wanted, entry)
+        if charge is not None:
+            charged.append(charge)
+        try:
+            amount = consumed(wanted, entry)
+        except Unrepresentable:
+            continue
+        if not violates(amount, entry.get("requestPolicy") or {}):
+            taken.append(amount)
+    if not charged:
+        raise Refused(f"{where}: no device can give the {capacity} that it asks for")
+    if taken and max(taken) > max(charged):
+        raise Refused(
+            f"{where}: the scheduler would take {quantity.canonical(max(taken))} of {capacity}, and Kueue charge "
+            f"{quantity.canonical(max(charged))}"
+        )
+    return max(charged)
+
+
+def charge_of(wanted: t.Any, entry: ObjectView) -> Fraction | None:
+    """What Kueue charges for a request of a v1 DeviceCapacity; None where the device cannot give it.
+
+    chargeForDevice and roundToPolicy of pkg/dra/capacity.go: amounts are whole numbers, rounded up.
+    """
+    policy = entry.get("requestPolicy") or {}
+    default = policy.get("default")
+    base = quantity.parse(wanted if wanted is not None else entry["value"] if default is None else default)
+    if policy.get("validValues"):
+        fitting = [quantity.parse(value) for value in policy["validValues"] if quantity.parse(value) >= base]
+        return fitting[0] if fitting else None
+    valid = policy.get("validRange")
+    if not valid:
+        return Fraction(quantity.integer(base))
+    amount = quantity.integer(base)
+    if valid.get("min") is not None:
+        least = quantity.integer(quantity.parse(valid["min"]))
+        amount = max(amount, least)
+        step = quantity.integer(quantity.parse(valid["step"])) if valid.get("step") is not None else 0
+        if step > 0:
+            amount = least - (least - amount) // step * step
+    if valid.get("max") is not None and amount > quantity.integer(quantity.parse(valid["max"])):
+        return None
+    return Fraction(amount)
+
+
+def _joined(amounts: t.Iterable[Fraction]) -> str:
+    return " or ".join(quantity.canonical(one) for one in sorted(amounts))

@@ -1,0 +1,384 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Quotas of teams: errors with their paths, sums against a fleet, loans, variants of templates, configuration."""
+
+from __future__ import annotations
+
+import typing as t
+from datetime import date, datetime, timezone
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import Compiled, Given, compile_queues
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import differences, merged
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import PublishedNode
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+Object = dict[str, t.Any]
+NOW = datetime(2026, 11, 24, tzinfo=timezone.utc)
+DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}}
+SHARED = "nic.example.com"
+_IS_SHARED = f'device.attributes["{SHARED}"].?shared.orValue(false)'
+CLAIMS: Object = {
+    "dra_claims_site": "lab",
+    "dra_claims_drivers": DRIVERS,
+    "dra_claims_classes": [
+        {"name": "nic-share", "cel": [f'device.driver == "{SHARED}" && {_IS_SHARED}']},
+        {"name": "port", "cel": [f'device.driver == "{SHARED}" && !{_IS_SHARED}']},
+    ],
+    "dra_claims_templates": [
+        {"name": "pair", "namespaces": ["red", "blue"], "align": "pcie_root",
+         "devices": [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]},
+        {"name": "near", "namespace": "red", "align": ["pcie_root", "numa_node", "any"],
+         "devices": [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]},
+        {"name": "every", "namespace": "red", "devices": [{"name": "gpu", "kind": "gpu", "all": True}]},
+        {"name": "share", "namespace": "blue",
+         "devices": [{"name": "nic", "class": "nic-share", "capacity": {"bandwidth": "25500M"}}]},
+    ],
+}  # fmt: skip
+SITE = compile_site(CLAIMS).objects
+RESOURCES = [{"name": "gpus", "classes": ["gpu"]}, {"name": "nics", "classes": ["rdma"]}]
+TEAMS: list[Object] = [
+    {"name": "red", "namespaces": ["red"], "guaranteed": {"pairs": 5, "gpus": 1}, "lend": {"gpus": 4}, "weight": 2},
+    {"name": "blue", "namespaces": ["blue"], "guaranteed": {"gpus": 2}, "borrow": {"gpus": 4}},
+]
+QUEUES: Object = {
+    "queues_resources": RESOURCES,
+    "queues_bundles": {"pairs": {"gpus": 1, "nics": 1}},
+    "queues_teams": TEAMS,
+}
+
+
+SHORT_OF_BANDWIDTH = "over-fleet: 801G bandwidth are guaranteed (blue 801G), and the fleet has 800G"
+SHORT_OF_CARDS = (
+    "over-fleet: 2 device(s) of bandwidth and 1 device(s) of ports are guaranteed at least, which share counter card: "
+    "the fleet cannot have both"
+)
+
+
+def _share(name: str, bandwidth: str = "400G", shared: bool = True, **policy: t.Any) -> Offer:
+    """A NIC of a driver, of which several claims can have a part, or which one claim has."""
+    capacity = {"value": bandwidth, **({"requestPolicy": policy} if policy else {})}
+    device: Object = {"name": name, "attributes": {"shared": {"bool": shared}}, "capacity": {"bandwidth": capacity}}
+    device["consumesCounters"] = [{"counterSet": name.partition("-share")[0], "counters": {"card": {"value": "1"}}}]
+    if shared:
+        device["allowMultipleAllocations"] = True
+    sets = ({"name": name.partition("-share")[0], "counters": {"card": {"value": "1"}}},)
+    return Offer(SHARED, "node", "node", device, counter_sets=sets)
+
+
+RANGE = {"default": "10G", "validRange": {"min": "1G", "step": "1G"}}
+
+
+def _compile(variables: Object, nodes: t.Any = None, objects: t.Any = None, now: datetime = NOW) -> Compiled:
+    if nodes is None:
+        nodes = {"node": facts("hgx-h100")}
+    objects = SITE if objects is None else objects
+    given = Given(objects, nodes, DRIVERS, made_engine(), Server(), now, "lab")
+    return compile_queues(variables, given)
+
+
+def _wrong(variables: Object, nodes: t.Any = None, objects: t.Any = None) -> dict[str, str]:
+    with pytest.raises(Problems) as raised:
+        _compile(variables, nodes, objects)
+    return {problem.path: f"{problem.rule}: {problem.message}" for problem in raised.value.problems}
+
+
+def _queues(made: Compiled) -> dict[str, dict[str, dict[str, str]]]:
+    """What each ClusterQueue says of each resource."""
+    return {
+        one["metadata"]["name"]: {
+            entry["name"]: {key: value for key, value in entry.items() if key != "name"}
+            for entry in one["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
+        }
+        for one in made.objects
+        if one["kind"] == "ClusterQueue"
+    }
+
+
+def test_two_teams() -> None:
+    made = _compile(QUEUES)
+    kinds = [one["kind"] for one in made.objects]
+    assert kinds == ["ResourceFlavor", "Cohort", *["ClusterQueue"] * 2, *["LocalQueue"] * 2, "ResourceClaimTemplate"]
+    assert _queues(made) == {
+        "red": {
+            "lanewise.dev/gpus": {"nominalQuota": "6", "lendingLimit": "4"},
+            "lanewise.dev/nics": {"nominalQuota": "5"},
+        },
+        "blue": {
+            "lanewise.dev/gpus": {"nominalQuota": "2", "borrowingLimit": "4"},
+            "lanewise.dev/nics": {"nominalQuota": "0"},
+        },
+    }
+    red = next(one for one in made.objects if one["metadata"]["name"] == "red" and one["kind"] == "ClusterQueue")
+    assert red["spec"]["fairSharing"] == {"weight": "2"} and red["spec"]["cohortName"] == "lab"
+    assert all(one["metadata"]["labels"]["lanewise.dev/site"] == "lab" for one in made.objects)
+    assert made.warnings == []
+    assert made.table[:3] == ["gpus, 8 on the fleet", "  red: 6, lends at most 4", "  blue: 2, borrows at most 4"]
+    assert made.configuration["resources"]["deviceClassMappings"] == [
+        {"name": "lanewise.dev/gpus", "deviceClassNames": ["gpu"]},
+        {"name": "lanewise.dev/nics", "deviceClassNames": ["rdma"]},
+    ]
+    assert made.configuration["resources"]["excludeResourcePrefixes"] == ["cpu", "memory", "ephemeral-storage"]
+    assert "fairSharing" in made.configuration
+
+
+def test_all_errors_at_once() -> None:
+    wrong = _wrong(
+        {
+            "queues_resources": [*RESOURCES, {"name": "again", "classes": ["gpu"]}, {"name": "rest"}],
+            "queues_teams": [
+                {"name": "red", "namespaces": ["red"], "guaranteed": {"gpus": 9}},
+                {"name": "blue", "namespaces": ["red"], "guaranteed": {"gpu": 1}, "lend": {"gpus": 1}},
+                {"name": "Red", "namespaces": []},
+            ],
+            "queues_priorities": [{"name": "gold", "value": 2**31}],
+            "queues_loans": [
+                {"from": "red", "to": "green", "devices": {"gpus": 1}, "until": "2027-01-01"},
+                {"from": "red", "to": "red", "devices": {}, "until": "tomorrow"},
+            ],
+            "queues_templates": [{"template": "none", "namespace": "red"}],
+            "queues_teans": [],
+        }
+    )
+    assert wrong == {
+        "queues_teans": "unknown-key: is not a variable of queues",
+        "queues_resources[2].classes[0]": "counted-twice: the devices of class 'gpu' are already counted as gpus",
+        "queues_resources[2].classes": "counted-twice: gpu.nvidia.com/node/gpu-0 is already counted as gpus",
+        "queues_resources[3].classes": "missing: is missing",
+        "queues_teams[0].guaranteed.gpus": "over-fleet: 9 gpus are guaranteed (red 9), and the fleet has 8",
+        "queues_teams[1].namespaces[0]": "duplicate-name: namespace 'red' already belongs to red",
+        "queues_teams[1].guaranteed.gpu": "unknown-resource: there is no resource 'gpu'",
+        "queues_teams[1].lend.gpus": "lends-too-much: lends 1 of 0 that the team is guaranteed",
+        "queues_teams[2].name": wrong["queues_teams[2].name"],
+        "queues_teams[2].namespaces": "empty: must not be empty",
+        "queues_priorities[0].value": "out-of-range: must be from -2147483648 to 2147483647, not 2147483648",
+        "queues_loans[0].to": "unknown-team: there is no team 'green'",
+        "queues_loans[1].to": "contradiction: is the team that lends",
+        "queues_loans[1].until": "wrong-type: 'tomorrow' is not a time",
+        "queues_templates[0].template": "unknown-template: there is no template red/none among the claims of the site",
+    }
+
+
+def test_guarantees_above_the_fleet() -> None:
+    """The path is that of the first guarantee, in the order of the inventory, that the fleet does not have."""
+    teams = [TEAMS[0], {**TEAMS[1], "guaranteed": {"gpus": 3}}]
+    assert _wrong({**QUEUES, "queues_teams": teams}) == {
+        "queues_teams[1].guaranteed.gpus": "over-fleet: 9 gpus are guaranteed (red 6, blue 3), and the fleet has 8"
+    }
+    assert _wrong({**QUEUES, "queues_pool": {"gpus": 1}}) == {
+        "queues_pool.gpus": "over-fleet: 9 gpus are guaranteed (red 6, blue 2, the pool 1), and the fleet has 8"
+    }
+    two = {"a": facts("hgx-h100"), "b": facts("hgx-h100")}
+    assert _compile({**QUEUES, "queues_teams": teams, "queues_pool": {"gpus": 7}}, two).warnings == []
+
+
+def test_what_is_unknown_is_no_error() -> None:
+    """Without nodes, and where a driver's devices cannot be predicted, sums are unknown."""
+    much = {**QUEUES, "queues_teams": [{**TEAMS[0], "guaranteed": {"pairs": 50}, "lend": {}}]}
+    (said,) = _compile(much, {}).warnings
+    assert said.startswith("No guarantee was compared with the fleet")
+    unclear = {"node": PublishedNode((), {"gpu.nvidia.com": "its pool is being written", "lanewise.dev": "so is its"})}
+    (gpus, nics) = _compile(much, unclear).warnings
+    assert "50 gpus are guaranteed, and only 0 are certain" in gpus and "its pool is being written" in gpus
+    assert "so is its" in nics
+
+
+def test_loans() -> None:
+    def lent(amount: int, until: t.Any, **limits: t.Any) -> Object:
+        blue = {**TEAMS[1], **limits}
+        loan = {"from": "red", "to": "blue", "devices": {"gpus": amount}, "until": until}
+        return {**QUEUES, "queues_teams": [TEAMS[0], blue], "queues_loans": [loan]}
+
+    for until in ("2026-12-01", "2026-12-01T00:00:00Z", date(2026, 12, 1), datetime(2026, 12, 1)):
+        made = _compile(lent(3, until))
+        found = {team: found["lanewise.dev/gpus"] for team, found in _queues(made).items()}
+        # a loan counts against both limits: who lends at most 4 and has lent 3 lends 1 more
+        assert found == {
+            "red": {"nominalQuota": "3", "lendingLimit": "1"},
+            "blue": {"nominalQuota": "5", "borrowingLimit": "1"},
+        }
+        assert made.loans == ["red lends blue 3 gpus until 2026-12-01T00:00:00Z"] and made.overdue == []
+    place = "queues_loans[0].devices.gpus"
+    assert "red has lent 5 gpus, and the team lends at most 4" in _wrong(lent(5, "2026-12-01", borrow={}))[place]
+    said = _wrong(lent(3, "2026-12-01", borrow={"gpus": 2}))[place]
+    assert said == "borrows-too-much: blue would borrow 3 gpus by loans, and borrows at most 2"
+    late = _compile(lent(3, "2026-11-23"))
+    assert _queues(late) == _queues(_compile(QUEUES))
+    assert late.overdue == ["red lends blue 3 gpus until 2026-11-23T00:00:00Z"] and late.loans == []
+
+
+def test_what_was_borrowed_cannot_be_lent() -> None:
+    teams = [*TEAMS, {"name": "green", "namespaces": ["green"]}]
+    loans = [
+        {"from": "red", "to": "green", "devices": {"gpus": 2}, "until": "2026-12-01"},
+        {"from": "green", "to": "blue", "devices": {"gpus": 1}, "until": "2026-12-01"},
+    ]
+    wrong = _wrong({**QUEUES, "queues_teams": teams, "queues_loans": loans})
+    assert wrong == {
+        "queues_loans[1].devices.gpus": "lends-too-much: green has lent 1 gpus, and the team is guaranteed 0"
+    }
+
+
+def test_variants() -> None:
+    made = _compile(QUEUES)
+    usable = {f"{one.namespace}/{one.template}": one for one in made.templates}
+    assert usable["red/pair"].use == "pair" and usable["red/pair"].left_out == []
+    assert usable["red/pair"].charges == {"lanewise.dev/gpus": 1, "lanewise.dev/nics": 1}
+    near = usable["red/near"]
+    assert near.use == "near-queue" and near.left_out == ["nic/numa-node", "nic/any"]
+    assert "number Kueue does not know: give a count" in usable["red/every"].reason and not usable["red/every"].use
+    assert usable["blue/share"].reason.startswith("class nic-share is in no entry of queues_resources")
+    (variant,) = [one for one in made.objects if one["kind"] == "ResourceClaimTemplate"]
+    devices = variant["spec"]["spec"]["devices"]
+    assert [list(one) for one in devices["requests"]] == [["name", "exactly"]] * 2
+    assert [(one["matchAttribute"], one["requests"]) for one in devices["constraints"]] == [
+        ("resource.kubernetes.io/pcieRoot", ["gpu", "nic"])
+    ]
+    assert variant["metadata"]["annotations"]["lanewise.dev/queue-variant-of"] == "near"
+    choice = {"template": "near", "namespace": "red", "take": {"nic": "any"}}
+    other = _compile({**QUEUES, "queues_templates": [choice]}).objects[-1]["spec"]["spec"]["devices"]
+    assert "constraints" not in other
+    for take, said in (
+        ({"nic": "best"}, "request nic has no alternative 'best', only pcie-root, numa-node, any"),
+        ({"gpu": "any"}, "'gpu' is no request of it with alternatives"),
+    ):
+        wrong = _wrong({**QUEUES, "queues_templates": [{**choice, "take": take}]})
+        assert wrong == {"queues_templates[0].template": f"refused-template: near: {said}"}
+    named = {"template": "every", "namespace": "red"}
+    assert "give a count" in _wrong({**QUEUES, "queues_templates": [named]})["queues_templates[0].template"]
+
+
+def test_a_variant_never_takes_the_name_of_another_template() -> None:
+    objects = [*SITE, *(one for one in _compile(QUEUES).objects if one["kind"] == "ResourceClaimTemplate")]
+    assert "its variant would be named near-queue" in _wrong(QUEUES, objects=objects)["queues_templates"]
+
+
+def test_variants_are_of_the_version_that_the_cluster_serves() -> None:
+    objects = [versions.convert(one, "resource.k8s.io/v1beta1") if versions.is_dra(one) else one for one in SITE]
+    (variant,) = [one for one in _compile(QUEUES, objects=objects).objects if one["kind"] == "ResourceClaimTemplate"]
+    assert variant["apiVersion"] == "resource.k8s.io/v1beta1" and "exactly" not in str(variant)
+
+
+def _bandwidth(**team: t.Any) -> Object:
+    resources = [{"name": "bandwidth", "classes": ["nic-share"], "capacity": "bandwidth", "driver": SHARED}]
+    return {"queues_resources": resources, "queues_teams": [{"name": "blue", "namespaces": ["blue"], **team}]}
+
+
+def test_bandwidth_is_charged_as_the_scheduler_rounds_it() -> None:
+    node = PublishedNode((_share("nic-0-share", **RANGE), _share("nic-1-share", **RANGE)))
+    made = _compile(_bandwidth(guaranteed={"bandwidth": "800G"}), {"node": node})
+    (usable,) = [one for one in made.templates if one.template == "share"]
+    assert usable.use == "share" and usable.charges == {"lanewise.dev/bandwidth": 26 * 10**9}  # 25.5G, rounded up
+    assert made.configuration["featureGates"]["KueueDRAIntegrationConsumableCapacity"] is True
+    (mapping,) = made.configuration["resources"]["deviceClassMappings"]
+    assert mapping["sources"] == [
+        {
+            "capacity": {
+                "name": "bandwidth",
+                "driver": SHARED,
+                "deviceSelector": {"cel": {"expression": f'device.driver == "{SHARED}"'}},
+            }
+        }
+    ]
+    wrong = _wrong(_bandwidth(guaranteed={"bandwidth": "801G"}), {"node": node})
+    assert wrong == {"queues_teams[0].guaranteed.bandwidth": SHORT_OF_BANDWIDTH}
+
+
+def test_devices_that_kueue_would_count_wrong() -> None:
+    several = PublishedNode((_share("nic-0-share", **RANGE), _share("nic-1-share", **{**RANGE, "default": "40G"})))
+    wrong = _wrong(_bandwidth(), {"node": several})
+    assert "have different request policies of bandwidth" in wrong["queues_resources[0].classes"]
+    whole = _share("nic-0-share", **RANGE)
+    whole.device.pop("allowMultipleAllocations")
+    wrong = _wrong(_bandwidth(), {"node": PublishedNode((whole,))})
+    assert wrong["queues_resources[0].classes"].startswith("whole-device: only one claim can have")
+    counted = {**_bandwidth(), "queues_resources": [{"name": "shares", "classes": ["nic-share"]}]}
+    wrong = _wrong(counted, {"node": PublishedNode((_share("nic-0-share", **RANGE),))})
+    assert wrong["queues_resources[0].classes"].startswith("shared-device: several claims can have")
+
+
+def test_a_nic_and_its_shares_are_not_guaranteed_twice() -> None:
+    offers = [one for i in (0, 1) for one in (_share(f"nic-{i}", shared=False), _share(f"nic-{i}-share", **RANGE))]
+    node = {"node": PublishedNode(tuple(offers))}
+
+    def wanted(ports: int, bandwidth: str) -> Object:
+        variables = _bandwidth(guaranteed={"ports": ports, "bandwidth": bandwidth})
+        return {
+            **variables,
+            "queues_resources": [*variables["queues_resources"], {"name": "ports", "classes": ["port"]}],
+        }
+
+    assert _compile(wanted(1, "400G"), node).warnings == []
+    wrong = _wrong(wanted(1, "401G"), node)
+    assert wrong == {"queues_resources[1]": SHORT_OF_CARDS}
+
+
+def test_a_class_that_kueue_cannot_read() -> None:
+    claims = {
+        **CLAIMS,
+        "dra_claims_classes": [{"name": "nic-share", "cel": ["device.allowMultipleAllocations == true"]}],
+    }
+    claims["dra_claims_templates"] = []
+    wrong = _wrong(_bandwidth(), objects=compile_site(claims).objects)
+    assert wrong["queues_resources[0].classes[0]"].startswith("unread-selector: Kueue cannot read the selector")
+
+
+def test_configuration_is_compared_with_what_runs() -> None:
+    part = _compile(QUEUES).configuration
+    assert differences(part, merged({}, part)) == []
+    assert differences(part, {}) == [
+        "resources.deviceClassMappings[lanewise.dev/gpus] is missing",
+        "resources.deviceClassMappings[lanewise.dev/nics] is missing",
+        *(
+            f"resources.excludeResourcePrefixes lacks {name}: pods that request it are not admitted"
+            for name in ("cpu", "memory", "ephemeral-storage")
+        ),
+        "fairSharing is missing: the weights of teams have no effect",
+    ]
+    other = {"name": "example.com/gpus", "deviceClassNames": ["gpu"]}
+    running = merged(
+        {"resources": {"deviceClassMappings": [other]}, "featureGates": {"KueueDRAIntegration": False}}, {}
+    )
+    found = differences(
+        part, merged(running, {"resources": {"deviceClassMappings": part["resources"]["deviceClassMappings"]}})
+    )
+    assert "resources.deviceClassMappings[example.com/gpus] also has class gpu: Kueue does not start with both" in found
+    assert any(line.startswith("featureGates.KueueDRAIntegration is not true") for line in found)
+    for hostile in ({"resources": []}, {"resources": {"deviceClassMappings": [1, None]}}, {"featureGates": "x"}):
+        assert differences(part, hostile)
+
+
+def test_the_base_configuration_stays() -> None:
+    part = _compile(QUEUES).configuration
+    base = {
+        "webhook": {"port": 9443},
+        "featureGates": {"Other": True},
+        "resources": {"deviceClassMappings": [{"name": "old", "deviceClassNames": ["old"]}], "transformations": [1]},
+    }
+    whole = merged(base, part)
+    assert whole["webhook"] == {"port": 9443} and whole["featureGates"] == {"Other": True, "KueueDRAIntegration": True}
+    assert [one["name"] for one in whole["resources"]["deviceClassMappings"]][0] == "old"
+    assert whole["resources"]["transformations"] == [1] and merged(whole, part) == whole
+
+
+def test_cpu_and_memory_can_be_counted() -> None:
+    resources = [*RESOURCES, {"name": "memory", "total": "4Ti"}, {"name": "cpu", "total": 128}]
+    teams = [{**TEAMS[0], "guaranteed": {"memory": "1Ti", "cpu": "500m"}, "lend": {}}]
+    made = _compile({**QUEUES, "queues_resources": resources, "queues_teams": teams})
+    red = _queues(made)["red"]
+    assert red["memory"] == {"nominalQuota": "1Ti"} and red["cpu"] == {"nominalQuota": "500m"}
+    assert made.configuration["resources"]["excludeResourcePrefixes"] == ["ephemeral-storage"]
+    teams[0]["guaranteed"] = {"memory": "5Ti"}
+    wrong = _wrong({**QUEUES, "queues_resources": resources, "queues_teams": teams, "queues_uncounted": ["cpu"]})
+    assert wrong["queues_teams[0].guaranteed.memory"].endswith(
+        "5Ti memory are guaranteed (red 5Ti), and the fleet has 4Ti"
+    )
+    assert "also leaves out cpu" in wrong["queues_uncounted[0]"]
