@@ -308,7 +308,7 @@ def test_a_file_of_several_interfaces_is_for_all_of_them_or_none(running: contex
     start_networkd(running)
     until(lambda: owner.NETWORKD in kept("rail10"))
     assert refused() == [
-        "rail0: mtu: systemd-networkd sets 1500 again, as /etc/systemd/network/10-rail.network says, which is for "
+        "rail0: mtu: systemd-networkd sets 1500 again, because of /etc/systemd/network/10-rail.network, which is for "
         "rail10 too (give rail0 a file of its own, or ask for 9000 there too)"
     ]
     apply("rail0", "rail10")
@@ -324,7 +324,7 @@ def test_a_drop_in_of_a_later_name_is_not_overruled(running: contextlib.ExitStac
     later.write_text("[Link]\nMTUBytes = 1500\n")
     start_networkd(running)
     assert refused() == [
-        f"rail0: mtu: systemd-networkd sets 1500 again, as {later} says, which overrides {_DROP_IN} "
+        f"rail0: mtu: systemd-networkd sets 1500 again, because of {later}, which overrides {_DROP_IN} "
         "(write MTUBytes=9000 there, or remove the line)"
     ]
 
@@ -421,7 +421,7 @@ def test_networkd_files_of_netplan_get_a_drop_in_and_vfs_are_reported(running: c
     assert mtu() == 9000
     system = System(run=_run)
     assert [str(one) for one in owner.vfs_refusals(system, "rail0", "rail0", 8)] == [
-        f"rail0: num_vfs: {yaml} makes 4 VFs of rail0, not 8 "
+        f"rail0: num_vfs: {yaml} creates 4 VFs of rail0, not 8 "
         "(write 8 there or remove it, or leave the VFs to that program: externally_managed: true)"
     ]
     assert not owner.vfs_refusals(system, "rail0", "rail0", 4)
@@ -500,6 +500,6 @@ def test_a_profile_of_netplans_is_refused_with_its_yaml(running: contextlib.Exit
     made = "/run/NetworkManager/system-connections/netplan-rail0.nmconnection"
     assert "uuid" not in Path(made).read_text() and kept()[owner.NETWORK_MANAGER].file == made
     assert refused() == [
-        f"rail0: mtu: NetworkManager sets 1500 again, as {made} says "
+        f"rail0: mtu: NetworkManager sets 1500 again, because of {made} "
         f"(write mtu: 9000 for rail0 in {yaml}, and 'netplan apply')"
     ]

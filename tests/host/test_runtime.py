@@ -94,7 +94,7 @@ def test_nri_is_switched_on_and_nothing_else_changes(imports: str) -> None:
     predicted = _converge(commands, check_mode=True, runtime_cdi=True, runtime_nri=True)
     assert not commands.systemctl
     done = _converge(commands, runtime_cdi=True, runtime_nri=True)
-    assert done.after == predicted.after and "running pods go on" in done.changes[0].interrupts
+    assert done.after == predicted.after and "running pods keep running" in done.changes[0].interrupts
     assert commands.systemctl == [["try-restart", "containerd.service"]]
     after = values(run(dump))
     assert {one for one in before if before[one] != after.get(one)} == {"plugins.io.containerd.nri.v1.nri:disable"}

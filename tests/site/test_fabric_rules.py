@@ -98,7 +98,7 @@ def test_a_partial_model_name_does_not_match(tmp_path: Path, machine: t.Callable
     tree = {"topology_root": machine("hgx-h100")}
     nics = [{"name": "rails", "select": {"model": "ConnectX-7"}, "mtu": 9000}]
     output = played(tmp_path, {"one": {**tree, "fabric_nics": nics}}, "rollout", rc=2)
-    assert "one: rails: chooses no NIC of this node: model 'ConnectX-7' is compared with the whole name" in output
+    assert "one: rails: chooses no NIC of this node: model 'ConnectX-7' must match the whole name" in output
     assert "write '*ConnectX-7*'" in output
 
 

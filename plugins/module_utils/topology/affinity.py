@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""How near two devices are, and what follows from it: nearest devices, groups and rails.
+"""How near two devices are, and what is derived from it: nearest devices, groups and rails.
 
 Levels, from near to far:
 
@@ -15,7 +15,7 @@ Levels, from near to far:
 `SYS`     different NUMA nodes
 `UNKNOWN` the machine does not say; this is never treated as near
 
-The words are those of NVML's nvmlGpuTopologyLevel_t; the rule is applied to the kernel's own device paths.
+The names are those of NVML's nvmlGpuTopologyLevel_t; the rule is applied to the kernel's own device paths.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ LEVELS = ("SELF", "PIX", "PXB", "PHB", "NODE", "SYS", "UNKNOWN")
 RANK = {level: rank for rank, level in enumerate(LEVELS)}
 
 
-#: The matrix grows with the square of the devices, so it is left empty beyond this number. Nearest devices are always
-#: computed.
+#: The matrix grows with the square of the number of devices, so it stays empty above this limit. Nearest devices are
+#: always computed.
 MATRIX_LIMIT = 256
 
 
@@ -59,8 +59,8 @@ def level(one: PciFunction, other: PciFunction) -> str:
 def whole_switches(root_complex: str | None) -> bool:
     """Whether each bridge on the way to a function stands for a whole switch rather than for one of its ports.
 
-    So it is where bridges are known and the root complex is not: in NCCL's files, which leave out the downstream ports
-    of switches and make up addresses for some. Sysfs has both or neither.
+    That is the case if bridges are known and the root complex is not: in NCCL's files, which leave out the downstream
+    ports of switches and invent addresses for some. Sysfs has both or neither.
     """
     return root_complex is None
 
@@ -93,7 +93,8 @@ def _within_root(one: PciFunction, other: PciFunction) -> str | None:
 
 
 def meeting_point(one: PciFunction, other: PciFunction) -> str | None:
-    """What two functions share: the last common bridge, the root complex or `NUMA node N`; None for nothing known."""
+    """The last common bridge of two functions, their root complex or `NUMA node N`; None if they share nothing
+    known."""
     shared = None
     if one.root_complex == other.root_complex:
         depth = _shared_bridges(one, other)
@@ -116,7 +117,8 @@ class Proximity:
         self.undecided = self._near_unpaired_data_direct()
 
     def _near_unpaired_data_direct(self) -> set[str]:
-        """GPUs near a data-direct function of which no NIC is known, for want of readable VPD: their NIC is unknown."""
+        """GPUs near a data-direct function whose NIC is unknown, because its VPD is not readable: so is the GPUs'
+        NIC."""
         known = set(self._data_direct.values())
         directs = [one for one in self._functions.values() if one.kind == "data_direct"]
         if all(one.address in known for one in directs):
@@ -130,7 +132,7 @@ class Proximity:
         return undecided
 
     def _places(self, address: str) -> list[PciFunction]:
-        """Where a device is reached: its own function and, for a NIC that has one, its DMA function."""
+        """The functions that a device is reached by: its own and, for a NIC that has one, its DMA function."""
         places = [self._functions[address]]
         if address in self._data_direct:
             places.append(self._functions[self._data_direct[address]])
@@ -148,12 +150,12 @@ class Proximity:
         return best
 
     def capability(self, address: str) -> float:
-        """What a function's own link could carry at best, in GB/s; 0 where that is unknown."""
+        """The highest rate of a function's own link, in GB/s; 0 if it is unknown."""
         link = self._functions[address].link
         return payload_rate(link.max_speed_gts, link.max_width) or 0.0 if link else 0.0
 
     def common(self, gpu: str, nic: str) -> str | None:
-        """What a GPU and a NIC share on their nearest path."""
+        """The meeting point of a GPU and a NIC on their nearest path."""
         return meeting_point(self._functions[gpu], self._functions[self.gpu_to_nic(gpu, nic)[1]])
 
     def matrix(self, gpus: list[str], others: list[str], nics: set[str]) -> Affinity:
@@ -174,7 +176,7 @@ class Proximity:
         return Affinity(devices=devices, levels=rows)
 
     def _closest_nodes(self, ends: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
-        """Of devices on other NUMA nodes those at the smallest SLIT distance; all where a distance is not stated."""
+        """Of devices on other NUMA nodes, those at the smallest SLIT distance; all if a distance is unknown."""
         far: dict[str, int | None] = {}
         for other, (ours, theirs) in ends.items():
             near, remote = self._functions[ours].numa_node, self._functions[theirs].numa_node
@@ -185,7 +187,7 @@ class Proximity:
         return {other: end for other, end in ends.items() if far[other] == min(stated)}
 
     def neighbours(self, addresses: t.Iterable[str]) -> Neighbours:
-        """An index of devices, to ask for the nearest of them; the same one for the same devices."""
+        """An index of devices to find the nearest in; the same index for the same devices."""
         key = tuple(addresses)
         index = self._indexes.get(key)
         if index is None:
@@ -215,7 +217,7 @@ class Proximity:
 
 
 def _keys(function: PciFunction) -> list[list[tuple[str, str | int]]]:
-    """What a function shares with those at each distance: up to PIX, up to PXB, up to PHB, up to NODE."""
+    """What a function shares with others at each distance: up to PIX, up to PXB, up to PHB, up to NODE."""
     near: list[tuple[str, str | int]] = [("slot", slot_of(function.address))]
     near += [("bridge", bridge) for bridge in function.bridges[-2:]]
     if function.switch_label is not None:
@@ -232,7 +234,7 @@ class Neighbours:
     """Devices by what they share with others, so that the nearest are found without comparing all pairs."""
 
     def __init__(self, places: dict[str, list[PciFunction]]) -> None:
-        self.found: dict[str, Nearest] = {}  # answers that were given
+        self.found: dict[str, Nearest] = {}  # earlier answers, by device
         self._places = places
         self._members: dict[tuple[str, str | int], list[str]] = {}
         for address, functions in places.items():
@@ -284,7 +286,7 @@ class Neighbours:
 
 
 def find_nearest(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None:
-    """Give every GPU its nearest NICs and every NIC its nearest GPUs. VFs are left out: their PF speaks for them."""
+    """Give every GPU its nearest NICs and every NIC its nearest GPUs. VFs are left out: their PF stands for them."""
     physical = [nic for nic in nics if nic.physfn is None]
     near_nics = proximity.neighbours(nic.address for nic in physical)
     near_gpus = proximity.neighbours(gpu.address for gpu in gpus if gpu.address not in proximity.undecided)
@@ -297,8 +299,8 @@ def find_nearest(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None
 def fabric_nics(nics: list[Nic]) -> list[Nic]:
     """The NICs that can carry GPU traffic: PFs with an RDMA device, or all PFs where the node has no RDMA device.
 
-    NICs that carry the default route do not count, unless most NICs do: then the routes say nothing about purpose.
-    An RDMA device that a pod has counts, so that the result does not depend on who uses a card at the moment.
+    NICs that carry the default route do not count, unless most NICs do: then routes do not distinguish them.
+    An RDMA device that a pod has counts, so that the result does not depend on who is using a card.
     """
     physical = [nic for nic in nics if nic.physfn is None]
     capable = [nic for nic in physical if nic.rdma_devices or "rdma_device" in nic.elsewhere] or physical
@@ -336,20 +338,20 @@ def find_groups(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> list[
     for group in groups.values():
         group.gpus.sort(key=sort_key)
         group.nics.sort(key=sort_key)
-        # what all of them share is what the two farthest share; one GPU and one NIC see every distance there is
+        # all members share what the two farthest share; the distances of one GPU and one NIC include every distance
         pairs = [(group.gpus[0], nic) for nic in group.nics] + [(gpu, group.nics[0]) for gpu in group.gpus]
         group.common = proximity.common(*max(pairs, key=lambda pair: RANK[proximity.gpu_to_nic(*pair)[0]]))
     return list(groups.values())
 
 
 def number_rails(proximity: Proximity, groups: list[Group], gpus: list[Gpu], nics: list[Nic]) -> None:
-    """Give NICs and GPUs their rails: those that the site states, or else those that follow from the groups.
+    """Give NICs and GPUs their rails: those that the site states, or else those derived from the groups.
 
-    Rails are counted by GPU, so that a rail has the same number on every node of a kind, also where a NIC is missing:
-    with K NICs a GPU, GPU N has the rails from N*K; with one NIC for S GPUs, GPU N has rail N/S. K and S are those of
-    the group that has the fewest NICs a GPU and the fewest GPUs a NIC. Only a group's NICs with the widest PCIe
-    connector count: what a card can do, not what its cable does today. Other NICs (storage) have no rail, nor has a GPU
-    outside all groups.
+    Rails are counted by GPU, so that a rail has the same number on all nodes of one model, even if a NIC is missing:
+    with K NICs per GPU, GPU N has the rails from N*K; with one NIC for S GPUs, GPU N has rail N/S. K and S are those of
+    the group that has the fewest NICs per GPU and the fewest GPUs per NIC. Only a group's NICs with the widest PCIe
+    connector count: what a card can do, whatever its current link. Other NICs (storage) and GPUs outside all groups
+    have no rail.
     """
     if any(nic.rail_source == "override" for nic in nics):
         _follow_stated_rails(proximity, gpus, nics)
@@ -359,7 +361,7 @@ def number_rails(proximity: Proximity, groups: list[Group], gpus: list[Gpu], nic
 
 
 def _follow_stated_rails(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> None:
-    """Every GPU takes the rail of the nearest of the stated NICs that serves the fewest GPUs so far."""
+    """Give every GPU the rail of that nearest NIC with a stated rail that serves the fewest GPUs so far."""
     stated = {nic.address: nic for nic in nics if nic.rail_source == "override" and nic.physfn is None}
     among = proximity.neighbours(stated)
     served = dict.fromkeys(stated, 0)

@@ -6,8 +6,8 @@
 """The map of a board: which NICs are near which GPUs, and a short name for the map.
 
 Claims that align a GPU and a NIC without a common attribute are written for one map. The driver publishes the map's
-name (its shape), and the collection selects by it, so both compute it here, from the same facts. The map is only about
-places: which device is in use, and by whom, does not change it.
+name (its shape), and the collection selects by it, so both compute it here, from the same facts. The map only depends
+on where devices are, not on who uses them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Board:
 
     `gpus` are the PCI addresses of GPUs and other accelerators, without their VFs, `nics` those of NICs that are not
     VFs, both in ascending order. `levels` has, for each GPU and NIC, one of SELF, PIX, PXB, PHB, NODE and SYS (see
-    `affinity`); pairs of unknown distance have no entry. `shape` are sixteen hex digits of a SHA-256 over all of that,
-    or "" where the facts have no affinity: they were gathered in part, or the node has more devices than
+    `affinity`); pairs of unknown distance have no entry. `shape` is sixteen hex digits of a SHA-256 over all of that,
+    or "" if the facts have no affinity: only a subset was gathered, or the node has more devices than
     :data:`affinity.MATRIX_LIMIT`.
     """
 
@@ -49,7 +49,7 @@ class Board:
     shape: str = ""
 
     def level(self, gpu: str, nic: str) -> str:
-        """How near a GPU and a NIC are to each other; `UNKNOWN` where the map does not say."""
+        """How near a GPU and a NIC are to each other; `UNKNOWN` if the map does not say."""
         return self.levels.get((gpu, nic), "UNKNOWN")
 
     def nearest_gpus(self, nic: str) -> tuple[str, tuple[str, ...]]:
@@ -62,7 +62,7 @@ class Board:
 
 
 def nearest(levels: t.Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """The best of some levels, and the keys that have it, in the order of the mapping; `UNKNOWN` never counts."""
+    """The nearest of some levels, and the keys that have it, in the order of the mapping; `UNKNOWN` never counts."""
     best = min(levels.values(), key=RANK.__getitem__, default="UNKNOWN")
     return best, () if best == "UNKNOWN" else tuple(key for key, level in levels.items() if level == best)
 
@@ -96,7 +96,7 @@ def _physical(devices: t.Iterable[GpuFacts | NicFacts], functions: t.Mapping[str
 
 
 def _shape(gpus: t.Sequence[str], nics: t.Sequence[str], levels: t.Mapping[Pair, str]) -> str:
-    """A short name of a map. Slices and stored claims have it: it must stay the same from release to release."""
+    """A short name of a map. It is in slices and stored claims, so it must stay the same from release to release."""
     table = [[levels.get((gpu, nic), "UNKNOWN") for nic in nics] for gpu in gpus]
     text = json.dumps([list(gpus), list(nics), table], separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

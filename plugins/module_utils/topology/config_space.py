@@ -6,7 +6,7 @@
 """PCI configuration space and vital product data, from bytes.
 
 The functions take a `read(offset, size)` callable rather than the whole space: on real hardware each dword is a
-transaction with the device, and an ordinary user is given the first 64 bytes only.
+transaction with the device, and an ordinary user may read the first 64 bytes only.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def payload_rate(speed_gts: float | None, width: int | None) -> float | None:
 
 
 def find_capability(read: Read, wanted: int, header: bytes | None = None) -> int | None:
-    """The offset of a capability in the first 256 bytes, or None. `header` are the first 64, where they were read."""
+    """The offset of a capability in the first 256 bytes, or None. `header` is the first 64, if they were read
+    already."""
     header = header or read(0, 64)
     status = _word(header, 0x06, 2)
     pointer = _word(header, _CAP_POINTER, 1)
@@ -71,9 +72,9 @@ def find_capability(read: Read, wanted: int, header: bytes | None = None) -> int
 
 
 def read_link(read: Read, header: bytes | None = None) -> Link | None:
-    """The link of a function from its PCI Express capability, or None where it has none or it cannot be read.
+    """The link of a function from its PCI Express capability, or None if it has none or it cannot be read.
 
-    `header` are the first 64 bytes, where they were read already.
+    `header` is the first 64 bytes, if they were read already.
     """
     offset = find_capability(read, _CAP_ID_PCIE, header)
     if offset is None:
@@ -87,7 +88,8 @@ def read_link(read: Read, header: bytes | None = None) -> Link | None:
 
 @functools.lru_cache(maxsize=256)
 def _link(capability: int, status: int) -> Link | None:
-    """The link that the lowest ten bits of Link Capabilities and Link Status mean. Many ports share the answer."""
+    """The link described by the lowest ten bits of Link Capabilities and Link Status; cached, as many ports are
+    alike."""
     speed, width = _SPEED_CODES.get(status & 0xF), _width(status)
     best, best_width = _SPEED_CODES.get(capability & 0xF), _width(capability)
     if not (speed or width or best or best_width):
@@ -107,7 +109,7 @@ def _width(register: int) -> int | None:
 
 
 def read_acs(read: Read) -> Acs | None:
-    """The ACS capability, or None where the port has none or extended configuration space cannot be read."""
+    """The ACS capability, or None if the port has none or extended configuration space cannot be read."""
     offset = 0x100
     seen = set()
     while offset >= 0x100 and offset not in seen:
@@ -130,10 +132,10 @@ def _acs_names(register: int) -> list[str]:
 
 
 def read_vpd(read: Read) -> Vpd | None:
-    """Name, part and serial number and NVIDIA's V3 UUID, or None where there is no readable VPD.
+    """Name, part and serial number and NVIDIA's V3 UUID, or None if there is no readable VPD.
 
-    Reads the identifier string and the read-only block and nothing behind them: VPD is slow, a mailbox of four bytes
-    a turn.
+    Reads the identifier string and the read-only block, and nothing after them: VPD is slow, a mailbox of four bytes
+    per transaction.
     """
     vpd = Vpd()
     offset = 0
@@ -142,7 +144,7 @@ def read_vpd(read: Read) -> Vpd | None:
         head = read(offset, 3)
         if head is None or len(head) < 3 or head[0] in (0x00, 0xFF):
             break
-        if not head[0] & 0x80:  # a small resource: only the end tag is of use
+        if not head[0] & 0x80:  # a small resource: only the end tag matters
             if head[0] >> 3 == 0x0F:
                 break
             offset += 1 + (head[0] & 7)

@@ -24,7 +24,7 @@ _VIRTUAL_VENDORS = ("QEMU", "Xen", "innotek GmbH", "VMware, Inc.")
 
 
 def _cpus(reader: Reader, folder: Folder, mask_name: str, list_name: str, size: int = 65536) -> int | None:
-    """A CPU set from whichever of its two files is there.
+    """A CPU set from whichever of its two files exists.
 
     The kernel writes both from one value. In edited recordings they can differ; hwloc reads the mask, and so do we.
     """
@@ -52,7 +52,7 @@ def online_cpus(reader: Reader) -> int | None:
 def read_packages(reader: Reader) -> list[Package]:
     """Packages (sockets) with their CPUs.
 
-    A CPU names its whole package, so one CPU a package is enough to read.
+    A CPU lists all CPUs of its package, so one CPU per package is enough to read.
     """
     numbers = sorted(int(name[3:]) for name in reader.names(_CPU) if name[:3] == "cpu" and _CPU_NAME.match(name))
     covered = 0
@@ -75,7 +75,7 @@ def read_numa_nodes(reader: Reader) -> tuple[list[NumaNode], dict[int, int]]:
     """NUMA nodes, and the CPU set of each node that has one. Distances are SLIT numbers, memory is bytes."""
     numbers = sorted(int(name[4:]) for name in reader.entered(_NODE) if _NODE_NAME.match(name))
     online = cpuset.from_list(reader.text(f"{_NODE}/online", 65536, whole=True) or "")
-    if online:  # an edited recording may have folders of nodes that it says are not there
+    if online:  # an edited recording may have folders of nodes that its own list lacks
         numbers = [number for number in numbers if online >> number & 1]
     names = [str(number) for number in numbers]
     nodes = []
@@ -96,13 +96,13 @@ def read_numa_nodes(reader: Reader) -> tuple[list[NumaNode], dict[int, int]]:
             if len(words) == len(numbers) and _DISTANCES.match(distances):
                 node.distances = dict(zip(names, map(int, words)))
             else:
-                reader.report(f"{folder.path}/distance", f"not one distance a node: {distances[:40]!r}")
+                reader.report(f"{folder.path}/distance", f"not one distance per node: {distances[:40]!r}")
         nodes.append(node)
     return nodes, sets
 
 
 def join_packages(nodes: list[NumaNode], sets: dict[int, int], packages: list[Package]) -> None:
-    """Set the package of each node and the nodes of each package, where all of a node's CPUs are of one package."""
+    """Set the package of each node and the nodes of each package, if all of a node's CPUs are of one package."""
     for package in packages:
         bits = cpuset.from_list(package.cpus) or 0
         for node in nodes:
@@ -115,8 +115,7 @@ def join_packages(nodes: list[NumaNode], sets: dict[int, int], packages: list[Pa
 def numa_node_of(cpus: int | None, sets: dict[int, int]) -> int | None:
     """The one NUMA node that holds a whole CPU set, on a machine that has more than one with CPUs; else None.
 
-    With a single node the answer would be true of everything and say nothing: a VM whose host hides its sockets looks
-    just so.
+    With a single node the answer would mean nothing: a VM whose host hides its sockets looks the same.
     """
     with_cpus = {number: bits for number, bits in sets.items() if bits}
     if not cpus or len(with_cpus) < 2:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""CPU sets as Python integers (bit N is CPU N), and the kernel's two ways to write them."""
+"""CPU sets as Python integers (bit N is CPU N), and the kernel's two text forms of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIMIT = 1 << 16  # far above NR_CPUS; a damaged file must not make a giant inte
 
 @functools.lru_cache(maxsize=256)
 def from_list(text: str) -> int | None:
-    """Parse C(0-3,8) (Documentation/admin-guide/cputopology.rst); an empty text is the empty set; None if malformed."""
+    """Parse `0-3,8` (Documentation/admin-guide/cputopology.rst); an empty text is the empty set; None if malformed."""
     text = text.strip()
     if not _LIST.match(text):
         return None
@@ -33,9 +33,9 @@ def from_list(text: str) -> int | None:
 
 @functools.lru_cache(maxsize=256)
 def from_mask(text: str) -> int | None:
-    """Parse C(00000000,0000ffff), 32-bit words from the highest to the lowest; None if malformed.
+    """Parse `00000000,0000ffff`, 32-bit words from the highest to the lowest; None if malformed.
 
-    Recordings that were edited by hand have words with C(0x), which hwloc reads, too.
+    Recordings that were edited by hand have words with `0x`, which hwloc accepts, too.
     """
     text = text.strip()
     if not _MASK.match(text) or len(text) > _LIMIT // 4:

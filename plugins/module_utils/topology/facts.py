@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""The facts of a node as JSON and Ansible have them: what :func:`model.as_dict` makes of the classes of `model`.
+"""The types of a node's facts as dictionaries, for JSON and Ansible: the results of :func:`model.as_dict`.
 
-Each class here has the fields of the class of `model` without `Facts`, whose docstring says what they mean. No key
-is required, because readers use an empty one in place of a function, an interface and so on that a probe did not see.
+Each class here has the fields of the class of `model` with the same name without `Facts`; see its docstring. No key is
+required, because readers use an empty dictionary for a function, an interface and so on that a probe did not see.
 """
 
 from __future__ import annotations

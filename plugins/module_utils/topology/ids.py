@@ -149,13 +149,13 @@ DEVICES = {
     ("1af4", "1041"): "virtio-net",
 }
 
-#: AWS Inferentia and Trainium: they carry the class of a plain system peripheral.
+#: AWS Inferentia and Trainium: they have the class of a plain system peripheral.
 _NEURON = frozenset(("7064", "7065", "7066", "7067", "7164", "7264", "7364"))
 
-#: Of a class that would make them accelerators: compression engines.
+#: Compression engines, which have the class of accelerators.
 _NO_ACCELERATORS = frozenset((("19e5", "a250"), ("19e5", "a251")))
 
-#: Whose display controllers are those of management processors (BMC) or of hypervisors, and never compute.
+#: Vendors whose display controllers belong to management processors (BMC) or hypervisors, and never compute.
 _MANAGEMENT_GRAPHICS = frozenset(("1a03", "102b", "126f", "18ca", "19e5"))  # ASPEED, Matrox, Silicon Motion, XGI, iBMC
 _VIRTUAL_GRAPHICS = frozenset(
     (
@@ -194,13 +194,13 @@ def device_name(vendor_id: str | None, device_id: str | None) -> str | None:
 
 
 def is_unlisted_gpu(function: PciFunction) -> bool:
-    """Whether a display controller counts as a GPU though nothing here knows its maker."""
+    """Whether a display controller counts as a GPU although its vendor is not listed here."""
     is_display = (function.class_code or "03")[:2] == "03"  # lstopo's files may lack the class of a GPU
     return function.kind == "gpu" and is_display and function.vendor_id not in (None, *_GPU_VENDORS)
 
 
 def _computes(subclass: str, vendor_id: str | None, device_id: str | None, on_root_bus: bool) -> bool:
-    """Whether a display controller is a GPU rather than a means to show a console."""
+    """Whether a display controller is a GPU, and does not just show a console."""
     if vendor_id is None or vendor_id in _MANAGEMENT_GRAPHICS or vendor_id in _VIRTUAL_GRAPHICS:
         return False
     if on_root_bus and subclass == "0300" and vendor_id in _INTEGRATED_GRAPHICS:
@@ -222,7 +222,7 @@ def kind(class_code: str | None, vendor_id: str | None, device_id: str | None, o
     base, sub = (class_code or "")[:2], (class_code or "")[:4]
     if sub in ("0604", "0609"):
         return "bridge"
-    if base == "02" or sub == "0c06":  # 0c06: InfiniBand as a serial bus, as older HCAs say
+    if base == "02" or sub == "0c06":  # 0c06: InfiniBand as a serial bus, as on older HCAs
         return "nic"
     if sub == "0108":
         return "nvme"
@@ -230,7 +230,7 @@ def kind(class_code: str | None, vendor_id: str | None, device_id: str | None, o
         return "gpu" if _computes(sub, vendor_id, device_id, on_root_bus) else "other"
     if base == "12":
         return "gpu" if vendor_id == "1002" else "accelerator"
-    if sub == "0b40":  # co-processors; Intel's are mostly QuickAssist, which moves no tensors
+    if sub == "0b40":  # co-processors; Intel's are mostly QuickAssist (compression and cryptography)
         return "other" if vendor_id == "8086" and not (device_id or "").startswith("225") else "accelerator"
     if vendor_id == "1d0f" and device_id in _NEURON:
         return "accelerator"

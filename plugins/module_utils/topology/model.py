@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""What a node is made of, as plain data.
+"""The model of a node, as plain data.
 
-Every class here describes one kind of thing. A field that the machine did not state is `None`; no field is ever filled
-with a guess. PCI addresses are `DDDD:BB:DD.F` strings in lower case as the kernel writes them (the domain has five or
-more digits behind Intel VMD and on some hypervisors). CPU sets are kernel list strings such as `0-15,32-47`.
+Every class describes one kind of part. A field that the machine did not report is `None`; no value is guessed. PCI
+addresses are `DDDD:BB:DD.F` strings in lower case as the kernel writes them (the domain has five or more digits behind
+Intel VMD and on some hypervisors). CPU sets are kernel list strings such as `0-15,32-47`.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ SCHEMA_VERSION = "1.0"
 
 
 class OverrideError(ValueError):
-    """An override that cannot be understood; the text names the entry and what is wrong with it."""
+    """A malformed override; the text names the entry and what is wrong with it."""
 
 
 class _LazyFields:
-    """`__dataclass_fields__` of a class of the model, made when it is first read: never on a node."""
+    """`__dataclass_fields__` of a class of the model, made when it is first read, which never happens on a node."""
 
     def __get__(self, instance: object, cls: type) -> dict[str, t.Any]:
         if cls is Sheet:
             raise AttributeError("Sheet itself has no fields")
-        dataclasses.dataclass(init=False, eq=False, repr=False)(cls)  # puts the real one in this one's place
+        dataclasses.dataclass(init=False, eq=False, repr=False)(cls)  # replaces this attribute by the real one
         return t.cast("dict[str, t.Any]", cls.__dict__["__dataclass_fields__"])
 
 
 class Sheet:
-    """What all classes of the model can do, written once.
+    """The base of all classes of the model, with their methods.
 
-    They are dataclasses to those who look. But to generate the methods of two dozen classes takes longer than to probe
-    a node, and would be done in each run of the module.
+    They look like dataclasses. But generating the methods of two dozen dataclasses takes longer than probing a node,
+    and would be repeated in each run of the module.
     """
 
     __hash__ = None  # type: ignore[assignment]
 
     if t.TYPE_CHECKING:
         _names: t.ClassVar[tuple[str, ...]]
-    else:  # out of sight of typing.get_type_hints, by which answers of nodes are checked
+    else:  # hidden from typing.get_type_hints, which is used to check what nodes return
         __dataclass_fields__ = _LazyFields()
 
         def __init__(self, *values, **known):
@@ -141,8 +141,8 @@ class Vpd(Sheet):
 class PciFunction(Sheet):
     """One PCI function.
 
-    `bridges` are the addresses from the root complex down to, and without, the function itself. `root_complex` is
-    the kernel's name of the outermost host bridge (`pci0000:17`).
+    `bridges` are the addresses from the root complex down to the function itself, which is not included.
+    `root_complex` is the kernel's name of the outermost host bridge (`pci0000:17`).
     """
 
     address: str
@@ -166,10 +166,10 @@ class PciFunction(Sheet):
     iommu_group_type: str | None = None
     acs: Acs | None = None
     sriov: Sriov | None = None
-    physfn: str | None = None  # the PF, where this is a VF
+    physfn: str | None = None  # the PF, if this is a VF
     vf_number: int | None = None
     vpd: Vpd | None = None
-    switch_label: str | None = None  # a site's own word that devices share a switch
+    switch_label: str | None = None  # stated by the site: devices with the same label share a switch
     kubernetes: StandardAttributes = field(default_factory=StandardAttributes)
 
 
@@ -178,7 +178,7 @@ class NumaNode(Sheet):
     """A NUMA node."""
 
     id: int
-    cpus: str | None = None  # "" for a node without CPUs, None where the kernel did not say
+    cpus: str | None = None  # "" for a node without CPUs, None if the kernel did not say
     memory_bytes: int | None = None
     package: int | None = None
     distances: dict[str, int] = field(default_factory=dict)  # node number (a string, for JSON) -> SLIT distance
@@ -407,7 +407,7 @@ def as_dict(value: object) -> object: ...
 
 
 def as_dict(value: object) -> object:
-    """Turn what the model describes into dictionaries, lists and scalars that JSON and Ansible facts can carry."""
+    """Turn an object of the model into dictionaries, lists and scalars, as for JSON and Ansible facts."""
     if isinstance(value, Sheet):
         facts = value.__dict__
         return {name: as_dict(facts[name]) for name in value._names}

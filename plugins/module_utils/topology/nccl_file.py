@@ -6,9 +6,9 @@
 """A topology file for NCCL (NCCL_TOPO_FILE), from the facts of a node.
 
 The file says where GPUs and NICs are: NUMA nodes, PCIe switches, functions by PCI address. It has no `gpu` and no `net`
-elements: NCCL counts devices again in each process, keeps what a file says of a network's speed, port and GUID instead
-of asking the device, and adds both elements itself below the function of an address. What the probe does not know is
-left out too, because NCCL then reads sysfs. Devices that a process does not have are trimmed.
+elements: NCCL numbers devices in each process, would use a file's speed, port and GUID of a network instead of asking
+the device, and adds both elements itself below the function of an address. Unknown values are left out too, because
+NCCL then reads sysfs. NCCL removes devices that a process does not have.
 
 Source: NCCL src/graph/xml.cc (xmlGetNode, ncclTopoGetXmlFromSys, ncclTopoFillNet, ncclTopoTrimXml) and topo.cc.
 """
@@ -29,7 +29,7 @@ __all__ = ["nccl_file"]
 
 #: NCCL refuses a file with more than 256 elements (NCCL_TOPO_XML_MAX_NODES), and adds its own for each GPU and NIC.
 MOST_ELEMENTS = 160
-#: NCCL's words for architectures (kvDictCpuArch).
+#: NCCL's names of architectures (kvDictCpuArch).
 _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64", "ppc64le": "ppc64", "ppc64": "ppc64"}
 _BRIDGE = "060400"
 _PLAIN = re.compile(r"[0-9A-Za-z:.,/_ -]{1,4096}")
@@ -39,20 +39,20 @@ Chain = tuple[str, ...]
 
 
 def nccl_file(facts: NodeFacts) -> str:
-    """The file for a node, from its topology facts (see :func:`model.as_dict`). Raises ValueError for a node that has
-    neither GPU nor NIC, or more of them and of switches than a file may have."""
+    """The file for a node, from its topology facts (see :func:`model.as_dict`). Raises ValueError for a node without
+    GPU and NIC, or with more devices and switches than a file may have."""
     if not _devices(facts):
-        raise ValueError("the topology has neither a GPU nor a NIC that a file for NCCL could place")
+        raise ValueError("the topology has no GPU and no NIC, so there is nothing to write into a file for NCCL")
     tree = _Tree(facts)
     lines = ['<system version="1">', *tree.lines(), "</system>"]
     elements = sum(not line.lstrip().startswith("</") for line in lines)
     if elements > MOST_ELEMENTS:
-        raise ValueError(f"the topology has {elements} elements, and a file for NCCL no more than {MOST_ELEMENTS}")
+        raise ValueError(f"the topology has {elements} elements, but a file for NCCL may have {MOST_ELEMENTS} at most")
     return "".join(f"{line}\n" for line in lines)
 
 
 class _Tree:
-    """The functions that a file has, by the switches that they are below."""
+    """The functions in a file, by the switches above them."""
 
     def __init__(self, facts: NodeFacts) -> None:
         self._facts = facts
@@ -73,8 +73,8 @@ class _Tree:
                 self._nodes[outermost] = self._functions[address]["numa_node"]
 
     def _chains(self, devices: t.Sequence[str]) -> dict[str, Chain]:
-        """The switches above each device, as NCCL finds them: of the ports on the way every second one, from the device
-        up. Where devices hang on a bridge that this leaves out, the bridge is a switch too."""
+        """The switches above each device, as NCCL finds them: every second port on the way, from the device up. If this
+        leaves out a bridge that devices are directly below, that bridge is a switch too."""
         paths = {address: _path(self._functions[address]) for address in devices}
         marked: set[str] = set()
         children: dict[str, set[str]] = {}
@@ -87,7 +87,7 @@ class _Tree:
         return {address: tuple(bridge for bridge in path if bridge in marked) for address, path in paths.items()}
 
     def _labelled(self, chains: dict[str, Chain]) -> dict[str, Chain]:
-        """Put devices that share a switch by the site's word below one at a made-up address."""
+        """Put devices that share a switch, as the site states, below one at a made-up address."""
         groups: dict[str, list[str]] = {}
         for address in chains:
             label = self._functions[address].get("switch_label")
@@ -102,7 +102,7 @@ class _Tree:
         return chains
 
     def lines(self) -> t.Iterator[str]:
-        """The elements of NUMA nodes, with what they hold."""
+        """The elements of NUMA nodes, with their contents."""
         nodes: dict[int | None, NumaNodeFacts] = {node["id"]: node for node in self._facts["numa_nodes"]}
         used = set(self._nodes.values())
         numbers = sorted(number for number in {*nodes, *used} if number is not None)
@@ -116,7 +116,7 @@ class _Tree:
             yield from _element("cpu", values, list(self._inside((), 4, number)), 2)
 
     def _inside(self, chain: Chain, indent: int, number: int | None) -> t.Iterator[str]:
-        """The elements below a switch; of the outermost those of one NUMA node."""
+        """The elements below a switch; at the outermost level, those of one NUMA node."""
         members = [*self._switches.get(chain, ()), *self._below.get(chain, ())]
         for address in sorted(members, key=sort_key):
             if chain or self._nodes[address] == number:
@@ -124,7 +124,7 @@ class _Tree:
                 yield from _element("pci", self._values(address, chain), below, indent)
 
     def _values(self, address: str, chain: Chain) -> dict[str, t.Any]:
-        """The attributes of a function; of a made-up switch those of the fastest link below it, as NCCL cannot read
+        """The attributes of a function; for a made-up switch, those of the fastest link below it, as NCCL cannot read
         them."""
         function = self._functions.get(address) or {}
         if address in self._labels:
@@ -142,10 +142,10 @@ class _Tree:
         return values
 
     def _link(self, function: FunctionFacts) -> tuple[float | None, int | None]:
-        """What both ends of a function's link can do at best, in GT/s and lanes. A value that one end does not state
-        is the other's; where the facts lack the other end it is unknown."""
+        """The best speed and width that both ends of a function's link support, in GT/s and lanes. If one end does not
+        state a value, the other's is used; without facts of the other end it is unknown."""
         above = _path(function)[-1:]
-        if whole_switches(function["root_complex"]):  # as a file for NCCL says it: both ends in one
+        if whole_switches(function["root_complex"]):  # from a file for NCCL, whose values cover both ends
             above = ()
         elif above and above[0] not in self._functions:
             return None, None
@@ -156,7 +156,7 @@ class _Tree:
 
 
 def _devices(facts: NodeFacts) -> list[str]:
-    """GPUs, NICs and the functions that carry the GPU traffic of NICs, by address. No VFs: NCCL takes the place of the
+    """GPUs, NICs and the functions that carry the GPU traffic of NICs, by address. No VFs: NCCL uses the place of the
     PF for them."""
     functions = facts["functions"]
     found = {one["address"] for one in (*facts["gpus"], *facts["nics"])}
@@ -181,7 +181,7 @@ def _common(chains: t.Sequence[Chain]) -> Chain:
 
 
 def _mask(bits: int) -> str:
-    """A CPU set in words of 32 bits, the highest first, as the kernel writes it."""
+    """A CPU set as the kernel writes it: words of 32 bits, the highest first."""
     words = [bits >> shift & 0xFFFFFFFF for shift in range(0, max(bits.bit_length(), 1), 32)]
     return ",".join(f"{word:08x}" for word in reversed(words))
 
@@ -191,7 +191,7 @@ def _hex(digits: str | None) -> str | None:
 
 
 def _element(tag: str, values: t.Mapping[str, t.Any], inside: list[str], indent: int) -> list[str]:
-    """The lines of an element. NCCL's parser knows no escapes, no line breaks between attributes, and no more than one
+    """The lines of an element. NCCL's parser supports neither escapes nor line breaks between attributes, and only one
     blank."""
     texts = [
         f'{name}="{value}"' for name, value in values.items() if _PLAIN.fullmatch(str(value)) and value is not None

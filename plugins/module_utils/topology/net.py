@@ -15,9 +15,9 @@ from .reader import Folder, Reader
 
 _NET = "/sys/class/net"
 _LINK_LAYERS = {1: "ethernet", 32: "infiniband", 772: "loopback"}  # linux/if_arp.h
-#: One of these at least is in the folder of an interface; sparse recordings may have no more than one.
+#: The folder of an interface has at least one of these; sparse recordings may have only one.
 _ATTRIBUTES = frozenset(("ifindex", "address", "addr_assign_type", "type", "flags", "mtu", "operstate", "dev_port"))
-#: What is read of an interface, where its folder has it.
+#: Files that are read in an interface's folder, if it has them.
 _PORT_NAMES = ("phys_port_name", "phys_switch_id")
 _FILES = (
     "type",
@@ -78,7 +78,7 @@ class _InterfaceReader:
         names, texts = self._contents(folder, self._functions.get(address or ""))
         if not texts and names.isdisjoint(_ATTRIBUTES):
             if name == "lo":
-                return None  # recordings have only the link to lo: not reported as damaged
+                return None  # recordings have only the link of lo: not reported as damaged
             self._reader.report(f"{_NET}/{name}", "not the directory of an interface")
             if names or not address_in(folder.path):
                 return None  # otherwise the link still names the PCI function of the interface
@@ -97,10 +97,10 @@ class _InterfaceReader:
         return interface
 
     def _contents(self, folder: Folder, function: PciFunction | None) -> tuple[set[str], dict[str, str | None]]:
-        """All names in the folder of an interface, and the texts of its files of interest.
+        """All names in the folder of an interface, and the texts of the relevant files.
 
         The folder of a VF's interface is not listed (the names are empty): nodes have many, and a VF has no lower
-        interfaces. Whether a VF names its port is up to the driver, so the first VF of a PF answers for the others.
+        interfaces. Whether a VF names its port depends on the driver, so the first VF of a PF stands for the others.
         """
         if function and function.physfn and folder.path.endswith(f"/{function.address}/net/{folder.name}"):
             key = (function.physfn, function.driver)
@@ -155,7 +155,7 @@ def _kind(interface: Interface, folder: str, names: set[str], uevent: str, funct
 
 
 def _add_partition_parents(reader: Reader, interfaces: list[Interface]) -> None:
-    """Attach IPoIB children to their parent: they have the same PCI function, and differ only in iflink."""
+    """Set the parents of IPoIB children: both have the same PCI function, and only iflink differs."""
     by_index = {interface.ifindex: interface.name for interface in interfaces if interface.ifindex is not None}
     for interface in interfaces:
         if interface.link_layer != "infiniband" or interface.kind not in ("physical", "vf", "sf"):
@@ -169,7 +169,7 @@ def _add_partition_parents(reader: Reader, interfaces: list[Interface]) -> None:
 
 
 def _add_permanent_macs(reader: Reader, interfaces: list[Interface]) -> None:
-    """Fill in the addresses that sysfs hides: from a bond's own list of its ports, and from the running kernel."""
+    """Fill in the addresses that sysfs does not have: from a bond's list of its ports, and from the running kernel."""
     by_name = {interface.name: interface for interface in interfaces}
     for bond in interfaces:
         if bond.kind != "bond":
@@ -189,7 +189,7 @@ def _add_permanent_macs(reader: Reader, interfaces: list[Interface]) -> None:
 def default_route_interfaces(reader: Reader) -> set[str]:
     """The interfaces of the default route with the lowest metric (/proc/net/route, /proc/net/ipv6_route).
 
-    IPv4 decides where it has a default route at all: IPv6 routers announce themselves on every port, and the IPv6 file
+    If IPv4 has a default route, only IPv4 counts: IPv6 routers announce themselves on every port, and the IPv6 file
     lists all tables.
     """
     found: dict[str, int] = {}
@@ -223,10 +223,10 @@ def _route_is_up(flags: str) -> bool:
 
 
 def elsewhere(reader: Reader, functions: dict[str, PciFunction], interfaces: list[Interface]) -> dict[str, list[str]]:
-    """What NICs without an interface here have in another network namespace: `interface`, `rdma_device`, by address.
+    """What NICs without an interface here have in another network namespace (`interface`, `rdma_device`), by address.
 
-    The kernel keeps the folder of a class below a function as long as the function has a device of that class, and
-    shows in it what belongs to the reader's namespace (get_device_parent in drivers/base/core.c, namespaces of sysfs).
+    The kernel keeps the folder of a class below a function as long as the function has a device of that class. In it
+    only devices of the reader's namespace are visible (get_device_parent in drivers/base/core.c, namespaces of sysfs).
     """
     classes = {"net": "interface", "infiniband": "rdma_device"}
     visible = {interface.address for interface in interfaces}

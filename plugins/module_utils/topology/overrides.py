@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""What a site states of locality, where the machine reports nothing or a wrong value."""
+"""Locality that a site states for machines that report none or a wrong one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Override(t.TypedDict, total=False):
 
 
 def check_overrides(overrides: t.Sequence[t.Mapping[str, object]]) -> list[Override]:
-    """The overrides, after a check of their form.
+    """Check the form of overrides, and return them.
 
     Each is a dictionary with `address` or `slot` to choose functions, and at least one of `numa_node` (a node
     number), `switch` (any name: devices of one name share a switch) and `rail` (a number).
@@ -47,7 +47,7 @@ def check_overrides(overrides: t.Sequence[t.Mapping[str, object]]) -> list[Overr
                 f"{where}.address: {address!r} is not of the form 0000:1b:00.0 (lower case, quoted in YAML)"
             )
         if all(entry.get(key) is None for key in ("numa_node", "switch", "rail")):
-            raise OverrideError(f"{where}: nothing to set; give 'numa_node', 'switch' or 'rail'")
+            raise OverrideError(f"{where}: sets nothing; give 'numa_node', 'switch' or 'rail'")
         for key in ("numa_node", "rail"):
             value = entry.get(key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):

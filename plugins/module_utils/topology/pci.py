@@ -19,23 +19,23 @@ from .reader import Folder, Reader
 
 DEVICES = "/sys/bus/pci/devices"
 ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
-#: Real trees are a tenth as deep. Deeper ones are made up, and would exhaust the programs that walk them.
+#: Real trees are a tenth as deep. Deeper ones are damaged, and would exhaust the programs that walk them.
 MAX_DEPTH = 64
-#: MAX_NUMNODES at most (CONFIG_NODES_SHIFT): for trees that do not show which nodes there are.
+#: The largest MAX_NUMNODES (CONFIG_NODES_SHIFT): for trees that do not list their nodes.
 _MAX_NODES = 1024
 _HOST_BRIDGE = re.compile(r"^pci[0-9a-f]{4,8}:[0-9a-f]{2}$")
 _HEX = re.compile(r"^0x[0-9a-f]{1,8}$")
-#: What the PCI core writes into uevent, in this order; the driver core may put the driver and more before it.
+#: The PCI core's lines of uevent, in order; lines of the driver core may come before them.
 _UEVENT = re.compile(
     r"^(PCI_CLASS=[0-9A-F]{4,6}\nPCI_ID=[0-9A-F]{4}:[0-9A-F]{4}\nPCI_SUBSYS_ID=[0-9A-F]{4}:[0-9A-F]{4})\n"
     r"PCI_SLOT_NAME=(\S+)$",
     re.MULTILINE,
 )
 _DRIVER = re.compile(r"^DRIVER=(\S+)$", re.MULTILINE)
-#: Base classes of memory controllers, bridges, communication, system peripherals, serial buses, signal processing: the
-#: bulk of a server's functions, without SR-IOV or VPD of interest.
+#: Base classes of memory controllers, bridges, communication, system peripherals, serial buses, signal processing: most
+#: of a server's functions, none with relevant SR-IOV or VPD.
 _PLAIN = frozenset(("05", "06", "07", "08", "0c", "11"))
-#: A device on a USB bus hangs on its host controller's PCI function, but that is no NIC for it.
+#: A device on a USB bus is below its host controller's PCI function, which is not a NIC.
 USB = re.compile(r"/usb[0-9]+/")
 _GROUP = re.compile(r"^[0-9]{1,9}$")
 _VIRTFN = re.compile(r"^virtfn[0-9]{1,5}$")
@@ -44,7 +44,7 @@ _SPEED = re.compile(r"^([0-9]{1,4}(?:\.[0-9])?) GT/s")
 
 
 def address_in(path: str | None) -> str | None:
-    """The last PCI address in a sysfs path: the function that something hangs on."""
+    """The last PCI address in a sysfs path: the function that a device is below."""
     for part in reversed((path or "").split("/")):
         if ADDRESS.match(part):
             return part
@@ -68,9 +68,9 @@ def slot_of(address: str) -> str:
 def locate(parent: str) -> tuple[str | None, list[str]]:
     """Root complex and bridges above the functions in the directory `parent` of sysfs.
 
-    The root complex is the outermost host bridge on the path. A host bridge further in (Intel VMD) does not count as
-    one of the bridges, but the PCI function that it hangs on does. (None, []) for a path that names no host bridge, or
-    more bridges than any machine has.
+    The root complex is the outermost host bridge on the path. A host bridge further in (Intel VMD) is not one of the
+    bridges, but the PCI function that it is below is. (None, []) for a path without a host bridge, or with more bridges
+    than any machine has.
     """
     parts = parent.split("/")
     root = next((part for part in parts if _HOST_BRIDGE.match(part)), None)
@@ -81,8 +81,8 @@ def locate(parent: str) -> tuple[str | None, list[str]]:
 
 
 def is_anothers(reader: Reader, path: str, target: str | None) -> bool:
-    """Whether the link at `path` leads to the folder of another device. That is reported: its files
-    describe the other device, not this one."""
+    """Whether the link at `path` leads to the folder of another device, whose files do not describe this one. It is
+    reported if so."""
     if target is None or target.rpartition("/")[2] == path.rpartition("/")[2]:
         return False
     reader.report(path, f"leads to the folder of another device: {target}")
@@ -90,7 +90,7 @@ def is_anothers(reader: Reader, path: str, target: str | None) -> bool:
 
 
 def network_carriers(reader: Reader) -> set[str]:
-    """The functions that interfaces or RDMA devices hang on: NICs, whatever their class says. USB does not count."""
+    """The functions of interfaces or RDMA devices: NICs, whatever their class. USB devices do not count."""
     found = set()
     for folder in ("/sys/class/net", "/sys/class/infiniband"):
         for name, path in reader.links(folder).items():
@@ -113,12 +113,12 @@ def _identifiers(event: str) -> tuple[str, str, str, str, str]:
 
 
 def _may_have_vfs(function: PciFunction) -> bool:
-    """Whether a function can be a PF or a VF of interest."""
+    """Whether a function can be a relevant PF or VF."""
     return function.kind != "bridge" and (function.kind != "other" or (function.class_code or "")[:2] not in _PLAIN)
 
 
 def _contradict(vf: PciFunction, pf: PciFunction) -> bool:
-    """Whether what both functions say of themselves rules out that one is a VF of the other."""
+    """Whether the identifiers of both functions rule out that one is a VF of the other."""
     if vf.vendor_id and pf.vendor_id and vf.vendor_id != pf.vendor_id:
         return True
     placed = vf.root_complex is not None and pf.root_complex is not None
@@ -155,7 +155,7 @@ class PciReader:
         self._identities: dict[str, tuple[str, str, str, str, str]] = {}  # by what uevent holds of them
         self._carriers = network_carriers(reader)
         self._speeds: dict[str, float | None] = {}
-        self._placed: dict[int | None, PciFunction] = {}  # one of each NUMA node: bridges there have its local CPUs
+        self._placed: dict[int | None, PciFunction] = {}  # one per NUMA node: bridges there have its local CPUs
         self._first_vfs: dict[tuple[str | None, ...], PciFunction] = {}
 
     def read(self) -> dict[str, PciFunction]:
@@ -177,9 +177,9 @@ class PciReader:
         return functions
 
     def _check_vfs(self, functions: dict[str, PciFunction]) -> None:
-        """Keep the PF of each VF unless it cannot be that, and number the VFs that PF and VF agree on.
+        """Drop PFs that a VF cannot belong to, and number the VFs that PF and VF agree on.
 
-        A VF has its PF's vendor and hangs below the same bridges, on the PF's bus or one behind it.
+        A VF has its PF's vendor and is below the same bridges, on the PF's bus or a later one.
         """
         for vf in functions.values():
             pf = functions.get(vf.physfn) if vf.physfn else None
@@ -195,10 +195,10 @@ class PciReader:
             return self._read_function(address, target, folder)
 
     def _read_function(self, address: str, target: str | None, folder: Folder) -> PciFunction:
-        # Files are opened without looking first whether they are there: a listing costs more than the few that miss.
+        # Files are opened without checking whether they exist: a listing costs more than the few that are missing.
         function = PciFunction(address=address)
         if is_anothers(self._reader, f"{DEVICES}/{address}", target):
-            # Kubernetes follows the link all the same
+            # Kubernetes follows the link anyway
             number = folder.integer("numa_node", whole=True)
             function.kubernetes = standard_attributes(address, target, number)
             return function
@@ -213,14 +213,14 @@ class PciReader:
         self._add_revision(function, folder, first)
         if not (function.class_code or function.vendor_id) and not folder.names():
             self._reader.report(f"{DEVICES}/{address}", "an empty or missing device directory")
-            function.root_complex, function.bridges = None, []  # the path of what is not there
+            function.root_complex, function.bridges = None, []  # the path is that of a missing device
             function.kubernetes = standard_attributes(address, target, None)
         elif not self._is_left_out(function):
             self._describe(function, target, folder, first)
         return function
 
     def _locate(self, parent: str) -> tuple[str | None, list[str]]:
-        """`locate`, which for most bridges follows from what it says of the bridge above."""
+        """`locate`; for most bridges the result is derived from that of the bridge above."""
         path, _slash, name = parent.rpartition("/")
         root, bridges = self._above.get(path, (None, []))
         known = root is not None and len(bridges) < MAX_DEPTH and ADDRESS.match(name)
@@ -229,7 +229,7 @@ class PciReader:
         return above
 
     def _is_left_out(self, function: PciFunction) -> bool:
-        """Whether nothing but what identifies a function is of interest."""
+        """Whether only a function's identity is relevant."""
         return self._only_relevant and function.kind == "other" and (function.class_code or "")[:2] in _PLAIN
 
     def _identify(self, function: PciFunction, folder: Folder) -> None:
@@ -260,7 +260,7 @@ class PciReader:
         self._set_kind(function, folder)
 
     def _add_revision(self, function: PciFunction, folder: Folder, first: PciFunction | None) -> None:
-        """Fill in the revision, and from configuration space what else identifies a function and has no file."""
+        """Fill in the revision, and from configuration space the identifiers that have no file."""
         if first:
             function.revision = first.revision
         elif function.physfn is None:
@@ -271,9 +271,9 @@ class PciReader:
             self._set_kind(function, folder)
 
     def _read_config(self, function: PciFunction, folder: Folder) -> None:
-        """Fill in revision, link and the ACS of bridges from configuration space: one file in place of five.
+        """Fill in revision, link and the ACS of bridges from configuration space: one file instead of five.
 
-        Ordinary users are shown the first 64 bytes only, so they find the link in its files (`_link`).
+        Ordinary users may read the first 64 bytes only; for them the link is read from its files (`_link`).
         """
         with folder.opened("config") as file:
             header = file.read(0, 64) or b""
@@ -295,13 +295,13 @@ class PciReader:
         return noted
 
     def _describe(self, function: PciFunction, target: str | None, folder: Folder, first: PciFunction | None) -> None:
-        """Fill in all that is known of a function but what identifies it."""
+        """Fill in everything about a function except its identity."""
         if function.root_complex is None:
             self._reader.report(
                 f"{DEVICES}/{function.address}", f"does not lead below a PCI host bridge: {target or 'not a link'}"
             )
         function.name = ids.device_name(function.vendor_id, function.device_id)
-        if self._slots:  # a card with a switch of its own answers at the slot with the switch
+        if self._slots:  # a card with its own switch has the switch at the slot's address
             for step in (function.address, *reversed(function.bridges)):
                 function.slot = self._slots.get(slot_of(step))
                 if function.slot:
@@ -325,7 +325,7 @@ class PciReader:
                 function.kind = "nvlink_management"
 
     def _with_known_vpd(self, function: PciFunction, read: Vpd | None) -> Vpd | None:
-        """The VPD of a function, with what an earlier probe has read of the same card: reading may fail for a time."""
+        """The VPD of a function, or what an earlier probe read from the same card: reading may fail temporarily."""
         key = f"{function.address} {function.vendor_id}:{function.device_id}"
         known = self._known_vpd.get(key)
         if known and (read is None or read.serial_number in (None, known.serial_number)):
@@ -336,7 +336,7 @@ class PciReader:
         return read
 
     def _set_kind(self, function: PciFunction, folder: Folder) -> None:
-        """Set the kind and, where it can be a VF, the PF."""
+        """Set the kind and, if it can be a VF, the PF."""
         on_root_bus = bool(function.root_complex) and not function.bridges
         function.kind = ids.kind(function.class_code, function.vendor_id, function.device_id, on_root_bus)
         if function.kind == "other" and function.address in self._carriers:
@@ -345,10 +345,10 @@ class PciReader:
             function.physfn = self._linked(folder, "physfn")
 
     def _first_vf(self, function: PciFunction) -> PciFunction | None:
-        """The VF of the same PF and part that was read first: some of its values hold for the others, too.
+        """The first VF that was read of the same PF and part: some of its values apply to the others, too.
 
-        These are the revision (the kernel takes VF 0's, pci_read_vf_config_common), the link (that of the PF), and the
-        CPUs, where both name one NUMA node.
+        These are the revision (the kernel takes VF 0's, pci_read_vf_config_common), the link (that of the PF), and, if
+        both have the same NUMA node, the CPUs.
         """
         if function.physfn is None or function.kind == "other":
             return None
@@ -366,9 +366,9 @@ class PciReader:
         return text[2:].zfill(digits)
 
     def _identify_from_header(self, function: PciFunction, folder: Folder) -> None:
-        """Fill in from configuration space what has no file, such as the revision on kernels before 4.10."""
+        """Fill in from configuration space the values without a file, such as the revision on kernels before 4.10."""
         header = folder.data("config", 64) or b""
-        if len(header) < 64 or header[8:12] == b"\xff\xff\xff\xff":  # a function that does not answer reads as ones
+        if len(header) < 64 or header[8:12] == b"\xff\xff\xff\xff":  # a function that does not respond reads as ones
             return
 
         def word(offset: int, size: int) -> str:
@@ -389,9 +389,9 @@ class PciReader:
         numa_from_cpus = None
         stated = kernel_numa is not None and kernel_numa >= 0
         if stated and kernel_numa not in self._nodes:
-            self._reader.report(f"{folder.path}/numa_node", f"names NUMA node {kernel_numa}, which is not there")
+            self._reader.report(f"{folder.path}/numa_node", f"names NUMA node {kernel_numa}, which does not exist")
             stated = False
-        # the kernel derives the one from the other, so reading both is for the functions that matter
+        # the kernel derives one from the other, so both are read only for the functions that matter
         alike = first if function.kind != "bridge" else self._placed.get(kernel_numa)
         if stated and alike is not None and alike.numa_source == "kernel" and alike.numa_node == kernel_numa:
             function.local_cpus = alike.local_cpus
@@ -400,11 +400,11 @@ class PciReader:
             if bits is not None:
                 known = self._cpu_sets.get(bits)
                 if known is None:
-                    # a node shows its CPUs that are online, a function may show all
+                    # a node lists only its online CPUs, a function may list all
                     node = cpu.numa_node_of(bits & self._online, self._node_cpus)
                     known = self._cpu_sets[bits] = (cpuset.to_list(bits), node)
                 function.local_cpus, numa_from_cpus = known
-        if stated and numa_from_cpus not in (None, kernel_numa):  # never so on a running kernel: one of them is damaged
+        if stated and numa_from_cpus not in (None, kernel_numa):  # one is damaged: a running kernel has no such
             self._reader.report(
                 f"{folder.path}/numa_node", f"{kernel_numa}, but the local CPUs are of node {numa_from_cpus}"
             )

@@ -17,7 +17,7 @@ from .reader import Reader
 if t.TYPE_CHECKING:
     from .overrides import Override
 
-#: Adds what follows from a whole node: see `diagnosis.diagnose`.
+#: Adds findings and the fingerprint of a node: see `diagnosis.diagnose`.
 Diagnose = t.Callable[[Topology, affinity.Proximity], None]
 
 _ACCELERATORS = ("gpu", "accelerator")
@@ -35,18 +35,18 @@ def probe(
 ) -> Topology:
     """Read the node below `root`.
 
-    Reads files only, and changes nothing. What cannot be read is `None` in the result and listed in its source.
+    Only reads files, and changes nothing. Values that cannot be read are `None` in the result and listed in its source.
     @param locality_overrides: see :func:`overrides.check_overrides`.
-    @param with_vpd: read the vital product data of NICs, which takes some milliseconds a card.
+    @param with_vpd: read the vital product data of NICs, which takes some milliseconds per card.
     @param with_gids: read the GID tables of RDMA ports.
-    @param known_vpd: what earlier probes have read of cards, which fills in what cannot be read now. It is updated.
+    @param known_vpd: vital product data from earlier probes, used for cards that cannot be read now. It is updated.
     @param only_relevant: leave out the functions that :func:`keep_relevant` drops, and read little of them.
-    @param diagnose: what computes findings and fingerprint; without it there are only findings about overrides.
-    @raise OverrideError: for an override that is malformed.
+    @param diagnose: computes findings and fingerprint; without it there are only findings about overrides.
+    @raise OverrideError: for a malformed override.
     """
     stated: list[Override] = []
     if locality_overrides:
-        from . import overrides  # not needed for most nodes, so not read for one
+        from . import overrides  # most nodes need none, so it is only loaded here
 
         stated = overrides.check_overrides(locality_overrides)
     reader = Reader(root)
@@ -82,7 +82,7 @@ def complete(
     elsewhere: dict[str, list[str]] | None = None,
     diagnose: Diagnose | None = None,
 ) -> None:
-    """Derive from functions, interfaces and RDMA devices all that follows from them; `diagnose` runs last.
+    """Derive the other parts of a topology from functions, interfaces and RDMA devices; `diagnose` runs last.
 
     `elsewhere` is what functions have in other network namespaces, by address (see :func:`net.elsewhere`).
     """
@@ -137,7 +137,7 @@ def _gpu_models(reader: Reader, functions: dict[str, PciFunction]) -> dict[str, 
 
 
 def _gpus(functions: dict[str, PciFunction], models: dict[str, str]) -> list[Gpu]:
-    # a host that hands out vGPUs shows a dozen VFs a card: they are its PF's to give
+    # a host with vGPUs has a dozen VFs per card, which are not GPUs of their own
     found = [function for function in functions.values() if function.kind in _ACCELERATORS and function.physfn is None]
     return [
         Gpu(
@@ -231,8 +231,8 @@ def _nics(topology: Topology, elsewhere: dict[str, list[str]]) -> list[Nic]:
 def _data_direct(functions: dict[str, PciFunction]) -> dict[str, str]:
     """NIC function -> its data-direct DMA function: the one whose VPD holds the same V3 UUID.
 
-    On such boards the NIC hangs on another root complex than the GPU, and GPU traffic goes through the DMA function
-    (rdma-core, kernel-boot/rdma_topo). A UUID that two DMA functions or two cards claim proves nothing and is left out.
+    On such boards the NIC is below another root complex than the GPU, and GPU traffic goes through the DMA function
+    (rdma-core, kernel-boot/rdma_topo). A UUID of two DMA functions or two cards is ambiguous and ignored.
     """
     by_uuid: dict[str, list[str]] = {}
     for function in functions.values():

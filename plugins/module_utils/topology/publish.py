@@ -5,9 +5,9 @@
 
 """What the driver lanewise.dev publishes for the NICs of a probed node.
 
-The one place that says which functions may be given to pods, and under which attributes: the driver publishes it, and
-the claims of the collection are checked against it before there is a cluster. What only the running driver knows (the
-settings of its node, the routes, the devices that pods have) comes in as a :class:`Policy`.
+The only place that decides which functions pods may have, and with which attributes: the driver publishes the result,
+and the collection checks claims against it before there is a cluster. What only the running driver knows (its node's
+settings, the routes, the devices that pods have) is passed as a :class:`Policy`.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ __all__ = [
     "without_link",
 ]
 
-#: User-space drivers: the function has no network interface that could be moved into a pod.
+#: User-space drivers: the function has no network interface to move into a pod.
 USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio", "pci-stub")
 
-#: The taint of a device that a pod has and the node no longer shows: no other pod can get it.
+#: The taint of a device that a pod has and that is no longer visible on the node: no other pod can get it.
 MISSING = f"{DRIVER}/missing"
-#: The taint of a device that came back from a pod in another state than it left. Its value is the kind of reason.
+#: The taint of a device that came back from a pod in a changed state. Its value is the kind of reason.
 UNCLEAN = f"{DRIVER}/unclean"
 COUNTER = "functions"
 #: The annotation of a slice with the version of the driver that wrote it.
 VERSION_ANNOTATION = f"{DRIVER}/version"
-#: Attributes and capacities that a probe cannot see of a function while its interface is in another namespace.
+#: Attributes and capacities of a function that a probe cannot see while its interface is in another namespace.
 INTERFACE_ATTRIBUTES = (
     *("alias", "bandwidth", "firmware", "ifName", "linkLayer", "linkSpeedMbps"),
     *("mac", "mtu", "nodeGUID", "rdmaDevice", "up"),
@@ -77,10 +77,10 @@ class Publication:
     """The pool of a node.
 
     `devices` and `counter_sets` are v1 Device and CounterSet objects in the order of PCI addresses; `addresses` maps
-    device names to PCI addresses, and `interfaces` names the interfaces of devices that have none; `withheld` says
-    by address, or by name of an interface without one, why something is not published. `away` are the devices whose
-    interface the probe did not see, as those that pods have: their `INTERFACE_ATTRIBUTES` are unknown. `shared` says
-    what the devices for shares divide, by the names of those.
+    device names to PCI addresses, and `interfaces` those without a PCI address to interfaces; `withheld` is the reason
+    why a device is not published, by PCI address, or else interface name. `away` are the devices whose interface the
+    probe did not see, such as those that pods have: their `INTERFACE_ATTRIBUTES` are unknown. `shared` maps devices for
+    shares to the devices that they divide.
     """
 
     devices: list[Object] = field(default_factory=list)
@@ -94,16 +94,16 @@ class Publication:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a node's driver knows besides the facts.
+    """What a node's driver knows in addition to the facts.
 
     `include` empty means all devices, `exclude` wins. `virtual` are patterns of interfaces without a PCI function
     that are published too. `management` are patterns of interface names and PCI addresses that never are. `aliases`
-    names devices by PCI address or interface. `uplinks` says by interface why the node needs it (a default route in
-    any table, an SSH session, or being below such a one). `keep_ib` says that interfaces of InfiniBand functions stay
-    on the node, whatever they carry there, and pods get the RDMA device alone; `exclusive` that RDMA devices belong to
-    network namespaces, where an interface goes with its RDMA device. `held` are the devices that pods have, by name,
-    as they were published when they were allocated; `held_shares` are the shares that pods have, by the names of the
-    devices for shares.
+    are names of devices by PCI address or interface. `uplinks` is the reason why the node needs an interface (a default
+    route in any table, an SSH session, or being below such an interface). With `keep_ib`, interfaces of InfiniBand
+    functions stay on the node, whatever they carry there, and pods only get the RDMA device. With `exclusive`, RDMA
+    devices belong to network namespaces, and an interface moves with its RDMA device. `held` are the devices that pods
+    have, by name, as they were published when they were allocated; `held_shares` are the shares that pods have, by the
+    names of the devices for shares.
     """
 
     include: tuple[Selector, ...] = ()
@@ -127,19 +127,19 @@ def publication(
 ) -> Publication:
     """The devices of a node, from its topology facts (see :func:`model.as_dict`).
 
-    A function is withheld where the node itself needs it: it carries the default route or lies below an interface that
-    does, it is part of a bond, bridge or VLAN, a guest or a user-space program holds it, or it has neither interface
-    nor RDMA device to give. A PF and its VFs exclude each other by a counter set that the PF consumes whole; with
-    `counters` False, for API servers before 1.36 that drop counters, a PF with VFs is withheld instead. What the probe
-    does not know is left out, and so is a string too long for an attribute: cut short it would equal another's.
+    A function is withheld if the node itself needs it: it carries the default route or is below an interface that does,
+    it is part of a bond, bridge or VLAN, or a guest or a user-space program uses it; and if it has neither interface
+    nor RDMA device. A PF and its VFs exclude each other by a counter set that the PF consumes completely; with
+    `counters` False, for API servers before 1.36 that drop counters, a PF with VFs is withheld instead. Unknown values
+    are left out, as are strings too long for an attribute: truncated, they could equal another's.
 
-    Without a `policy` a function whose interface is in a pod is published too, as `away`: the driver that gave it to
-    the pod would publish more of it. With one the node is the running one: a RoCE function without its interface, which
-    is then in another namespace, and one with several interfaces, of which a claim could name none, are withheld too.
-    Devices that pods have keep their attributes, and are never withheld.
+    Without a `policy`, a function whose interface is in a pod is published too, as `away`: the driver that gave it to
+    the pod would publish more attributes. With a policy, which only a running driver has, two more kinds are withheld:
+    a RoCE function whose interface is in another namespace, and a function with several interfaces, because a claim
+    could not choose among them. Devices that pods have keep their attributes, and are never withheld.
 
-    With `shares` the NICs that these rules match get a second device, from which pods get shares of it. It consumes the
-    same counters, so that a NIC is either shared or given as a whole; without `counters` there are no shares.
+    With `shares`, the NICs that these rules match get a second device, from which pods get shares. Both devices consume
+    the same counters, so that a NIC is either shared or given as a whole; without `counters` there are no shares.
     """
     return _Publisher(facts, counters, policy, shares if counters else ()).run()
 
@@ -221,7 +221,7 @@ class _Publisher:
         return not policy or (len(vf["interfaces"]) == 1 and not _uplink_vf([vf], policy))
 
     def _away(self, nic: NicFacts) -> bool:
-        """Whether a pod has the interface, for all that the facts say; those of an earlier release may not."""
+        """Whether a pod has the interface, by the facts; those of an earlier release may not say it."""
         return not self.policy and bool(nic.get("elsewhere"))
 
     def _withheld(self, nic: NicFacts) -> str:
@@ -229,7 +229,7 @@ class _Publisher:
         policy, interfaces = self.policy, self.node.interfaces
         vfs = self.virtual.get(nic["address"], [])
         keeps = bool(policy and policy.keeps_interface(nic))
-        # what an interface does that stays on the node does not keep pods from the RDMA device
+        # an interface that stays on the node may be in use there: pods can have the RDMA device anyway
         given = {**nic, "interfaces": [], "default_route": False} if keeps else nic
         if self._for_shares(nic):
             return f"its PF {nic['physfn']} is divided into shares, which get its VFs"
@@ -241,7 +241,7 @@ class _Publisher:
         if reason or self.counters:
             return reason
         if vfs:
-            return f"it has {len(vfs)} VFs, and without shared counters both could be given away"
+            return f"it has {len(vfs)} VFs, and without shared counters pods could get the PF and a VF at once"
         if nic["physfn"] and device_name(nic["physfn"]) in self.held:
             return f"a pod has its PF {nic['physfn']}"
         return ""
@@ -279,7 +279,7 @@ class _Publisher:
 
 
 def _add_held(result: Publication, held: t.Mapping[str, Object]) -> None:
-    """Publish the devices that pods have and the probe does not see."""
+    """Publish the devices that pods have and that the probe does not see."""
     for name in sorted(held):
         if name not in result.addresses and name not in result.interfaces:
             device = _kept(held[name])
@@ -294,8 +294,8 @@ def without_link(result: Publication) -> set[str]:
 
 
 def _place(name: str) -> tuple[object, ...]:
-    """Functions as the node lists them, then interfaces by their names: one that comes back from a pod returns to its
-    place, because every scheduler has to process each change of a slice."""
+    """The order of devices: functions as the node lists them, then interfaces by name. A device that comes back from a
+    pod returns to its place, because every scheduler has to process each change of a slice."""
     numbers = [int(digits) for digits in re.findall("[0-9]+", name)]
     return (0,) if name.startswith("pci-") else (1, re.split("[0-9]", name, maxsplit=1)[0], numbers, name)
 
@@ -307,7 +307,7 @@ def _add_interfaces(result: Publication, own: list[InterfaceFacts], node: Node, 
     for entry in own:
         name = interface_device_name(entry["name"])
         if name in policy.held:
-            # the one that the pod has is elsewhere: this is another interface of the same name
+            # the pod's interface is in the pod: this is another one with the same name
             result.withheld[entry["name"]] = "a pod has a device of this name"
             continue
         master = entry["master"] or lower.get(entry["name"])
@@ -328,18 +328,19 @@ def _is_virtual(entry: InterfaceFacts, policy: Policy) -> bool:
 
 
 def _kept(device: Object) -> Object:
-    """A device as it was published, without what follows from its neighbours or is for those who do not have it."""
+    """A device as it was published, without what depends on its neighbours or only concerns pods that do not have
+    it."""
     return {key: value for key, value in device.items() if key not in ("consumesCounters", "taints")}
 
 
 def _without_interface(device: Object) -> Object:
-    """A device with what is sure of it while its interface is away."""
+    """A device with the attributes that are certain while its interface is away."""
     known = {key: value for key, value in device["attributes"].items() if key not in INTERFACE_ATTRIBUTES}
     return {"name": device["name"], "attributes": known}
 
 
 def _excluded(values: DeviceValues, policy: Policy) -> str:
-    """Why the node's settings or routes keep a device."""
+    """Why the node's settings or routes keep a device; empty if they do not."""
     for name in values["interface"]:
         if policy.uplinks.get(name):
             return policy.uplinks[name]
@@ -354,7 +355,7 @@ def _excluded(values: DeviceValues, policy: Policy) -> str:
 
 
 def _unfit(nic: NicFacts, facts: NodeFacts, policy: Policy) -> str:
-    """Why a function of a running node is not given away, besides what its facts say."""
+    """Why a function of a running node is withheld, apart from the reasons in its facts; empty if it is not."""
     reason = _excluded(values_of(nic, facts), policy)
     if reason:
         return reason
@@ -366,14 +367,14 @@ def _unfit(nic: NicFacts, facts: NodeFacts, policy: Policy) -> str:
 
 
 def _rdma_unfit(nic: NicFacts, facts: NodeFacts, policy: Policy) -> str:
-    """Why a function whose interface stays on the node is not given away."""
+    """Why the RDMA device of a function whose interface stays on the node is withheld; empty if it is not."""
     if policy.exclusive:
         return "the settings keep its interface on the node, which in RDMA's exclusive mode goes with the RDMA device"
     return _excluded(values_of(nic, facts), replace(policy, uplinks={}))
 
 
 def _uplink_vf(vfs: list[NicFacts], policy: Policy) -> str:
-    """Why a PF is kept: the node needs one of its VFs."""
+    """Why a PF is kept: the node needs one of its VFs. Empty if it does not."""
     for vf in vfs:
         for name in vf["interfaces"]:
             if policy.uplinks.get(name):
@@ -387,7 +388,7 @@ def _hosts(entry: InterfaceFacts) -> bool:
 
 
 def _needed(nic: NicFacts, interfaces: t.Mapping[str, InterfaceFacts], lower: t.Mapping[str, str]) -> str:
-    """Why the node keeps this function; empty where it does not."""
+    """Why the node keeps this function; empty if it does not."""
     if nic["default_route"]:
         return "it carries the node's default route"
     if nic["driver"] is None:
@@ -408,7 +409,7 @@ def _needed(nic: NicFacts, interfaces: t.Mapping[str, InterfaceFacts], lower: t.
 def _needed_for_vfs(
     nic: NicFacts, vfs: list[NicFacts], interfaces: t.Mapping[str, InterfaceFacts], lower: t.Mapping[str, str]
 ) -> str:
-    """Why a PF cannot be given away because of its VFs: one that the node or a guest uses would lose its link."""
+    """Why a PF is withheld because of its VFs: one that the node or a guest uses would lose its link."""
     for vf in vfs:
         if vf["driver"] in USER_SPACE or (vf["driver"] and vf["interfaces"] and _needed(vf, interfaces, lower)):
             return f"its VF {vf['address']} is in use: {_needed(vf, interfaces, lower)}"

@@ -24,7 +24,8 @@ DRIVER = "lanewise.dev"
 
 _STANDARD = "resource.kubernetes.io/"
 PCIE_ROOT = f"{_STANDARD}pcieRoot"
-#: dra-driver-cpu and dra-driver-sriov publish the NUMA node under DRANET's name, and claims match equal names only.
+#: dra-driver-cpu and dra-driver-sriov publish the NUMA node under DRANET's name, and constraints compare equal names
+#: only.
 _NUMA_NODE_DRANET = "dra.net/numaNode"
 #: The root of the function that carries a NIC's GPU traffic, on boards with data-direct functions.
 DATA_DIRECT_ROOT = "dataDirectPcieRoot"
@@ -76,7 +77,7 @@ def device_name(address: str) -> str:
 
 def nic_device(nic: NicFacts, node: Node) -> Object:
     """The v1 Device of a NIC. What the probe does not know is left out, as is a string too long for an attribute."""
-    # a function with several ports has several interfaces, and then none is the function's
+    # a function with several ports has several interfaces, none of which stands for the function
     interface = node.interfaces.get(nic["interfaces"][0], {}) if len(nic["interfaces"]) == 1 else {}
     values = {**_place(nic, node), **_identity(nic, interface, node), **_link(nic, interface)}
     device = _with_attributes(device_name(nic["address"]), values)
@@ -175,7 +176,7 @@ def _with_state(device: Object, up: bool | None, mbps: int | None) -> Object:
 
 
 def stated_numa_node(function: FunctionFacts, parent: FunctionFacts, kernel: int | None) -> int | None:
-    """The NUMA node of a function: what the site states of it or of its PF, or else what the kernel says.
+    """The NUMA node of a function: as stated by the site for it or its PF, or else as read by the kernel.
 
     `parent` is the PF of a VF; empty for others. Both are as `functions` of the topology facts.
     """
@@ -212,7 +213,7 @@ def _rate(mbps: int) -> str:
 
 
 def _switch(bridges: list[str]) -> str | None:
-    """The upstream port of the PCIe switch that a function hangs on; None where it hangs on a root port.
+    """The upstream port of the PCIe switch that a function is below; None if it is directly below a root port.
 
     Below a host bridge a root port, upstream port, downstream port, upstream port ... take turns. All functions below
     one switch have the upstream port in common; each has a downstream port of its own.
@@ -227,7 +228,7 @@ def _switch(bridges: list[str]) -> str | None:
 
 
 def _nearest_gpu(nic: NicFacts, gpus: t.Sequence[GpuFacts]) -> str | None:
-    """The GPU that this NIC is for: the one nearest, or of several as near the one on its rail."""
+    """The GPU that this NIC serves: the nearest one, or, if several are as near, the one on its rail."""
     near = nic["nearest_gpus"]
     if near["level"] not in NEAR:
         return None

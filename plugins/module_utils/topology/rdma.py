@@ -27,7 +27,7 @@ def read_rdma_devices(reader: Reader, interfaces: list[Interface], with_gids: bo
     """All RDMA devices of the RDMA namespace that the tree shows, by name. Rates are Gbit/s."""
     links = reader.links(_CLASS)
     char_devices = _char_devices(reader, links) if links else {}
-    # by what they hang on, which may be an SF below the folder of its function
+    # by parent, which may be an SF below the folder of its function
     hardware: dict[str, list[Interface]] = {}
     for one in interfaces:
         if one.address and one.kind in ("physical", "vf", "sf"):
@@ -46,8 +46,8 @@ def read_rdma_devices(reader: Reader, interfaces: list[Interface], with_gids: bo
 def _char_devices(reader: Reader, links: dict[str, str | None]) -> dict[str, list[str]]:
     """The character devices of each RDMA device: verbs, and MAD and SM access of each port.
 
-    They hang where the RDMA device hangs, beside it: `ibdev` is read only where several hang there, or the link does
-    not lead there.
+    They have the same parent as the RDMA device: `ibdev` is read only if several RDMA devices have that parent, or the
+    link does not lead there.
     """
     beside: dict[str, list[str]] = {}
     for name, target in links.items():
@@ -73,7 +73,7 @@ def _device(
     if is_anothers(reader, f"{_CLASS}/{name}", target):
         return None
     path = target or f"{_CLASS}/{name}"
-    # what the device hangs on: a PCI function, or an SF, which is an auxiliary device below its PF's directory
+    # the parent: a PCI function, or an SF, which is an auxiliary device below its PF's directory
     owner = target.rpartition("/infiniband/")[0] if target else reader.link(f"{path}/device", expected=False)
     device = RdmaDevice(name=name, address=address_in(owner))
     siblings = hardware.get(owner, []) if device.address and owner else []

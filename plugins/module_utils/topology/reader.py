@@ -14,8 +14,8 @@ import re
 import stat
 import typing as t
 
-#: What the kernel answers for an attribute that a device does not have, or has no value of in its present state.
-#: Nothing to report.
+#: The kernel's errors for an attribute that a device lacks, or that has no value in its present state. They are not
+#: reported.
 _NO_VALUE = frozenset(
     (errno.ENOENT, errno.EINVAL, errno.EOPNOTSUPP, errno.ENODATA, errno.ENXIO, errno.ENODEV, errno.ENETDOWN)
 )
@@ -23,9 +23,9 @@ _NO_VALUE = frozenset(
 _MAX_REPORTED = 100
 _PAGE = 4096
 _UP = "../" * (_PAGE // 3)
-#: A first read of a file that gives no more than this was the whole: the kernel fills most of a page if it can.
+#: A first read that returns at most this much has returned the whole file: the kernel fills most of a page if it can.
 _WHOLE = 1024
-#: As the kernel prints numbers: no zeros in front, no negative zero, at most 64 bits.
+#: As the kernel prints numbers: no leading zeros, no negative zero, at most 64 bits.
 _INTEGER = re.compile(r"^(?:0|-?[1-9]\d{0,19})$", re.ASCII)
 
 
@@ -46,10 +46,10 @@ def _with_rest(data: bytes, handle: int, size: int, offset: int = 0) -> bytes:
 
 
 class Reader:
-    """Reads a node's /sys and /proc below `root`, so that a recorded tree is a node.
+    """Reads a node's /sys and /proc below `root`, which may be a recorded tree.
 
-    Paths are absolute as on the node (`/sys/bus/pci/devices`). Nothing here raises for a file that is missing,
-    broken or forbidden: the answer is `None`, and what was there but could not be read is kept in `unreadable` as
+    Paths are absolute as on the node (`/sys/bus/pci/devices`). No method raises for a file that is missing, broken or
+    forbidden: the result is `None`, and a file that exists but cannot be read is listed in `unreadable` as
     `path: reason`.
     """
 
@@ -69,7 +69,7 @@ class Reader:
         return not self._prefix
 
     def report(self, path: str, reason: str) -> None:
-        """Note that `path` was there but could not be used."""
+        """Record that `path` exists but could not be used."""
         self.unreadable_count += 1
         if len(self.unreadable) < _MAX_REPORTED:
             self.unreadable.append(f"{path}: {reason}")
@@ -79,7 +79,7 @@ class Reader:
             self.report(path, error.strerror or str(error))
 
     def folder(self, path: str) -> Folder:
-        """The folder at `path`, as a context manager that keeps it open for the reading of several of its files."""
+        """The folder at `path`, as a context manager that keeps it open while several of its files are read."""
         return Folder(self, path)
 
     def _is_inside(self, folder: str) -> bool:
@@ -139,15 +139,15 @@ class Reader:
     def opened(self, path: str, no_value: int | None = None) -> _Opened:
         """The file at `path` for several reads of parts of it, as a context manager.
 
-        `no_value` is an error number that means here that the device has no value to give.
+        `no_value` is an error number that means here that the device has no value.
         """
         return _Opened(self, path, no_value)
 
     def text(self, path: str, size: int = _PAGE, whole: bool = False) -> str | None:
         """The stripped text of a file, or None. An empty file is an empty string.
 
-        With `whole`, a text that does not end in a line feed, as the kernel ends it, counts as cut short and is no
-        answer: the first half of a number or of a CPU set is another one.
+        With `whole`, a text without the kernel's final line feed counts as truncated, and the result is None: half of a
+        number or of a CPU set would be a different one.
         """
         raw = self.data(path, size)
         return None if raw is None else self._decoded(raw, path, size, whole)
@@ -183,7 +183,7 @@ class Reader:
         return self.number(path, self.text(path, whole=whole))
 
     def names(self, path: str) -> list[str]:
-        """The sorted names in a directory; empty where there is none."""
+        """The sorted names in a directory; empty if it does not exist."""
         if "\0" in path or not self._is_inside(path):
             return []
         try:
@@ -210,7 +210,7 @@ class Reader:
     def links(self, path: str) -> dict[str, str | None]:
         """The sorted names in a directory of links such as /sys/class/net, each with where it points (see `link`).
 
-        A directory is read once: further calls return what the first one found.
+        A directory is read once; later calls return the first result.
         """
         found = self._links.get(path)
         if found is None:
@@ -220,13 +220,13 @@ class Reader:
         return found
 
     def link(self, path: str, expected: bool = True) -> str | None:
-        """Where a symbolic link points, as an absolute path of the node, or None where it is no link.
+        """Where a symbolic link points, as an absolute path of the node, or None if it is not a link.
 
-        Something else in its place is reported where a link is `expected`: recorded trees may have plain directories
-        below /sys/class and /sys/bus.
+        Anything else is reported if a link is `expected`: recorded trees may have plain directories below /sys/class
+        and /sys/bus.
 
-        The links of sysfs lead to directories below /sys/devices that hold no further links on the way, so that one
-        step is the whole resolution.
+        The links of sysfs lead to directories below /sys/devices without further links on the way, so one step resolves
+        them.
         """
         folder = path.rpartition("/")[0]
         if "\0" in path or not self._is_inside(folder):
@@ -245,10 +245,10 @@ class Reader:
             self._report_error(path, error)
 
     def _resolved(self, path: str, target: str) -> str | None:
-        """Where the link at `path` leads whose text is `target`."""
+        """Where the link at `path` with the text `target` leads."""
         if not target.isascii() and not self._is_text(path, target):
             return None
-        end = target.rfind("../") + 3  # 2 where there is none
+        end = target.rfind("../") + 3  # 2 if there is none
         up, rest = target[:end], target[end:]
         if up != _UP[:end] or rest[:1] == "/" or rest[-1:] == "/" or "./" in rest or "//" in rest:
             return posixpath.normpath(posixpath.join(path.rpartition("/")[0], target))
@@ -257,7 +257,7 @@ class Reader:
     def entered(self, path: str) -> list[str]:
         """The sorted names in a directory whose entries will be entered one by one.
 
-        Entries that are no links lie below the root if the directory does; the listing says so for all at once.
+        Entries that are not links are below the root if the directory is, so one check covers all.
         """
         if not self._prefix or "\0" in path or not self._is_inside(path):
             return self.names(path)
@@ -301,7 +301,7 @@ class Reader:
                 try:
                     fcntl.ioctl(control, 0x8946, request)  # SIOCETHTOOL
                 except OSError:
-                    continue  # the driver does not have it
+                    continue  # the driver does not report it
                 length = struct.unpack_from("=I", command, 4)[0]
                 address = bytes(command[8 : 8 + min(length, size)])
                 if any(address):
@@ -310,10 +310,10 @@ class Reader:
 
 
 class Folder:
-    """One folder of a node, for as long as the context lasts: its files are found without a walk down its path.
+    """One folder of a node, open while the context lasts: its files are opened without a walk down its path.
 
-    The answers are those of the methods of :class:`Reader` of the same names. A folder that cannot be opened is read
-    by its path, so that what is missing or forbidden is reported alike.
+    Results are those of the methods of :class:`Reader` with the same names. A folder that cannot be opened is read by
+    its path, so that missing or forbidden files are reported the same way.
     """
 
     __slots__ = ("_above", "_handle", "_reader", "path")
@@ -371,7 +371,7 @@ class Folder:
         """The stripped text of a file, or None."""
         if self._handle is None:
             return self._reader.text(f"{self.path}/{name}", size, whole)
-        # most of a probe's time goes by here, so what could be calls of methods is written out
+        # most of a probe's time is spent here, so method calls are inlined
         try:
             handle = os.open(name, _FLAGS, dir_fd=self._handle)
         except FileNotFoundError:

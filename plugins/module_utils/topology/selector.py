@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Choosing NICs by what they are, and not by names that change."""
+"""Choosing NICs by their properties, and not by names that change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DeviceValues(t.TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Selector:
-    """Chooses devices by what they are. All that is set must hold; of several values of one field any does.
+    """Chooses devices by their properties. Every field that is set must match; of several values of a field, any may.
 
     Texts are shell patterns (fnmatch), compared as they are written. `near_gpu` is one of `NEAR`: the nearest GPU is
     at least that near; an unknown distance is never near.
@@ -64,7 +64,7 @@ class Selector:
     near_gpu: str | None = None
 
     def matches(self, values: DeviceValues) -> bool:
-        """Whether `values` are chosen."""
+        """Whether a device with these `values` is chosen."""
         for name in TEXTS:
             patterns = getattr(self, name)
             if name != "interface" and patterns and not like(values.get(name), patterns):
@@ -80,7 +80,7 @@ class Selector:
 
 
 def like(value: object, patterns: t.Iterable[str]) -> bool:
-    """Whether a text fits one of the shell patterns. Other values fit none."""
+    """Whether a text matches one of the shell patterns. Values of other types match none."""
     return isinstance(value, str) and any(fnmatch.fnmatchcase(value, pattern) for pattern in patterns)
 
 
@@ -90,7 +90,7 @@ def type_of(nic: NicFacts) -> str:
 
 
 def values_of(nic: NicFacts, facts: NodeFacts) -> DeviceValues:
-    """What a selector is compared with, of one NIC of a node's topology facts (see :func:`model.as_dict`)."""
+    """The values that a selector is compared with, of one NIC of topology facts (see :func:`model.as_dict`)."""
     function = facts["functions"][nic["address"]]
     return {
         "address": nic["address"],
@@ -110,7 +110,7 @@ def values_of(nic: NicFacts, facts: NodeFacts) -> DeviceValues:
 
 
 def values_of_interface(entry: InterfaceFacts) -> DeviceValues:
-    """The same of an interface without a PCI function."""
+    """The same for an interface without a PCI function."""
     return {
         "interface": [entry["name"]],
         "link_layer": entry["link_layer"],

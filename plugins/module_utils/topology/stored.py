@@ -3,13 +3,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""The forms of stored files, and how one becomes another.
+"""The formats of stored files, and the conversions between them.
 
 A file can outlive the release that wrote it: an upgrade finds the files of the release before, a rollback those of the
 release after. Each kind of file has one Forms, and docs/architecture.md lists them all. The rules:
 
-- A new field has a default, and readers leave out what they do not know. The number of the form stays.
-- Where a field changes its meaning, the form gets the next number, with a Conversion between it and the form before.
+- A new field has a default, and readers ignore fields that they do not know. The number of the form stays.
+- If a field changes its meaning, the form gets the next number, with a Conversion between it and the form before.
   That release still writes the form before (`written`), so that the release before it can read it after a rollback;
   the next release writes the new form.
 - A new form that older readers understand well enough says so by `readable_by`.
@@ -26,8 +26,8 @@ Object = dict[str, t.Any]
 
 @dataclass(frozen=True)
 class Conversion:
-    """Between a form and the one before it: `up` makes this form of that one, `down` that one of this form. They may
-    change their argument."""
+    """Converts between a form and the one before it: `up` to this form, `down` to the one before. Both may change their
+    argument."""
 
     up: t.Callable[[Object], Object]
     down: t.Callable[[Object], Object]
@@ -40,9 +40,9 @@ class NewerForm(ValueError):
 class Forms:
     """The forms of one kind of file. The first has the number 1.
 
-    `key` is where the file has its number. `unnumbered` is the form of a file without a number; 0: there is no such
-    file. With `bare` that form has no place for a number, and is written without. `conversions` has a Conversion for
-    each later form, by its number. `written` is the form to write: the newest that the release before this one reads.
+    `key` is the field with the form's number. `unnumbered` is the form of a file without a number; 0: there is no such
+    file. With `bare` that form has no field for a number, and is written without one. `conversions` has a Conversion
+    for each later form, by its number. `written` is the form to write: the newest that the previous release reads.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Forms:
         return max([1, *self.conversions])
 
     def read(self, value: t.Any) -> Object:
-        """The content of a file of any form in the newest one, with its number. Raises ValueError for what is no such
-        content, NewerForm where only a newer release can read it."""
+        """The content of a file of any form, converted to the newest, with its number. Raises ValueError for invalid
+        content, and NewerForm if only a newer release can read it."""
         number = value.get(self.key, self.unnumbered or None) if isinstance(value, dict) else None
         if number.__class__ is not int:
-            raise ValueError(f"it is no mapping with a {self.key}")
+            raise ValueError(f"it is not a mapping with a {self.key}")
         if number > self.newest:
             readable_by = value.get("readable_by")
             if readable_by.__class__ is not int or readable_by > self.newest:
@@ -82,7 +82,8 @@ class Forms:
         return {**value, self.key: self.newest}
 
     def write(self, value: Object) -> Object:
-        """Content of the newest form in the form to write, with its number unless that form has no place for one."""
+        """Convert content of the newest form to the form to write, with its number unless that form has no field for
+        it."""
         if self.newest > self.written:
             value = copy.deepcopy(value)  # else a conversion would change what the caller works on
         for one in range(self.newest, self.written, -1):

@@ -166,7 +166,7 @@ class Rule:
         return Carried(found, {tables.stack.links[index].name: why for index, why in found.items()})
 
     def _connections(self, ssh_ports: frozenset[int], at_most: float) -> _Sockets:
-        """The open connections, of at most this age: cached, as addresses change often on a node where pods start."""
+        """The open connections, at most this old: cached, as addresses change often on a node where pods start."""
         began, had = time.monotonic(), self._sockets
         if had and had.asked == ssh_ports and at_most > 0 and began - had.at <= at_most:
             return had

@@ -137,7 +137,7 @@ class Connection:
         self._socket.close()
 
     def request(self, kind: int, body: bytes, flags: int = 0) -> list[tuple[int, bytes]]:
-        """Sends one request and returns the replies before its acknowledgment, as (type, body)."""
+        """Send one request and return the replies before its acknowledgment, as (type, body)."""
         return self._exchange(kind, body, REQUEST | ACK | flags)[0]
 
     def ensure(self, kind: int, body: bytes, flags: int) -> None:

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Where a node's boot loader has the kernel's command line: GRUB's own configuration, or Boot Loader Specification
-entries (RHEL family with GRUB, systemd-boot)."""
+"""The kernel's command line in a boot loader's configuration: GRUB's own, or Boot Loader Specification entries (RHEL
+family with GRUB, systemd-boot)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typing as t
 from .command_line import Arguments, key, quoted, split
 from .system import HostError, System
 
-#: Sorts behind what clouds and packages put there (50-cloudimg-settings.cfg, kdump-tools.cfg).
+#: Sorts after the files of clouds and packages (50-cloudimg-settings.cfg, kdump-tools.cfg).
 GRUB_FILE = "/etc/default/grub.d/zz-lanewise.cfg"
 ENTRIES_FILE = "/etc/lanewise/kernel-args"
 _GRUB_CFG = "/boot/grub/grub.cfg"
@@ -29,7 +29,7 @@ _LINUX = re.compile(r"^\s*linux(?:16|efi)?\s+\S+\s+(.*)$")
 _MENU_ENTRY = re.compile(r"^\s*menuentry\s.*?menuentry_id_option['\"]?\s+['\"]([^'\"]*)")
 _OPTIONS = re.compile(r"^(options[ \t]+)(.*)$", re.MULTILINE)
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
-_UNKNOWN = "no boot loader that is known starts it"
+_UNKNOWN = "it is not started by a known boot loader"
 _GRUB_LINE = re.compile(r"^(GRUB_CMDLINE_LINUX=\")((?:[^\"$`\\\n]|\\\")*)\"[ \t]*$", re.MULTILINE)
 _KERNELOPTS = re.compile(r"\$\{?kernelopts\b")
 
@@ -45,11 +45,11 @@ class BootLoader:
         self._original: dict[str, str | None] = {}
 
     def lines(self) -> list[list[str]]:
-        """The arguments of each entry that an ordinary boot can take. Raises HostError."""
+        """The arguments of each entry that an ordinary boot can use. Raises HostError."""
         raise NotImplementedError
 
     def change(self, wish: Arguments | None) -> None:
-        """Make the next boot's arguments; None takes the site's out. Raises HostError."""
+        """Set the next boot's arguments; None removes those of the site. Raises HostError."""
         raise NotImplementedError
 
     def restore(self) -> None:
@@ -63,7 +63,7 @@ class BootLoader:
         return bool(self._original)
 
     def record(self) -> Arguments:
-        """What is recorded as the site's."""
+        """The arguments that are recorded as the site's."""
         present, absent = [], []
         for kind, value in self._recorded():
             if kind == "present":
@@ -139,9 +139,9 @@ class Grub(BootLoader):
 
 
 class Entries(BootLoader):
-    """Boot Loader Specification entries, and what new kernels' entries are made of.
+    """Boot Loader Specification entries, and the files that the entries of new kernels are made from.
 
-    The entries are written directly: grubby replaces arguments by name, and so cannot hold two sizes of huge pages.
+    The entries are written directly: grubby replaces arguments by name, so it cannot set two sizes of huge pages.
     """
 
     name = "the boot loader's entries"
@@ -200,10 +200,10 @@ class Entries(BootLoader):
         if "kernelopts" in variables and any(_KERNELOPTS.search(text) for text in texts.values()):
             self._set_kernelopts(asked.applied(variables["kernelopts"], old, back))
         content = self.system.content(_KERNEL_CMDLINE)
-        if content is not None:  # what kernel-install makes a new kernel's entry of
+        if content is not None:  # kernel-install makes a new kernel's entry from this
             self._install(_KERNEL_CMDLINE, asked.applied(content.strip(), old, back) + "\n")
         content = self.system.content(_GRUB_DEFAULT)
-        if content is not None:  # what grub2-mkconfig makes it of
+        if content is not None:  # grub2-mkconfig makes it from this
 
             def in_shell(match: re.Match[str]) -> str:
                 value = asked.applied(match.group(2).replace('\\"', '"'), old, back)
@@ -215,7 +215,7 @@ class Entries(BootLoader):
 
     @staticmethod
     def _check_variables(texts: t.Iterable[str], variables: t.Mapping[str, str], asked: Arguments) -> None:
-        """Raises HostError where a variable of other programs, tuned's for one, has what is to go."""
+        """Raises HostError if a variable of another program, such as tuned, has arguments that are to be removed."""
         names = {match.group(1) for text in texts for match in _VARIABLE.finditer(text)} - {"kernelopts"}
         for name in sorted(names):
             clash = [one for one in split(variables.get(name, "")) if asked.removes(one)]
@@ -237,7 +237,7 @@ class Entries(BootLoader):
 
 
 def find_boot_loader(system: System) -> BootLoader | None:
-    """The boot loader that starts the node's kernel, where it is one that can be configured here."""
+    """The boot loader that starts the node's kernel; None if this program cannot configure it."""
     if why_none(system)[0] != _UNKNOWN:
         return None
     entries = next((one for one in _ENTRIES if any(name.endswith(".conf") for name in system.names(one))), None)
@@ -249,7 +249,7 @@ def find_boot_loader(system: System) -> BootLoader | None:
 
 
 def why_none(system: System) -> tuple[str, str]:
-    """Why no boot loader can be configured here, and how to fix it."""
+    """Why the node's boot loader cannot be configured, and how to fix it."""
     if system.exists("/run/ostree-booted"):
         return "this node is managed by OSTree", "use rpm-ostree kargs"
     if _efi_text(system, "StubInfo"):
@@ -269,7 +269,7 @@ def _efi_text(system: System, name: str) -> str:
 
 
 def grub_lines(text: str) -> list[list[str]]:
-    """The arguments of the ordinary entries of a grub.cfg: not recovery, nor another system's. Raises HostError."""
+    """The arguments of a grub.cfg's entries, without those for recovery or other systems. Raises HostError."""
     found = []
     ordinary = True
     for number, line in enumerate(text.splitlines(), 1):
@@ -287,7 +287,7 @@ def grub_lines(text: str) -> list[list[str]]:
 
 
 def grub_shell(wish: Arguments) -> str:
-    """What grub-mkconfig runs: remove the arguments that conflict with the site's, then add these."""
+    """Shell code for grub-mkconfig: it removes the arguments that conflict with the site's, then adds these."""
     patterns = []
     for item in (*wish.absent, *wish.present):
         name, equals, value = item.partition("=")

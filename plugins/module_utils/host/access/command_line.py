@@ -11,7 +11,7 @@ import re
 import typing as t
 from dataclasses import dataclass
 
-#: Each occurrence counts, so the site's argument is added to those that are there.
+#: Each occurrence counts, so the site's argument is added to the present ones.
 _ADDITIVE = (
     "blacklist",
     "console",
@@ -26,12 +26,12 @@ _ADDITIVE = (
     "rd.driver.blacklist",
     "video",
 )
-#: The order among these is their meaning: a number of pages is of the size before it.
+#: The order of these matters: a number of pages is of the size before it.
 _TOGETHER = {"hugepages": "hugepagesz"}
 
 
 def words(text: str) -> list[str]:
-    """The arguments of a command line as the kernel takes them apart, with their quotes."""
+    """The arguments of a command line as the kernel splits them, with their quotes."""
     found: list[str] = []
     word, quoted = "", False
     for letter in text:
@@ -52,12 +52,12 @@ def split(text: str) -> list[str]:
 
 
 def quoted(argument: str) -> str:
-    """An argument as GRUB's language and the kernel both take it: `;` and `&` would end GRUB's command."""
+    """An argument, quoted for both GRUB's language and the kernel: `;` and `&` would end GRUB's command."""
     return argument if re.match(r"^[\w.,:=/@+%-]+$", argument, re.ASCII) else f'"{argument}"'
 
 
 def key(argument: str) -> str:
-    """The name of an argument. The kernel takes `-` and `_` in it for the same."""
+    """The name of an argument. For the kernel, `-` and `_` in it are equal."""
     return argument.partition("=")[0].replace("-", "_")
 
 
@@ -70,13 +70,13 @@ def equal(one: str, other: str) -> bool:
 
 
 def hit(item: str, argument: str) -> bool:
-    """Whether an argument is one that an item of unwanted ones means: `quiet` is any `quiet` or `quiet=...`."""
+    """Whether an item of the unwanted list matches an argument: `quiet` matches any `quiet` or `quiet=...`."""
     return key(item) == key(argument) if "=" not in item else equal(item, argument)
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments that are to be there, in their order, and items that are not."""
+    """The wanted arguments, in order, and the items of unwanted ones."""
 
     present: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
@@ -87,7 +87,8 @@ class Arguments:
         return name not in _ADDITIVE and any(_group(key(one)) == name for one in self.present)
 
     def seen(self, arguments: t.Sequence[str]) -> list[str]:
-        """The arguments that matter here: those of the same name, and the unwanted ones; in the order of the wish.
+        """The relevant ones of `arguments`: those with the name of a wanted one, and unwanted ones; in the wanted
+        order.
 
         Equal to `present` if nothing needs to change.
         """
@@ -105,7 +106,7 @@ class Arguments:
         return [one for _n, _place, one in sorted(found)]
 
     def ordered(self) -> list[str]:
-        """`present` in the order of `seen`: arguments of one name together, at the place of the first."""
+        """`present` in the order of `seen`: arguments of one name together, at the position of the first."""
         names = [_group(key(one)) for one in self.present]
         return [
             one
@@ -116,9 +117,9 @@ class Arguments:
         ]
 
     def applied(self, text: str, old: Arguments, back: t.Sequence[str] = ()) -> str:
-        """A command line with these in it, without what an `old` wish added, and with what that one removed.
+        """A command line with these arguments, without those that an `old` wish added, and with those that it removed.
 
-        `back` are the arguments that the old wish has taken out.
+        `back` are the arguments that the old wish removed.
         """
         kept = words(text)
         rest = kept[kept.index("--") :] if "--" in kept else []
@@ -133,7 +134,7 @@ class Arguments:
         return " ".join([*kept, *map(quoted, self.present), *rest])
 
     def removes(self, argument: str) -> bool:
-        """Whether an argument that is not the site's own goes."""
+        """Whether an argument that is not the site's own is removed."""
         return self.owns(argument) or any(hit(item, argument) for item in self.absent)
 
     def returned(self, back: t.Sequence[str]) -> list[str]:

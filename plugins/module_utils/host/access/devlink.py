@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The mode of the switch in a NIC, as devlink shows and changes it (linux/devlink.h)."""
+"""The mode of a NIC's embedded switch, read and set by devlink (linux/devlink.h)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODES = ("legacy", "switchdev")
 
 
 def eswitch_mode(system: System, address: str) -> str | None:
-    """`legacy` or `switchdev` of the PF at a PCI address; None where there is no choice. Raises HostError."""
+    """`legacy` or `switchdev` of the PF at a PCI address; None if its driver has no such mode. Raises HostError."""
     try:
         kernel = system.socket("devlink")
         from . import messages
@@ -26,7 +26,7 @@ def eswitch_mode(system: System, address: str) -> str | None:
             lambda: messages.generic(kernel, _ESWITCH_GET, messages.Devlink, _of(address)),
         )
     except HostError as error:
-        if error.code in (errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV):  # the driver has none, or not devlink
+        if error.code in (errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV):  # the driver has no such mode, or no devlink
             return None
         raise
     mode = answers[0].get_attr("DEVLINK_ATTR_ESWITCH_MODE") if answers else None

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Interfaces as rtnetlink shows them (linux/if_link.h)."""
+"""Interfaces as reported by rtnetlink (linux/if_link.h)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read_link(system: System, interface: str, with_vfs: bool = False) -> Message
 
 
 def index(system: System, interface: str) -> int:
-    """The number of an interface, fresh from the kernel. Raises HostError."""
+    """The current index of an interface. Raises HostError."""
     number = system.integer(f"/sys/class/net/{interface}/ifindex")
     if number is None:
         raise HostError(f"find {interface}", "it is no longer present", "look at 'dmesg', then run again")
@@ -33,6 +33,6 @@ def index(system: System, interface: str) -> int:
 
 
 def mtu_limits(system: System, interface: str) -> tuple[int | None, int | None]:
-    """The smallest and the largest MTU that the driver takes; None where it does not say. Raises HostError."""
+    """The smallest and the largest MTU that the driver accepts; None if it does not report them. Raises HostError."""
     link = read_link(system, interface)
     return link.get_attr("IFLA_MIN_MTU") or None, link.get_attr("IFLA_MAX_MTU") or None

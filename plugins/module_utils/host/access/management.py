@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which interfaces the node is reached by."""
+"""Which interfaces are needed to reach the node."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .system import System
 
 
 def ssh_connection() -> str:
-    """The value of SSH_CONNECTION of the session that this process is in; empty where it is in none.
+    """The value of SSH_CONNECTION of the session that this process belongs to; empty without a session.
 
-    sudo takes it out of the environment, so that of the processes above this one is looked at too.
+    sudo removes it from the environment, so the environments of parent processes are read too.
     """
     name = b"SSH_CONNECTION="
     process = "self"
@@ -40,7 +40,7 @@ def management_interfaces(system: System, connection: str = "") -> dict[str, str
     The SSH `connection` that this came by (the value of SSH_CONNECTION: far address, port, own address, port) counts
     as every other session, wherever its socket is. Raises HostError.
     """
-    # takes long to load, and a run that changes nothing does not ask
+    # slow to load, and a run that changes nothing does not need it
     from ...uplinks.carried import Rule, ssh_session
     from ...uplinks.storage import address
 

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Netlink messages that pyroute2 (0.7.2 to 0.9.7) lacks or has wrong, as its own classes, and its sockets.
+"""Netlink messages that pyroute2 (0.7.2 to 0.9.7) lacks or encodes wrongly, as pyroute2 classes, and its sockets.
 
-Import it only where a netlink socket is opened: pyroute2 takes long to load. Attributes have the names
-of settings. Numbers are of linux/if_link.h, linux/ethtool_netlink.h, linux/dcbnl.h and rdma/rdma_netlink.h.
+Import it only where a netlink socket is opened: pyroute2 is slow to load. Attributes have the names of settings.
+Numbers are those of linux/if_link.h, linux/ethtool_netlink.h, linux/dcbnl.h and rdma/rdma_netlink.h.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ try:
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfbase
 
     MISSING = ""
-except ImportError as error:  # System.socket says so, and nothing here is used
+except ImportError as error:  # System.socket reports it, and nothing here is used
     MISSING = str(error)
     genlmsg = nla = nlmsg = object
     ifinfbase = type("ifinfbase", (), {})
@@ -36,13 +36,13 @@ NEW_LINK, GET_LINK, GET_DCB, SET_DCB = 16, 18, 78, 79
 SET_RDMA_SYSTEM = (5 << 10) + 7
 #: Attributes of a message: name and value, as pyroute2 encodes them.
 Attributes = t.Sequence[tuple[str, object]]
-#: Families with messages of this file. Of pyroute2 0.9 the class IPRoute takes none but its own.
+#: Families with messages of this file. In pyroute2 0.9 the class IPRoute accepts only its own messages.
 _FAMILIES = {"ROUTE": 0, "RDMA": 20}
 
 
 class Link(ifinfbase, nlmsg):
-    """An interface. pyroute2's own has VFs whose GUIDs are 36 bytes in the order of a little-endian machine, in place
-    of the 16 of struct ifla_vf_guid, and whose VLANs are 14 bytes, of which new kernels want 16 (ifla_vf_vlan_info)."""
+    """An interface. pyroute2's own class encodes a VF's GUID as 36 bytes in little-endian order instead of the 16 of
+    struct ifla_vf_guid, and its VLAN as 14 bytes, where new kernels require 16 (ifla_vf_vlan_info)."""
 
     class vflist(nla):
         nla_flags = NLA_F_NESTED
@@ -68,7 +68,7 @@ class Link(ifinfbase, nlmsg):
             class limits(nla):
                 fields = (("vf", "I"), ("low", "I"), ("high", "I"))
 
-            class guid(nla):  # aligned as machines of 64 bits do
+            class guid(nla):  # aligned as on 64-bit machines
                 fields = (("vf", "I"), ("pad", "I"), ("guid", "Q"))
 
             class tags(nla):
@@ -137,7 +137,7 @@ class PrivateFlags(Ethtool):
     nla_map = (_HEADER, (2, "active", "ethtoolbitset"))
 
 
-#: By group: the command that gets it, after which comes that which sets it, and the message.
+#: By group: the command that reads it (the next number sets it), and the message.
 ETHTOOL: dict[str, tuple[int, type[Ethtool]]] = {
     "features": (11, Features),
     "private_flags": (13, PrivateFlags),
@@ -181,7 +181,7 @@ class Dcb(nlmsg):
 
 
 class DcbAnswer(nlmsg):
-    """The answer to a change: the error number is in the place of the value."""
+    """The reply to a change: it has the error number instead of the value."""
 
     fields = Dcb.fields
     nla_map = ((13, "status", "uint8"),)
@@ -213,7 +213,7 @@ def opened(name: str) -> Socket:
 def exchange(
     socket: Socket, number: int, message: type[nlmsg], attributes: Attributes, change: bool = False, **fields: int
 ) -> tuple[Message, ...]:
-    """What the kernel answers to a message; to one that changes something, at least that it is done."""
+    """The kernel's replies to a message; to a change, at least an acknowledgment."""
     one: Message = message()
     one.update(fields)
     one["attrs"] = list(attributes)
@@ -223,6 +223,6 @@ def exchange(
 def generic(
     socket: Socket, command: int, message: type[nlmsg], attributes: Attributes, change: bool = False
 ) -> tuple[Message, ...]:
-    """The same of a generic family; the answers are of the class of the message."""
+    """The same for a generic family; the replies have the class of the message."""
     socket.register_policy(socket.prid, message)
     return exchange(socket, socket.prid, message, attributes, change, cmd=command, version=1)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Names for the objects of pyroute2, which has no types. It does not import pyroute2, which takes long to load."""
+"""Types for the objects of pyroute2, which has none. It does not import pyroute2, which is slow to load."""
 
 from __future__ import annotations
 

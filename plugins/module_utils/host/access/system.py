@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The node as resources read and change it. Every change of a node passes through the methods of one class."""
+"""Access of resources to the node. Every change of a node passes through the methods of one class."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if t.TYPE_CHECKING:
 
 T = t.TypeVar("T")
 
-#: The flag of a netlink message of a list that changed meanwhile, and the code of pyroute2's error before 0.9.
+#: The netlink flag of a list that changed while it was read, and the code of pyroute2's error before 0.9.
 _INTERRUPTED, _INTERRUPTED_OF_OLD = 0x10, -1
 
-#: Folders that hold nothing but files of the collection, the inner before the outer.
+#: Folders that only hold files of the collection, inner ones first.
 _OWN_FOLDERS = ("/opt/lanewise/fabric", "/opt/lanewise", "/etc/lanewise")
-#: Where folders of drop-ins are: an empty one means nothing.
+#: Parents of drop-in folders, which have no effect when empty.
 _DROP_INS = ("/etc/systemd/system/", "/etc/systemd/network/")
 
-#: What an error number of the kernel most often means here, and how to fix it.
+#: The usual meaning of the kernel's error numbers here, and how to fix it.
 _MEANING = {
     errno.EBUSY: "something uses it at this moment: stop that, then run again",
     errno.EPERM: "the kernel forbids it even to root here: look for Secure Boot lockdown or missing capabilities",
@@ -62,11 +62,11 @@ class HostError(Exception):
 
 
 class NotRecorded(HostError):
-    """Something was read of a recorded tree that only a running node has."""
+    """A recorded tree was asked for something that only a running node has."""
 
 
 def refused(step: str, code: int, detail: str = "", fix: str = "") -> HostError:
-    """The error of a step that the kernel answered with the error number `code`."""
+    """The error of a step that the kernel refused with the error number `code`."""
     name = errno.errorcode.get(code, str(code))
     text = f"{os.strerror(code)} [{name}]" + (f": {detail}" if detail else "")
     return HostError(step, text, fix or _MEANING.get(code, ""), code)
@@ -74,9 +74,9 @@ def refused(step: str, code: int, detail: str = "", fix: str = "") -> HostError:
 
 @dataclass(frozen=True)
 class Found:
-    """What a run found where it wrote first: a file, or some bytes of an attribute of the kernel.
+    """The original content of what a run writes: a file, or some bytes of a kernel attribute.
 
-    `content` is None where there was no file, or where an attribute cannot be read (as `bind` of a driver).
+    `content` is None if there was no file, or if the attribute cannot be read (such as `bind` of a driver).
     """
 
     path: str
@@ -99,8 +99,8 @@ class Difference:
 class System:
     """Reads and changes one node.
 
-    `root` other than `/` is a recorded tree, of which plans can be made. `run` runs a command line and returns
-    status, output and error output; AnsibleModule.run_command fits.
+    A `root` other than `/` is a recorded tree, for which only plans can be made. `run` runs a command line and returns
+    exit status, output and error output, like AnsibleModule.run_command.
     """
 
     def __init__(self, root: str = "/", run: Runner | None = None) -> None:
@@ -119,14 +119,14 @@ class System:
     # -- reading
 
     def text(self, path: str) -> str | None:
-        """The stripped text of a small file, or None where it is missing or unreadable."""
+        """The stripped text of a small file, or None if it is missing or unreadable."""
         return self.reader.text(path)
 
     def integer(self, path: str) -> int | None:
         return self.reader.integer(path)
 
     def names(self, path: str) -> list[str]:
-        """The sorted names in a directory; empty where there is none."""
+        """The sorted names in a directory; empty if it does not exist."""
         return self.reader.names(path)
 
     def link(self, path: str) -> str | None:
@@ -138,14 +138,14 @@ class System:
         return os.path.lexists(self._prefix + path)
 
     def mode(self, path: str) -> int | None:
-        """The permissions of a file; None where there is none."""
+        """The permissions of a file; None if it does not exist."""
         try:
             return os.stat(self._prefix + path).st_mode & 0o7777
         except OSError:
             return None
 
     def content(self, path: str) -> str | None:
-        """The whole text of a file of configuration; None where there is none. Raises HostError."""
+        """The whole text of a configuration file; None if it does not exist. Raises HostError."""
         try:
             with open(self._prefix + path, encoding="utf-8", newline="") as file:
                 return file.read()
@@ -155,7 +155,7 @@ class System:
             raise HostError(f"read {path}", str(error)) from None
 
     def data(self, path: str) -> bytes | None:
-        """The whole of a binary file; None where there is none. Raises HostError."""
+        """The whole content of a binary file; None if it does not exist. Raises HostError."""
         try:
             with open(self._prefix + path, "rb") as file:
                 return file.read()
@@ -164,12 +164,12 @@ class System:
         except OSError as error:
             raise HostError(f"read {path}", str(error)) from None
 
-    # -- changing: nothing else in this package changes anything
+    # -- changing: all changes of this package
 
     def write(self, path: str, value: str, step: str, fix: str = "") -> None:
         """Write an attribute of sysfs, procfs or configfs in one write(2).
 
-        Raises HostError saying `step`, the error number and the `fix`.
+        Raises HostError with `step`, the error number and the `fix`.
         """
         self._note_attribute(path)
         try:
@@ -182,7 +182,7 @@ class System:
             raise refused(step, error.errno or 0, path, fix) from None
 
     def write_at(self, path: str, offset: int, data: bytes, step: str, fix: str = "") -> None:
-        """Write bytes at `offset`, as a register of a device's configuration space. Raises HostError."""
+        """Write bytes at `offset`, such as a register in a device's configuration space. Raises HostError."""
         self._note_attribute(path, offset, len(data))
         try:
             handle = os.open(self._prefix + path, os.O_WRONLY | os.O_CLOEXEC)
@@ -194,7 +194,7 @@ class System:
             raise refused(step, error.errno or 0, path, fix) from None
 
     def make_folder(self, path: str, step: str) -> None:
-        """Make a directory, as configfs wants it; one that exists is fine. Raises HostError."""
+        """Create a directory if it does not exist, as configfs requires. Raises HostError."""
         try:
             os.mkdir(self._prefix + path)
         except FileExistsError:
@@ -203,7 +203,7 @@ class System:
             raise refused(step, error.errno or 0, path) from None
 
     def install(self, path: str, content: str | bytes | None, step: str, mode: int = 0o644) -> None:
-        """Write a file of configuration whole or not at all; None removes it. Raises HostError."""
+        """Write a configuration file atomically; None removes it. Raises HostError."""
         place = os.path.realpath(self._prefix + path)
         try:
             self._note_file(path, place)
@@ -251,17 +251,17 @@ class System:
             self._made.append(one)
 
     def _remove_empty(self, path: str) -> None:
-        """Remove folders that have lost their last file with `path`: the collection's own, and those of drop-ins."""
+        """Remove folders that are empty without `path`: the collection's own, and those of drop-ins."""
         inner = [one for one in (os.path.dirname(path),) if one.endswith(".d") and one.startswith(_DROP_INS)]
         own = [folder for folder in _OWN_FOLDERS if path.startswith(f"{folder}/")]
         for folder in (*inner, *own):
             with contextlib.suppress(OSError):  # something else is in it
                 os.rmdir(self._prefix + folder)
 
-    # -- what a run found, to compare the node with it after an undo
+    # -- original content, to compare the node with it after an undo
 
     def begin(self) -> None:
-        """Forget what was found: from here on it is noted for the run that begins."""
+        """Start a run: forget the content recorded for an earlier one."""
         self._found.clear()
         self._made.clear()
 
@@ -281,14 +281,14 @@ class System:
             return None
 
     def _note_file(self, path: str, place: str) -> None:
-        """Raises OSError where the file is there and cannot be read."""
+        """Raises OSError if the file exists and cannot be read."""
         if (path, 0) not in self._found:
             self._found[path, 0] = _file(path, place)
 
     def differences(self) -> list[Difference]:
-        """Restore the files that differ from what the run found, and return what still differs.
+        """Restore the files that differ from their original content, and return what still differs.
 
-        Attributes are compared only, because their resources restore them. A missing attribute is ignored: its device
+        Attributes are only compared, because their resources restore them. A missing attribute is ignored: its device
         is gone. Never raises OSError or HostError.
         """
         found = [one for one in map(self._difference, reversed(list(self._found.values()))) if one]
@@ -324,7 +324,7 @@ class System:
         return None if file == found else Difference(found.path, _shown(found.content), _shown(file.content), reason)
 
     def command(self, argv: list[str], step: str, fix: str = "") -> str:
-        """The output of a program that changes something. Raises HostError where it fails."""
+        """The output of a program that changes something. Raises HostError if it fails."""
         return self._command(argv, step, fix)
 
     def ask(self, step: str, request: t.Callable[[], object], fix: str = "") -> None:
@@ -332,13 +332,13 @@ class System:
         try:
             self._asked(step, request, fix)
         except HostError as error:
-            if error.code != 0:  # of pyroute2 before 0.9: what the kernel says beside success
+            if error.code != 0:  # pyroute2 before 0.9 also raises for messages of a successful request
                 raise
 
     # -- reading by programs and netlink
 
     def query(self, argv: list[str], step: str, fix: str = "") -> str:
-        """The output of a program that only reads. Raises HostError where it fails."""
+        """The output of a program that only reads. Raises HostError if it fails."""
         return self._command(argv, step, fix)
 
     def read(self, step: str, request: t.Callable[[], T]) -> T:
@@ -346,7 +346,7 @@ class System:
         return self._asked(step, request, "")
 
     def dump(self, step: str, request: t.Callable[[], t.Iterable[Message]]) -> list[Message]:
-        """All that a netlink `request` lists; it is repeated if the list changed meanwhile. Raises HostError."""
+        """All entries that a netlink `request` lists, repeated if the list changed meanwhile. Raises HostError."""
 
         def whole() -> list[Message]:
             for _unused in range(8):
@@ -358,17 +358,17 @@ class System:
                     continue
                 if not any(one["header"]["flags"] & _INTERRUPTED for one in found):
                     return found
-            raise OSError(errno.EAGAIN, "it changes all the time")
+            raise OSError(errno.EAGAIN, "the list kept changing while it was read")
 
         return self._asked(step, whole, "")
 
     def socket(self, name: str) -> Socket:
         """A socket of pyroute2, opened once: `IPRoute`, or of a family (`ROUTE`, `RDMA`, generic ones by name).
 
-        Raises HostError where pyroute2 is missing, or the kernel has not the family (with the code ENOENT).
+        Raises HostError if pyroute2 is missing, or if the kernel lacks the family (with the code ENOENT).
         """
         if not self.reader.live:
-            raise NotRecorded("ask the kernel", "a recorded tree does not have it")
+            raise NotRecorded("ask the kernel", "a recorded tree has no kernel")
         if name not in self._sockets:
             from . import messages
 
@@ -376,7 +376,7 @@ class System:
                 fix = (
                     "install python3-pyroute2 from the distribution, or pyroute2 for the interpreter that Ansible uses"
                 )
-                raise HostError("speak netlink", f"no pyroute2 (0.7.2 or later): {messages.MISSING}", fix)
+                raise HostError("use netlink", f"pyroute2 (0.7.2 or later) is missing: {messages.MISSING}", fix)
             self._sockets[name] = self._asked(f"open a netlink socket ({name})", lambda: messages.opened(name), "")
         return self._sockets[name]
 
@@ -387,7 +387,7 @@ class System:
 
     def _command(self, argv: list[str], step: str, fix: str) -> str:
         if self._run is None:
-            raise NotRecorded(step, "no program may be run for a recorded tree")
+            raise NotRecorded(step, "programs are not run for a recorded tree")
         try:
             code, output, errors = self._run(argv)
         except OSError as error:
@@ -414,12 +414,12 @@ class System:
             code = getattr(error, "code", None)
             if not isinstance(code, int):
                 raise
-            words = str(error.args[-1])  # the kernel's own, where it has some
+            words = str(error.args[-1])  # the kernel's own message, if it has one
             raise refused(step, abs(code), "" if words == os.strerror(abs(code)) else words, fix) from None
 
 
 def _file(path: str, place: str) -> Found:
-    """What there is now. Raises OSError where it cannot be read."""
+    """The present content. Raises OSError if it cannot be read."""
     try:
         with open(place, "rb") as file:
             return Found(path, file.read(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Who uses a NIC or a VF at this moment."""
+"""Who is using a NIC or a VF."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ _USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio")
 def users(system: System, function: str) -> str:
     """Who uses the VF or PF at the PCI address `function`, as the end of a sentence; empty if nobody does.
 
-    A pod has it where a claim's record names it or its interface is in another network namespace, a guest or a program
-    has it where it is open through VFIO or UIO. What the node itself uses is in
-    `management.management_interfaces`.
+    A pod has it if a claim's record names it or its interface is in another network namespace; a guest or a program has
+    it if it is open through VFIO or UIO. The node's own use is in `management.management_interfaces`.
     """
     for name in system.names(_CLAIMS):
         if name.endswith(".json") and f'"{function}"' in (system.content(f"{_CLAIMS}/{name}") or ""):
@@ -40,9 +39,9 @@ def users(system: System, function: str) -> str:
 
 
 def as_published(system: System, function: str) -> dict[str, object]:
-    """What a selector compares of a function that a pod has, as the DRA driver published it before the pod had it.
+    """Values for selectors of a function that a pod has, as the DRA driver published them before the pod had it.
 
-    `interface`, `link_layer` and `speed_mbps`, of the driver's record of the claim; empty where no record has it.
+    `interface`, `link_layer` and `speed_mbps`, from the driver's record of the claim; empty if no record has it.
     """
     for name in system.names(_CLAIMS):
         text = system.content(f"{_CLAIMS}/{name}") if name.endswith(".json") else None
@@ -63,9 +62,9 @@ def as_published(system: System, function: str) -> dict[str, object]:
 
 
 def _devices(system: System, function: str, driver: str | None) -> set[str]:
-    """The device files by which a program has a function that VFIO (drivers/vfio) or UIO gives it."""
+    """The device files by which programs use a function through VFIO (drivers/vfio) or UIO."""
     folder = f"{_DEVICES}/{function}"
-    by_iommufd = system.names(f"{folder}/vfio-dev")  # since Linux 6.1, of any driver of VFIO
+    by_iommufd = system.names(f"{folder}/vfio-dev")  # since Linux 6.1, for any VFIO driver
     found = {f"/dev/vfio/devices/{name}" for name in by_iommufd}
     found.update(f"/dev/{name}" for name in system.names(f"{folder}/uio"))
     group = system.link(f"{folder}/iommu_group")

@@ -14,21 +14,21 @@ from dataclasses import dataclass, field, replace
 #: The device of settings that belong to the node and not to a NIC.
 NODE = "node"
 
-#: State of a resource: device -> setting -> value. A value is JSON, or a `Value`. None is "not there" or "not known".
+#: State of a resource: device -> setting -> value. A value is JSON, or a `Value`. None means absent or unknown.
 State = dict[str, dict[str, object]]
 #: What a change may alter beside its own setting, by name: values, or `Unread`.
 Beside = t.Mapping[str, object]
 
 
 class Value:
-    """A value with parts of its own. `str` of it is what people read, and what results and stored files have.
+    """A value with several fields. Messages, results and stored files have its `str`.
 
-    Two are equal where all their parts are. The resource reads stored text again, see `Resource.from_stored`.
+    Two are equal if all fields are. The resource parses stored text, see `Resource.from_stored`.
     """
 
 
 def stored(value: object) -> object:
-    """A value as results and stored files have it: JSON, in which a `Value` is its text."""
+    """A value as in results and stored files: JSON, in which a `Value` is its text."""
     if isinstance(value, Value):
         return str(value)
     return [stored(one) for one in value] if isinstance(value, list) else value
@@ -53,7 +53,7 @@ class Change:
         return replace(self, before=self.after, after=self.before)
 
     def as_json(self) -> dict[str, object]:
-        """The change as results and stored files have it."""
+        """The change as in results and stored files."""
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         return {**fields, "before": stored(self.before), "after": stored(self.after)}
 
@@ -67,7 +67,7 @@ class Unread(str):
 
 @dataclass(frozen=True)
 class Refusal:
-    """A change that is refused, and how to fix it. With one refusal nothing is changed.
+    """A change that is refused, and how to fix it. A single refusal stops the whole run before any change.
 
     With `drain` the reason is a pod or guest, which a drain of the node removes.
     """

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Bring a node to its wanted state: plan all, change in order, read back, and undo if a step fails."""
+"""Bring a node to its wanted state: plan everything, change in order, read back, and undo if a step fails."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Refused(Unfit):
 class Outcome:
     """What a run did, or in check mode would do.
 
-    `before` and `after` hold what changed, by resource; `after` is what the node shows, in check mode what was
-    asked for. `not_recorded` are the resources about which a recorded tree says nothing, each with what it lacks.
-    `reboot` are the reasons for a reboot, `drain` those to take the node's pods away first.
+    `before` and `after` are the changed values by resource; `after` is read from the node, or, in check mode, the
+    wanted value. `not_recorded` are the resources that a recorded tree cannot show, each with the missing files.
+    `reboot` are the reasons for a reboot, `drain` the reasons to drain the node first.
     """
 
     changes: list[Change] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Outcome:
 
 @contextlib.contextmanager
 def alone(path: str = LOCK, seconds: float = _LOCK_SECONDS) -> t.Iterator[None]:
-    """Keep a second run off the node. Raises HostError where another one goes on after `seconds`."""
+    """Keep a second run off the node. Raises HostError if another run still holds the lock after `seconds`."""
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
     with open(path, "a+", encoding="ascii") as file:
         deadline = time.monotonic() + seconds
@@ -85,13 +85,13 @@ def converge(
     wanted: t.Mapping[str, State] | None = None,
     ready: t.Callable[[list[Change]], None] | None = None,
 ) -> Outcome:
-    """Bring the node to what its settings say, or to `wanted` by resource, in the order of `resources`.
+    """Bring the node to its settings, or to `wanted` by resource, in the order of `resources`.
 
     `ready` is called with all changes before the first of them is made. In check mode with `drained`, a change
     that only pods block is not refused: it is a reason to drain.
 
-    Raises Refused before anything is changed, Failed where a step fails, after the steps before it were undone, and
-    HostError where the node's state cannot be read.
+    Raises Refused before anything is changed; Failed if a step fails, after the steps before it were undone; and
+    HostError if the node's state cannot be read.
     """
     outcome = Outcome()
     plans = _plans(node, resources, check_mode, wanted, outcome)
@@ -111,7 +111,7 @@ def converge(
         for resource, one in plans:
             if one.changes:
                 outcome.after[resource.name] = _make(node, resource, one, done)
-    # whatever it is, half of the changes must not stay: neither for a defect of ours nor for Ctrl+C
+    # half of the changes must not stay, whatever the error: not even for a bug or Ctrl+C
     except BaseException as error:
         failed = undo(node, error, done)
         if isinstance(error, Exception):
@@ -144,7 +144,7 @@ def _plans(
 
 
 def _foresee(plan: Plan, outcome: Outcome) -> None:
-    """Note what a plan will do."""
+    """Add the effects of a plan to the outcome."""
     outcome.reboot += [reason for reason in plan.reboot if reason not in outcome.reboot]
     for change in plan.changes:
         outcome.changes.append(change)
@@ -155,13 +155,13 @@ def _foresee(plan: Plan, outcome: Outcome) -> None:
 
 
 def _lacks(node: Node, resource: Resource) -> str:
-    """Which files a recorded tree lacks without which it says nothing about a resource; empty for none."""
+    """The files that a resource needs and a recorded tree lacks; empty if it has all."""
     missing = [path for path in resource.recorded_in if not node.system.live and not node.system.exists(path)]
     return f"no {', '.join(missing)}" if missing else ""
 
 
 def _make(node: Node, resource: Resource, plan: Plan, done: list[Done]) -> State:
-    """Make the changes of one resource, and read them back. Each is `done` before it is made: half may happen."""
+    """Make the changes of one resource, and read them back. Each is added to `done` first, as it may fail half way."""
     for change in plan.changes:
         done.append(Done(resource, change))
         done[-1].beside = resource.beside(node, change)
@@ -172,7 +172,7 @@ def _make(node: Node, resource: Resource, plan: Plan, done: list[Done]) -> State
 
 
 def _read_back(node: Node, resource: Resource, changes: t.Sequence[Change]) -> State:
-    """The node's state after the changes. Raises HostError where it is not the wanted one."""
+    """The node's state after the changes. Raises HostError if it is not the wanted one."""
     wanted: State = {}
     for change in changes:
         wanted.setdefault(change.device, {})[change.setting] = change.after
@@ -184,6 +184,6 @@ def _read_back(node: Node, resource: Resource, changes: t.Sequence[Change]) -> S
         if not resource.same(change.setting, value, change.after):
             step = f"set {change.setting} of {change.device} to {shown(change.after)}"
             raise HostError(
-                step, f"it was accepted, but the node shows {shown(value)}", "look at 'dmesg' for the reason"
+                step, f"it was accepted, but the value is now {shown(value)}", "look at 'dmesg' for the reason"
             )
     return found

@@ -36,7 +36,7 @@ class Device:
 
     @property
     def interface(self) -> str:
-        """The one interface. Raises HostError where there is none, or more than one."""
+        """The only interface. Raises HostError if there is none, or more than one."""
         if len(self.interfaces) == 1:
             return self.interfaces[0]
         if self.interfaces:
@@ -50,7 +50,7 @@ class Device:
 
 
 def devices_of(facts: NodeFacts) -> t.Iterator[Device]:
-    """The devices that a node's facts have; the loopback interface is left out."""
+    """The devices in a node's facts, without the loopback interface."""
     for nic in facts["nics"]:
         function = facts["functions"][nic["address"]]
         sriov = function["sriov"] or {}

@@ -29,11 +29,11 @@ if t.TYPE_CHECKING:
 class Node:
     """One node: its `devices` by key, and the merged `settings` of those that rules choose.
 
-    `general` are the settings of the node itself. Where several rules choose a device, a later one replaces what an
-    earlier one says, mapping by mapping, and takes away what it gives as None. `idle` are the rules that choose
-    nothing, each with what may be meant. A NIC whose interface is in another network namespace counts for a rule, and
-    has no settings: `left_alone` has who holds it. With `only`, no device but that has settings. Raises Unfit where a
-    rule finds fewer or more NICs than it says, or finds none as its model or driver is not written whole.
+    `general` are the settings of the node itself. If several rules choose a device, they are merged mapping by mapping:
+    a later rule overrides, and removes a setting by None. `idle` are the rules that choose nothing, each with a hint
+    at what may be meant. A NIC whose interface is in another network namespace counts for a rule, but gets no settings:
+    `left_alone` says who has it. With `only`, no other device has settings. Raises Unfit if a rule chooses fewer or
+    more NICs than it states, or none because it gives only part of a model's or driver's name.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Node:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read the devices again, as after VFs were made. The settings go with the device that they were for."""
+        """Read the devices again, for example after VFs were created. Each device keeps its settings."""
         topology = probe(self.system.reader.root, with_vpd=False, with_gids=False)
         self.facts: NodeFacts = as_dict(topology)
         self.devices = {device.key: device for device in devices_of(self.facts)}
@@ -68,7 +68,7 @@ class Node:
             if entry["address"] is None:
                 values[entry["name"]] = values_of_interface(entry)
         elsewhere = {nic["address"] for nic in self.facts["nics"] if nic["elsewhere"]}
-        # while a pod has a NIC, the claim's record says what the driver published of it
+        # while a pod has a NIC, the claim's record has the values that the driver published
         published = {key: as_published(self.system, key) for key in elsewhere} if self.rules else {}
         for key, more in published.items():
             values[key].update(t.cast("DeviceValues", more))
@@ -86,32 +86,32 @@ class Node:
         return {key: settings for key, settings in chosen.items() if key not in elsewhere}
 
     def fast(self, rule: Rule) -> tuple[str, ...]:
-        """The PFs that have the rate which a rule's selector asks for, if it asks for one; for `Rule.fast`."""
+        """The PFs with the rate that a rule's selector requires, if it requires one; for `Rule.fast`."""
         least = rule.select.min_speed_mbps
         return tuple(sorted(key for key, rate in self._rates.items() if rate >= least)) if least else ()
 
     @property
     def management(self) -> dict[str, str]:
-        """Interfaces that the node is reached by, and why; read at the first use. Raises HostError."""
+        """Interfaces that are needed to reach the node, and why; read at the first use. Raises HostError."""
         if self._management is None and self.system.live:
             self._management = management_interfaces(self.system, self._connection)
-        elif self._management is None:  # of a recorded tree only the default route is known
+        elif self._management is None:  # a recorded tree only shows the default route
             names = {name for nic in self.facts["nics"] if nic["default_route"] for name in nic["interfaces"]}
             names.update(entry["name"] for entry in self.facts["interfaces"] if entry["default_route"])
             self._management = dict.fromkeys(names, "it carries the default route")
         return self._management
 
     def device(self, name: str) -> Device:
-        """The device that a change is of; of `ADDRESS vf NUMBER` its PF. Raises HostError where it has gone."""
+        """The device of a change; for `ADDRESS vf NUMBER` the PF. Raises HostError if it is gone."""
         key = name.partition(" ")[0]
         if key not in self.devices:
             raise HostError(f"find {key}", "it is no longer present", "look at 'dmesg', then run again")
         return self.devices[key]
 
     def reached_by(self, change: Change) -> str:
-        """The interface, with the reason, that a change touches and the node is reached by; empty where there is none.
+        """The interface that a change affects and that is needed to reach the node, with the reason; empty if none.
 
-        What happens to a PF happens to its VFs. Raises HostError.
+        A change of a PF affects its VFs. Raises HostError.
         """
         if change.device == NODE:
             return ""
@@ -122,7 +122,7 @@ class Node:
         return next((f"{name}: {self.management[name]}" for name in sorted(own) if name in self.management), "")
 
     def protects(self, change: Change) -> Refusal | None:
-        """Why a change must not be made because of what the node is reached by. Raises HostError."""
+        """The refusal of a change that would affect how the node is reached. Raises HostError."""
         found = "" if self.allow_management else self.reached_by(change)
         if not found:
             return None

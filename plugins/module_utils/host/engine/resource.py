@@ -17,29 +17,29 @@ from .node import Node
 class Resource:
     """One part of a node's configuration. A subclass sets `name`, and `boot` if its settings are lost at a reboot.
 
-    All of a run's resources plan before any of them changes something, so a plan is of the node as it was found: what
-    another resource will have made by then (VFs, say) reads as None.
+    All resources of a run plan before any of them changes something, so a plan starts from the unchanged node: what
+    another resource will create (such as VFs) reads as None.
     """
 
     name = ""
-    #: Whether the settings are lost at a reboot, so that they are applied again by the unit that runs at boot.
+    #: Whether the settings are lost at a reboot, so that the unit that runs at boot applies them again.
     boot = True
-    #: Whether it needs what the network gives (addresses, links that are up), so that at boot it waits for that.
+    #: Whether it needs the network (addresses, links that are up), so that at boot it waits for it.
     network = False
-    #: Without these files a recorded tree says nothing about it, and nothing is planned.
+    #: A recorded tree without these files does not show the resource, and nothing is planned.
     recorded_in: tuple[str, ...] = ()
-    #: Whether a change makes or removes devices, so that the node is read again.
+    #: Whether a change creates or removes devices, so that the node is read again.
     renews = False
 
     def __init__(self, system: System) -> None:
         self.system = system
 
     def wanted(self, node: Node) -> State:
-        """What the site asks for; devices and settings of which it says nothing are left out."""
+        """The values that the site wants; devices and settings that it does not mention are left out."""
         raise NotImplementedError
 
     def read(self, node: Node, wanted: State) -> State:
-        """The present values of all that is wanted. Raises HostError."""
+        """The present values of all wanted settings. Raises HostError."""
         raise NotImplementedError
 
     def apply(self, node: Node, change: Change) -> None:
@@ -47,25 +47,25 @@ class Resource:
         raise NotImplementedError
 
     def beside(self, node: Node, change: Change) -> Beside:
-        """What a change may alter beside its own setting, by name: read before it is made and after it was undone.
+        """Values that a change may alter besides its own setting, by name: read before it, and after it was undone.
 
         A value is JSON, or `Unread`. Raises HostError.
         """
         return {}
 
     def put_back(self, node: Node, change: Change, beside: Beside) -> None:
-        """Bring back what `beside` has found, after the change itself was undone. Raises HostError."""
+        """Restore the values of `beside`, after the change itself was undone. Raises HostError."""
 
     def same(self, setting: str, before: object, after: object) -> bool:
         """Whether a present value is as good as the wanted one."""
         return bool(before == after)
 
     def from_stored(self, setting: str, value: object) -> object:
-        """A value of a file that a run has stored; the reverse of `change.stored`. Raises ValueError."""
+        """Parse a value from a file of an earlier run; the reverse of `change.stored`. Raises ValueError."""
         return value
 
     def check(self, node: Node, change: Change) -> Refusal | None:
-        """Why a change will not be made."""
+        """The refusal of a change, if it must not be made."""
         return None
 
     def interrupts(self, node: Node, change: Change) -> str:
@@ -77,13 +77,13 @@ class Resource:
         return []
 
     def after_reboot(self, change: Change) -> str:
-        """Why this change takes effect at a reboot only; empty where it does at once."""
+        """Why this change takes effect only at a reboot; empty if it takes effect at once."""
         return ""
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """Compare what the site wants, or `wanted`, with what is.
+        """Compare what the site wants, or `wanted`, with the present state.
 
-        Raises HostError where the present state cannot be read.
+        Raises HostError if the present state cannot be read.
         """
         wanted = self.wanted(node) if wanted is None else wanted
         if not wanted:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Rules: which NICs a site means, and the settings that it wants of them."""
+"""Rules: which NICs a site selects, and the settings that it wants for them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .settings import NicSettings, Settings, merged
 
 @dataclass(frozen=True)
 class Rule:
-    """Settings for the NICs that a selector chooses. `count` is how many it must find, `at_least` the fewest.
+    """Settings for the NICs that a selector chooses. It must choose exactly `count`, or `at_least` that many.
 
-    `fast` are PFs, by address, that are known to have the selector's rate, and their VFs with them: at a boot no link
-    is up yet, and the kernel reports no rate (speed_show in net/core/net-sysfs.c).
+    `fast` are the addresses of PFs that are known to have the selector's rate, as do their VFs: at boot no link is up
+    yet, and the kernel reports no rate (speed_show in net/core/net-sysfs.c).
     """
 
     name: str
@@ -32,7 +32,7 @@ class Rule:
 
 
 class Unfit(ValueError):
-    """What the site wants does not fit the node; `problems` are all the reasons."""
+    """The site's settings do not fit the node; `problems` lists all the reasons."""
 
     def __init__(self, problems: t.Sequence[str]) -> None:
         self.problems = list(problems)
@@ -57,9 +57,9 @@ def selector(values: t.Mapping[str, object]) -> Selector:
 
 
 class Candidate(t.NamedTuple):
-    """A device that a rule may choose, with what selectors compare of it.
+    """A device that a rule may choose, with the values that selectors compare.
 
-    Of one that is not `seen`, because a pod has it, the interface, link layer and rate are not known.
+    If it is not `seen`, because a pod has it, the interface, link layer and rate are unknown.
     """
 
     device: Device
@@ -72,8 +72,8 @@ def choose(
 ) -> tuple[dict[str, NicSettings], dict[str, str]]:
     """Apply the rules in order to the devices, by key.
 
-    Returns the merged settings of each device that is chosen, and the rules that choose nothing, each with what may
-    be meant instead. Raises Unfit.
+    Returns the merged settings of each chosen device, and the rules that choose nothing, each with a hint at what may
+    be meant. Raises Unfit.
     """
     chosen: dict[str, NicSettings] = {}
     idle: dict[str, str] = {}
@@ -101,7 +101,7 @@ def choose(
 
 
 def _known(rule: Rule, one: Candidate) -> Selector:
-    """A rule's selector without what is not known of a device, or is known to hold."""
+    """A rule's selector without the fields that are unknown of a device, or known to match."""
     if not one.seen:
         return replace(rule.select, interface=(), link_layer=(), min_speed_mbps=None)
     fast = {one.device.key, one.device.physfn}.intersection(rule.fast)
@@ -109,12 +109,12 @@ def _known(rule: Rule, one: Candidate) -> Selector:
 
 
 def _chooses(select: Selector, values: DeviceValues) -> bool:
-    """VFs and interfaces without a PCI function are meant only where the selector names their type."""
+    """Whether a selector chooses a device. VFs and interfaces without a PCI function need a `type` in the selector."""
     return select.matches(values) and (values["type"] == "pf" or bool(select.type) or bool(select.address))
 
 
 def _part_of_a_name(select: Selector, values: t.Iterable[DeviceValues]) -> str:
-    """Which part of a name was given for the whole, where a selector chooses nothing because of that."""
+    """A hint, if a selector chooses nothing because it gives only part of a name; else empty."""
     wider: Settings = {}
     parts = []
     for name in ("model", "driver"):
@@ -122,14 +122,14 @@ def _part_of_a_name(select: Selector, values: t.Iterable[DeviceValues]) -> str:
         plain = [one for one in given if not set("*?[") & set(one)]
         if plain:
             wider[name] = tuple(f"*{one}*" if one in plain else one for one in given)
-            parts += [f"{name} {one!r} is compared with the whole name: write '*{one}*'" for one in plain]
+            parts += [f"{name} {one!r} must match the whole name: write '*{one}*'" for one in plain]
     if not parts or not any(_chooses(replace(select, **wider), one) for one in values):
         return ""
     return " and ".join(parts)
 
 
 def _of_another_type(select: Selector, values: t.Iterable[DeviceValues]) -> str:
-    """What a selector would choose if it named a type, as the end of a sentence; empty for nothing."""
+    """A hint at what a selector would choose if it named a type; empty for nothing."""
     if select.type or select.address:
         return ""
     kinds = sorted({str(one["type"]) for one in values if select.matches(one)})

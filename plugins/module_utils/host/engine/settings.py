@@ -3,13 +3,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Settings of NICs and of the node, and how those of several rules become one. It imports nothing."""
+"""Settings of NICs and of the node, and how those of several rules are merged. It imports nothing."""
 
 from __future__ import annotations
 
 import typing as t
 
-#: Settings as a module's options or a file have them, before their form is known.
+#: Settings from a module's options or a file, before they are checked.
 Settings = dict[str, t.Any]
 
 
@@ -101,13 +101,13 @@ class NodeSettings(t.TypedDict, total=False):
 
 
 def merged(base: Settings, more: t.Mapping[str, object]) -> Settings:
-    """`base` with what `more` says; mappings are merged, None takes away, and all else is replaced."""
+    """`base` overridden by `more`; mappings are merged, None removes, and other values are replaced."""
     result = overlaid(base, more)
     return {key: merged({}, one) if isinstance(one, dict) else one for key, one in result.items() if one is not None}
 
 
 def overlaid(base: Settings, more: t.Mapping[str, object]) -> Settings:
-    """The same, where None stays: it is to take away what is still to come below."""
+    """The same, but None stays, so that it still removes values of rules that this is merged into later."""
     result = dict(base)
     for key, value in more.items():
         if isinstance(value, dict):

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Undo what a run has done, and report the state of the node after that: it is read, not assumed."""
+"""Undo a run's changes, and report the node's state after that, as read again from the node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = t.TypeVar("T")
 
 @dataclass
 class Done:
-    """A change that was begun, and what it may have altered `beside` its own setting, as that was before."""
+    """A change that was begun, and the previous values of what it may have altered `beside` its own setting."""
 
     resource: Resource
     change: Change
@@ -33,7 +33,7 @@ class Done:
 class Remaining:
     """Something that differs from its state before the run, or whose state is unknown.
 
-    `now` is its value, `Unread` where it cannot be read. `reason` is why it was not restored, if that is known.
+    `now` is its value, or `Unread`. `reason` is why it was not restored, if that is known.
     """
 
     resource: str
@@ -61,9 +61,9 @@ class Remaining:
 
 
 class Failed(Exception):
-    """A step failed. `undone` are the changes that were taken back; `remaining` is all that is not as it was.
+    """A step failed. `undone` are the changes that were undone; `remaining` is everything that still differs.
 
-    `change` is the change that failed. With `surprise` its error is not one that a step is known to have.
+    `change` is the change that failed. `surprise` means that its error is not one that steps are expected to raise.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ def undo(node: Node, error: BaseException, done: t.Sequence[Done]) -> Failed:
             try:
                 if _twice(differs, node, one):
                     step(node, one)
-            except Exception as trouble:  # noqa: BLE001  # a defect of ours, too, must not keep the others from being taken back
+            except Exception as trouble:  # noqa: BLE001  # not even a bug may keep the others from being undone
                 troubles.setdefault(place, []).append(described(trouble))
     files = node.system.differences()
     remaining: list[Remaining] = []
@@ -124,7 +124,7 @@ def _value(node: Node, one: Done) -> object:
 
 
 def _twice(differs: t.Callable[[Node, Done], bool], node: Node, one: Done) -> bool:
-    """The same, with a second try after a failed read: the node's state decides what is restored."""
+    """`differs`, with a second try if reading fails: the node's state decides what is restored."""
     try:
         return differs(node, one)
     except Exception:  # noqa: BLE001  # the second read decides
@@ -132,7 +132,8 @@ def _twice(differs: t.Callable[[Node, Done], bool], node: Node, one: Done) -> bo
 
 
 def _differs(node: Node, one: Done) -> bool:
-    """False also for the failed one, most often. Raises HostError."""
+    """Whether a setting differs from its value before the change; usually not for the failed change. Raises
+    HostError."""
     return not one.resource.same(one.change.setting, _value(node, one), one.change.before)
 
 
@@ -160,7 +161,7 @@ def _put_back_beside(node: Node, one: Done) -> None:
 
 
 def _left(node: Node, one: Done, seen: set[tuple[str, str]], trouble: str) -> t.Iterator[Remaining]:
-    """What of a change and beside it is not as it was. Where several changes note the same, the first one's counts."""
+    """The values of a change and beside it that still differ. If several changes list a value, the first one counts."""
     change, resource = one.change, one.resource
     now: dict[str, object] = {change.setting: _read(lambda: _value(node, one))}
     if one.beside:
@@ -195,13 +196,13 @@ def _of_file(one: Difference) -> Remaining:
 def _as_host_error(error: BaseException) -> HostError:
     if isinstance(error, HostError):
         return error
-    if isinstance(error, Unfit):  # the NICs are others than before the change
+    if isinstance(error, Unfit):  # the node has other NICs than before the change
         return HostError("find the NICs again", str(error))
-    return HostError("continue", described(error), "this is a defect: please report it")
+    return HostError("continue", described(error), "this is a bug: please report it")
 
 
 def described(error: BaseException) -> str:
-    """What an error says; one that no step is known to have, with its kind."""
+    """The text of an error; for an unexpected kind of error, with its type."""
     return (
         str(error) if isinstance(error, (HostError, Unfit, Failed)) else f"{type(error).__name__}: {error}".rstrip(": ")
     )

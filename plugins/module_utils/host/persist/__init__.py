@@ -3,10 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What stays on the node after a run: the wanted state, the program and units that apply it at boot, the rollback
-timer.
+"""What a run leaves on the node: the wanted state, the program and units that apply it at boot, the rollback timer.
 
-It imports all other rooms of this package; only the fabric module imports it.
+It imports all other folders of this package; only the fabric module imports it.
 """
 
 from __future__ import annotations

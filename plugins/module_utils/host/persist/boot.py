@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The commands of the program on a node: `boot` applies settings that a reboot loses, `network` those of them that need
-the network, `undo FILE` undoes changes."""
+"""The commands of the program on a node: `boot` applies settings that a reboot loses, `network` those that need the
+network, `undo FILE` undoes changes."""
 
 # pylint: disable=ansible-bad-function
 # It runs without an AnsibleModule, so it prints and exits itself.
@@ -30,7 +30,7 @@ from ..resources.catalogue import named, resources
 from . import guard
 from .program import Boot, StoredRule, load
 
-#: How long an undo waits for the run whose changes it undoes, if that still runs.
+#: Seconds for which an undo waits for the run whose changes it undoes, if that still runs.
 _UNDO_WAITS = 3600.0
 
 
@@ -55,17 +55,17 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
 
 
 def _boot(system: System, network: bool = False) -> None:
-    """Apply the stored settings. Bonds, VLANs and the like appear with the network, so theirs wait for it, too."""
+    """Apply the stored settings. Bonds, VLANs and the like appear with the network, so their settings wait for it."""
     wanted, general = load(system)
     nics = rules(wanted)
     of_nics = [one.name for one in resources(system, (rule.settings for rule in nics), {}, boot=True)]
     failed = []
     for resource in resources(system, (rule.settings for rule in nics), general, boot=True):
-        # a failed resource does not stop the others
+        # a failed resource must not stop the others
         found: list[str] = []
         if resource.network == network:
             found = [_apply(system, nics, general, resource)]
-            # nor does a failed NIC; a run of the module undoes everything instead
+            # nor must a failed NIC; a run of the module undoes everything instead
             keys = _chosen(system, nics) if found[0] and resource.name in of_nics else []
             if len(keys) > 1:
                 found = [_apply(system, nics, general, resource, key) for key in keys]
@@ -77,13 +77,13 @@ def _boot(system: System, network: bool = False) -> None:
 
 
 def _apply(system: System, nics: t.Sequence[Rule], general: NodeSettings, resource: Resource, only: str = "") -> str:
-    """Apply the settings of a resource, with `only` of one device. Returns the error, or an empty text."""
+    """Apply the settings of a resource; with `only`, those of one device. Returns the error, or an empty text."""
     try:
         # at boot there is no connection to lose
         node = Node(system, nics, general, allow_management=True, only=only)
         for change in converge(node, [resource]).changes:
             print(change)
-    except Exception as error:  # noqa: BLE001  # whatever it is, the other resources and NICs are to have theirs
+    except Exception as error:  # noqa: BLE001  # the other resources and NICs must still get their settings
         return f"{resource.name}: {described(error)}"
     return ""
 
@@ -142,7 +142,7 @@ def main() -> None:
                     if not left:
                         _undo(system, command[1])
                         break
-                time.sleep(left)  # the run took longer than the timer, and is to be confirmed still
+                time.sleep(left)  # the run took longer than the timer, and can still be confirmed
         else:
             sys.exit("usage: fabric.pyz boot | network | undo FILE")
     except (HostError, OSError, ValueError) as error:

@@ -40,13 +40,13 @@ def _path(name: str) -> str:
 
 
 def _write(system: System, path: str, changes: t.Sequence[Change], seconds: int, step: str) -> None:
-    # this clock is the same for all processes since the boot, and no one sets it
+    # this clock is the same for all processes since boot, and cannot be set
     given = {"until": time.monotonic() + seconds, "changes": [change.as_json() for change in changes]}
     system.install(path, json.dumps(_FORMS.write(given)), step, 0o600)
 
 
 def _read(path: str) -> tuple[float, list[Change]]:
-    """What _write wrote: the time, and the changes. Raises OSError, HostError where the file cannot be used."""
+    """What _write wrote: the time, and the changes. Raises OSError, and HostError if the file cannot be used."""
     with open(path, encoding="utf-8") as file:
         text = file.read()
     try:
@@ -63,12 +63,12 @@ def _read(path: str) -> tuple[float, list[Change]]:
 
 
 def needed(node: Node, changes: t.Sequence[Change]) -> bool:
-    """Whether some change touches what the node is reached by. Raises HostError."""
+    """Whether some change affects how the node is reached. Raises HostError."""
     return any(node.reached_by(change) for change in changes)
 
 
 def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
-    """Let systemd take the changes back in `seconds`. The name to confirm with is returned. Raises HostError."""
+    """Let systemd undo the changes in `seconds`. Returns the name for `confirm`. Raises HostError."""
     name = str(os.getpid())
     step, path = _ARM, _path(name)
     if not system.exists("/run/systemd/system"):
@@ -89,15 +89,15 @@ def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
 
 
 def restart_timer(system: System, name: str, changes: t.Sequence[Change], seconds: int) -> None:
-    """Start the time for a confirmation again, however long the changes took. Raises HostError.
+    """Restart the time for a confirmation, however long the changes took. Raises HostError.
 
-    For the run that made them, which keeps an undo out as long as it has the lock.
+    For the run that made them, which blocks an undo while it has the lock.
     """
     _write(system, _path(name), changes, seconds, _ARM)
 
 
 def left(path: str) -> float:
-    """Seconds until the changes of that file are to be taken back; 0 also where they were confirmed. Raises OSError,
+    """Seconds until the changes in a file are to be undone; 0 also if they were confirmed. Raises OSError,
     HostError."""
     try:
         return max(0.0, _read(path)[0] - time.monotonic())
@@ -106,14 +106,14 @@ def left(path: str) -> float:
 
 
 def begun_changes(path: str) -> list[Change]:
-    """What `begin` has claimed. Raises OSError, HostError."""
+    """The changes that `begin` has claimed. Raises OSError, HostError."""
     return _read(path)[1]
 
 
 def check_none_pending(system: System) -> None:
-    """Raises HostError where changes of an earlier run are neither confirmed nor taken back yet.
+    """Raises HostError if changes of an earlier run are neither confirmed nor undone yet.
 
-    Their undo would also undo what another run makes of the same settings meanwhile.
+    Their undo would also undo what another run sets meanwhile.
     """
     for entry in system.names(_FOLDER):
         if not entry.startswith("undo-") or not entry.endswith(".json"):
@@ -129,10 +129,10 @@ def check_none_pending(system: System) -> None:
 
 
 def begin(path: str) -> str | None:
-    """Claim the changes of that file for an undo: its name from then on, or None where they were confirmed.
+    """Claim the changes in a file for an undo: the file's new name, or None if they were confirmed.
 
-    Either this gets the file or `confirm` does. It is removed when all is
-    undone, so a file that stays means an undo that is running or has failed. Raises OSError.
+    Either this gets the file or `confirm` does. It is removed when everything is undone, so a file that remains means
+    an undo that is running or has failed. Raises OSError.
     """
     begun = _begun(path)
     try:
@@ -143,7 +143,7 @@ def begin(path: str) -> str | None:
 
 
 def confirm(system: System, name: str) -> bool:
-    """Keep the changes of that name, and call off their timer. Raises HostError where it was too late."""
+    """Keep the changes of that name, and stop their timer. Raises HostError if it was too late."""
     path = _path(name)
     step = "confirm the changes"
     late, fix = "they were already undone, because they were not confirmed in time", "raise rollback_after"
@@ -161,7 +161,7 @@ def confirm(system: System, name: str) -> bool:
     try:
         system.command(["systemctl", "stop", f"{_unit(name)}.timer"], step)
     except HostError:
-        pass  # it has gone off just now, and finds nothing to undo
+        pass  # it has just gone off, and finds nothing to undo
     return True
 
 

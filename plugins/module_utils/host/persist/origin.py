@@ -18,7 +18,7 @@ from ..engine.resource import Resource
 from ..resources.catalogue import named
 
 PATH = "/var/lib/lanewise/fabric-origin.json"
-#: The settings by resource, device and name, which is all that the first form has.
+#: The settings by resource, device and name; the first form has nothing else.
 _FORMS = Forms(
     conversions={2: Conversion(up=lambda value: {"resources": value}, down=lambda value: value["resources"])},
     unnumbered=1,
@@ -28,7 +28,7 @@ _FIX = "play the role fabric of the release that wrote it, or a newer one; the f
 
 
 def load(system: System) -> dict[str, State]:
-    """By resource. Raises HostError where the file is damaged, or only a newer release can read it."""
+    """By resource. Raises HostError if the file is damaged, or only a newer release can read it."""
     text = system.content(PATH)
     try:
         found = _FORMS.read(json.loads(text or "{}"))["resources"]
@@ -50,7 +50,7 @@ def _levels(found: dict[str, dict[str, object]]) -> t.Iterator[object]:
 
 
 def remember(system: System, changes: t.Sequence[Change]) -> None:
-    """Note the values before the changes, of settings that are not known yet. Raises HostError."""
+    """Record the values before the changes, unless a setting is recorded already. Raises HostError."""
     known = load(system)
     before = json.dumps(known, indent=2, sort_keys=True)
     for change in changes:
@@ -63,8 +63,8 @@ def remember(system: System, changes: t.Sequence[Change]) -> None:
 
 
 def wanted(system: System, node: Node) -> dict[str, State]:
-    """The values to restore by resource, of devices that still exist. Raises HostError, also for a resource that
-    only a newer release has: this one would forget its settings."""
+    """The values to restore by resource, of devices that still exist. Raises HostError, also for a resource that only a
+    newer release has: this release would forget its settings."""
     notes = load(system)
     known = {one.name: one for one in named(system, notes)}
     if newer := sorted(set(notes) - {*known, "boot"}):
@@ -79,7 +79,7 @@ def wanted(system: System, node: Node) -> dict[str, State]:
 
 
 def _values(resource: Resource | None, settings: dict[str, object]) -> dict[str, object]:
-    """The settings of a device as the resource has them; those for the boot are stored as they are."""
+    """The settings of a device, parsed by their resource; without one, as they are stored."""
     if resource is None:
         return settings
     try:
@@ -89,5 +89,5 @@ def _values(resource: Resource | None, settings: dict[str, object]) -> dict[str,
 
 
 def forget(system: System) -> None:
-    """Remove the notes. Raises HostError."""
-    system.install(PATH, None, "remove the notes of what the settings were")
+    """Remove the recorded settings. Raises HostError."""
+    system.install(PATH, None, "remove the record of the original settings")

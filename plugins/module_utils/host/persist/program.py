@@ -5,8 +5,8 @@
 
 """The program that runs this package on a node without Ansible: at boot, and to undo changes that were not confirmed.
 
-It is this package, `topology` and `uplinks` in one zip file that Python runs, so that a boot and a playbook run the
-same code.
+It is a zip file of this package, `topology` and `uplinks` that Python runs, so that boot and playbooks use the same
+code.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ DESIRED = "/etc/lanewise/fabric.json"
 _FORMS = Forms(unnumbered=1)
 UNIT = "lanewise-fabric.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
-#: Installed only where something needs the network, so that other nodes do not wait for it.
+#: Installed only if something needs the network, so that other nodes do not wait for it.
 NETWORK_UNIT = "lanewise-fabric-network.service"
 NETWORK_UNIT_PATH = f"/etc/systemd/system/{NETWORK_UNIT}"
 _PACKAGES = ("host", "topology", "uplinks")
 #: Parts of topology that a boot does not need: findings for people, and reading topology files of other programs.
 _LEFT_OUT = ("topology/diagnosis", "topology/xml_import")
 _NAME = "lanewise_fabric"
-#: Where else a Python may be.
+#: Other places of a Python interpreter.
 _OTHERS = "/usr/bin/python3 /usr/libexec/platform-python /usr/bin/python3.[1-9][0-9] /usr/local/bin/python3"
 _NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 9))"
 _NO_PYTHON = (
     "The RDMA and SR-IOV state of this node is not restored: {python} is gone, and there is no other Python from 3.9. "
     "Install one, or play lanewise.dra.fabric on this node."
 )
-#: The oldest date of a zip file: the same sources make the same file.
+#: The oldest date that a zip file can have: with it the same sources make the same file.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 _UNIT_TEXT = """\
@@ -94,7 +94,7 @@ WantedBy=multi-user.target
 
 
 class StoredRule(t.TypedDict, total=False):
-    """A rule as the file of the wanted state has it. `name`, `select` and `settings` are always there, see `Rule`."""
+    """A rule in the file of the wanted state. `name`, `select` and `settings` are always present, see `Rule`."""
 
     name: str
     select: dict[str, object]
@@ -105,9 +105,9 @@ class StoredRule(t.TypedDict, total=False):
 
 
 def archive() -> bytes:
-    """The program, from the sources of the packages as they were imported: a folder or AnsiballZ's zip file.
+    """The program, from the sources that the packages were imported from: a folder or AnsiballZ's zip file.
 
-    What it starts with, `boot`, must be in that zip file: a module that stores the program imports it.
+    Its entry point `boot` must be in that zip file, so a module that stores the program imports it.
     """
     base = __name__.rsplit(".", 3)[0]
     sources = {f"{_NAME}/__init__.py": "", "__main__.py": f"from {_NAME}.host.persist.boot import main\n\nmain()\n"}
@@ -124,8 +124,8 @@ def archive() -> bytes:
 
 
 def load(system: System) -> tuple[list[StoredRule], NodeSettings]:
-    """What is to be applied at boot: the rules of NICs and the settings of the node, as JSON; empty without the file.
-    Raises HostError where it is damaged, or only a newer release can read it."""
+    """The rules of NICs and the settings of the node to apply at boot, as JSON; empty without the file. Raises
+    HostError if it is damaged, or only a newer release can read it."""
     step, fix = f"read {DESIRED}", "play lanewise.dra.fabric on this node, which writes it and the program again"
     text = system.content(DESIRED)
     try:
@@ -158,7 +158,7 @@ def _sources(package: str, folder: str) -> dict[str, str]:
         spec = importlib.util.find_spec(name)
         source = spec.loader.get_source(name) if spec and spec.loader else None  # type: ignore[attr-defined]
         if source is None:
-            raise HostError("write the program for the boot", f"the source of {name} is not at hand")
+            raise HostError("write the program for the boot", f"the source of {name} was not found")
         sources[f"{folder}/{module.name}.py"] = source
     return sources
 
@@ -169,15 +169,15 @@ def unit() -> str:
 
 
 def network_unit() -> str:
-    """The unit for what needs the network: after it is there, and before kubelet."""
+    """The unit for settings that need the network: ordered after the network and before kubelet."""
     return _NETWORK_UNIT_TEXT.format(desired=DESIRED, first=UNIT, start=start(sys.executable))
 
 
 def start(python: str, program: str = PROGRAM) -> str:
-    """The command of a unit that runs the program: with the Python that runs now, or another one that is new enough
-    where an update of the system took that one away. Without any it fails, and says so in the journal.
+    """The command of a unit that runs the program: with the present Python, or with another one that is new enough if a
+    system update has removed it. Without any it fails with a message in the journal.
 
-    Quoted for systemd, which makes $ of $$ (systemd.service(5), "Command lines").
+    Quoted for systemd, which turns $$ into $ (systemd.service(5), "Command lines").
     """
     first = f'"{python}" ' if python else ""
     script = (
@@ -189,10 +189,10 @@ def start(python: str, program: str = PROGRAM) -> str:
 
 
 class Boot(Resource):
-    """What makes the settings last: the program, what it is to apply, and the units that run it.
+    """What makes the settings persistent: the program, the settings for it, and the units that run it.
 
-    Where `desired` is empty, nothing is to be applied at boot, and all of it is removed. The second unit is there
-    where `network` of it is true.
+    If `desired` is empty, nothing is to be applied at boot, and all of it is removed. The second unit is installed if
+    `desired["network"]` is true.
     """
 
     name = "boot"

@@ -5,8 +5,7 @@
 
 """One file for each host resource: `read`, `plan`, `apply`; `catalogue` has their order.
 
-It imports `access`, `engine` and `topology`. `owner` and `vfs` are shared by several of them. A resource never
-imports `persist`.
+It imports `access`, `engine` and `topology`, never `persist`. Several resources share `owner` and `vfs`.
 """
 
 from __future__ import annotations

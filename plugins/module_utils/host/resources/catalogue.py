@@ -4,7 +4,7 @@
 # Note: this package is private to the collection.
 
 
-"""All resources, in the order in which they are applied. One is only loaded where something of it is wanted."""
+"""All resources, in the order in which they are applied. A resource is only loaded if one of its settings is used."""
 
 from __future__ import annotations
 
@@ -161,8 +161,8 @@ def _kubelet() -> type[Resource]:
     return Kubelet
 
 
-#: Whether a resource is about NICs or the node, the settings that it takes, and how it is loaded. Settings of
-#: the kernel come first, then what creates devices, then what sets them up, then services that are restarted.
+#: Whether a resource is about NICs or the node, its settings, and how it is loaded. Kernel settings come first, then
+#: those that create devices, then those of devices, then services that are restarted.
 _ORDER: tuple[tuple[str, tuple[str, ...], Load], ...] = (
     ("node", ("kernel_args", "kernel_args_absent", "iommu"), _kernel_args),
     ("node", ("kernel_modules", "module_options"), _kernel_modules),
@@ -194,7 +194,7 @@ _ORDER: tuple[tuple[str, tuple[str, ...], Load], ...] = (
 def resources(
     system: System, nics: t.Iterable[t.Mapping[str, object]], general: t.Mapping[str, object], boot: bool = False
 ) -> list[Resource]:
-    """The resources that the settings of NIC rules and of the node need; with `boot`, those that a reboot loses."""
+    """The resources for the settings of NIC rules and the node; with `boot`, those whose settings a reboot loses."""
     wanted = {
         "nic": {key for settings in nics for key, value in settings.items() if value is not None},
         "node": {key for key, value in general.items() if value is not None},

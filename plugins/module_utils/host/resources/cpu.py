@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How fast processors run and how deep they sleep (Documentation/admin-guide/pm/cpufreq.rst, cpuidle.rst)."""
+"""CPU frequency and idle states (Documentation/admin-guide/pm/cpufreq.rst, cpuidle.rst)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OFFERS = {
 class Cpu(Resource):
     """`cpu_governor`, `cpu_energy_preference` and `cpu_idle_max_latency_us` of the node.
 
-    The value is what all processors have, or a mapping where they differ.
+    A value that all processors share is plain; otherwise it is a mapping.
     """
 
     name = "cpu"
@@ -43,7 +43,7 @@ class Cpu(Resource):
         return {NODE: found} if found else {}
 
     def _idle_states(self) -> dict[str, int]:
-        """The states of the first processor that has any, by name, and the time to wake up from each."""
+        """The idle states of the first processor that has any, by name, with their exit latencies."""
         for cpu in self._cpus():
             found = {}
             for state in self.system.names(f"{_CPU}/{cpu}/cpuidle"):
@@ -59,7 +59,7 @@ class Cpu(Resource):
         return [name for name in self.system.names(_CPU) if re.match(r"^cpu\d+$", name, re.ASCII)]
 
     def _places(self, setting: str) -> dict[str, str]:
-        """The file of each processor or policy that a setting is about."""
+        """The file of each processor or policy for a setting."""
         if setting in _FILES:
             found = {
                 name: f"{_POLICIES}/{name}/{_FILES[setting]}"

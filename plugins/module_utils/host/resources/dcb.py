@@ -33,7 +33,7 @@ _Lists = dict[str, list[t.Any]]
 
 @dataclass(frozen=True)
 class Trust(Value):
-    """Where a packet's priority comes from: its DSCP, by `priorities`, or where these are empty its VLAN tag (PCP)."""
+    """Where a packet's priority comes from: its DSCP, by `priorities`; if these are empty, its VLAN tag (PCP)."""
 
     priorities: t.Mapping[int, int] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class Trust(Value):
 
     @classmethod
     def parse(cls, text: str) -> Trust:
-        """What a file has stored. Raises ValueError."""
+        """Parse the text in a file. Raises ValueError."""
         found: dict[int, int] = {}
         for part in text.split()[1:]:
             codes, _colon, priority = part.partition(":")
@@ -62,8 +62,8 @@ class Trust(Value):
 class Dcb(Resource):
     """`dcb` of a PF: `trust`, `dscp_priorities`, `ets`, `pfc`, `buffer`.
 
-    The trust of DSCPs is in the table of applications: a driver trusts them as soon as it has an entry. Of `ets` and
-    `buffer`, parts that are left out stay as they are.
+    The application table decides whether DSCPs are trusted: a driver trusts them as soon as there is an entry. Values
+    that `ets` and `buffer` leave out stay unchanged.
     """
 
     name = "dcb"
@@ -174,7 +174,7 @@ class Dcb(Resource):
 
 
 def _read_parts(system: System, interface: str) -> _Parts:
-    """The parts of IEEE 802.1Qaz that a driver reports (`messages.Dcb`); empty where it has none. Raises HostError."""
+    """The parts of IEEE 802.1Qaz that a driver reports (`messages.Dcb`); empty if it has none. Raises HostError."""
     kernel = system.socket("ROUTE")
     from ..access import messages
 
@@ -190,7 +190,7 @@ def _read_parts(system: System, interface: str) -> _Parts:
 
 
 def decoded(parts: _Parts) -> dict[str, object]:
-    """Settings of the state, of the kernel's parts; those that a driver does not report are left out."""
+    """The settings of the state from the kernel's parts; those that a driver does not report are left out."""
     found: dict[str, object] = {}
     if parts:
         found["trust"] = Trust(dict(sorted(_apps(parts))))
@@ -205,7 +205,7 @@ def decoded(parts: _Parts) -> dict[str, object]:
 
 
 def changed(parts: _Parts, setting: str, value: object) -> dict[str, object]:
-    """The kernel's part with a setting of the state in it."""
+    """The kernel's part with a changed setting."""
     fields = {name: one for name, one in parts[setting].items() if name not in ("header", "attrs", "value")}
     if isinstance(value, list):  # of pfc
         return {**fields, "enabled": sum(1 << priority for priority in value)}
@@ -218,13 +218,13 @@ def changed(parts: _Parts, setting: str, value: object) -> dict[str, object]:
 
 
 def _apps(parts: _Parts) -> set[tuple[int, int]]:
-    """DSCPs and their priorities in the table of applications."""
+    """DSCPs and their priorities in the application table."""
     apps = parts["apps"].get_attrs("app") if "apps" in parts else ()
     return {(one["protocol"], one["priority"]) for one in apps if one["selector"] == _BY_DSCP}
 
 
 def _classes() -> dict[int, int]:
-    """The priority of each DSCP by its class selector, as devices have it by themselves."""
+    """The priority of each DSCP by its class selector, the default of devices."""
     return {code: code >> 3 for code in range(64)}
 
 
@@ -253,7 +253,7 @@ def _invalid(value: object) -> str:
         return f"{names[0]} is not a tsa, which is one of {', '.join(_TSA.values())}"
     shared = [one for one, kind in zip(lists.get("bandwidth", ()), lists.get("tsa", ())) if kind == "ets"]
     return (
-        f"bandwidth of classes with ets is {sum(shared)} in all, but 100 is needed"
+        f"bandwidth of classes with ets adds up to {sum(shared)}, but 100 is needed"
         if shared and sum(shared) != 100
         else ""
     )

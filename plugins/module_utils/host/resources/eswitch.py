@@ -18,9 +18,9 @@ from .vfs import VFS_AFTER_MODE, address, number_of_vfs, to_be_recreated
 
 _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
-#: Drivers that want the VFs to be there, and without a driver of the node, when the mode changes.
+#: Drivers that require the VFs to exist, unbound from drivers of the node, when the mode changes.
 _VFS_UNBOUND = ("mlx5_core",)
-#: Drivers that change the mode whatever the VFs do.
+#: Drivers that change the mode whatever the state of the VFs.
 _VFS_AS_THEY_ARE = ("bnxt_en",)
 _FIX = "take the PF out of its bond or bridge and remove its tc rules first; 'dmesg' has the driver's reason"
 
@@ -126,7 +126,7 @@ class Eswitch(Resource):
                     self._again(f"{_DRIVERS}/{driver}/bind", vf, f"start the driver of {vf} again, to {step}")
 
     def _again(self, path: str, value: str, step: str) -> None:
-        """Bind what was unbound; tried twice, because a later run compares the mode alone and would not find it."""
+        """Restore VFs or their driver; tried twice, because a later run only compares the mode and would not notice."""
         try:
             self.system.write(path, value, step)
         except HostError:

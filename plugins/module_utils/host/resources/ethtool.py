@@ -22,7 +22,7 @@ _NUMBERS = {
     "channels": ("rx", "tx", "other", "combined"),
     "rings": ("rx", "rx_mini", "rx_jumbo", "tx"),
     "coalesce": (
-        # adaptive first: while it is on, drivers choose the rest by themselves
+        # adaptive first: while it is on, drivers choose the rest themselves
         *("adaptive_rx", "adaptive_tx"),
         *("rx_usecs", "rx_frames", "rx_usecs_irq", "rx_frames_irq"),
         *("tx_usecs", "tx_frames", "tx_usecs_irq", "tx_frames_irq"),
@@ -30,7 +30,7 @@ _NUMBERS = {
     ),
     "pause": ("autoneg", "rx", "tx"),
 }
-#: By group of switches with names of the driver: the attribute that sets them.
+#: By group of switches that the driver names: the attribute that sets them.
 _SWITCHES = {"features": "wanted", "private_flags": "active"}
 #: Answer a change only with success or failure.
 _OMIT_REPLY = 2
@@ -118,7 +118,7 @@ class Ethtool(Resource):
         )
 
     def read_group(self, interface: str, group: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """What the driver has of a group, and the largest values, or of switches whether they can be changed."""
+        """The present values of a group, and the largest ones; for switches, whether they can be changed."""
         try:
             kernel = self.system.socket("ethtool")
             from ..access import messages
@@ -129,7 +129,7 @@ class Ethtool(Resource):
                 lambda: messages.generic(kernel, command, message, [_header(interface)]),
             )
         except HostError as error:
-            if error.code in (errno.ENOENT, errno.EOPNOTSUPP):  # Linux before 5.6; the driver has none of it
+            if error.code in (errno.ENOENT, errno.EOPNOTSUPP):  # Linux before 5.6; the driver does not have the group
                 return {}, {}
             raise
         parts = {one[0]: one[1] for one in answers[0]["attrs"]} if answers else {}
@@ -151,7 +151,7 @@ def _header(interface: str, flags: int = 0) -> tuple[str, object]:
 
 
 def _set(bitset: Message) -> dict[str, bool]:
-    """The bits with names of a bitset, and whether each is set. A set without a mask lists only those that are set."""
+    """The named bits of a bitset, and whether each is set. A bitset without a mask lists only those that are set."""
     bits = bitset.get_attr("ETHTOOL_A_BITSET_BITS") if bitset else None
     no_mask = bool(bits) and bitset.get_attr("ETHTOOL_A_BITSET_NOMASK") is not None
     return {

@@ -21,14 +21,14 @@ _NAME = re.compile(r"^[A-Z][A-Z0-9_]*$", re.ASCII)
 _COLUMNS = re.compile(r"^Configurations:\s+(.*)$")
 _ROW = re.compile(r"^\s*\*?\s+([A-Z][A-Z0-9_]*(?:\[\S+\])?)\s+(\S.*)$", re.ASCII)
 _NUMBERED = re.compile(r"^(?:.*\()?(-?\d+|0x[0-9a-fA-F]+)\)?$", re.ASCII)
-#: The boot in which a setting was written: it separates a reboot that is due from one that has not helped.
+#: The boot in which a setting was written. It shows whether a reboot is still due or has not helped.
 NOTES = "/var/lib/lanewise/firmware-boot"
 
 
 def parse(text: str) -> dict[str, dict[str, str]]:
     """The settings of `mstconfig -e query`: default, current and next value of each.
 
-    Firmware that prints one column only has it as `next`. Values are as printed: `True(1)`, `ETH(2)`, `16`.
+    If the firmware prints a single column, that is `next`. Values are as printed: `True(1)`, `ETH(2)`, `16`.
     """
     found: dict[str, dict[str, str]] = {}
     columns: list[str] = []
@@ -47,7 +47,7 @@ def parse(text: str) -> dict[str, dict[str, str]]:
 
 
 def plain(value: object) -> str:
-    """A value without its name, so that `True`, `1` and `True(1)` are one, and `2` and `ETH(2)`."""
+    """A value without its name, so that `True`, `1` and `True(1)` are equal, as are `2` and `ETH(2)`."""
     text = str(value).strip()
     if text.lower() in ("true", "false"):
         return "1" if text.lower() == "true" else "0"
@@ -58,8 +58,8 @@ def plain(value: object) -> str:
 class Firmware(Resource):
     """`firmware` of a PF: a mapping of settings to values, as `mstconfig` names them.
 
-    The firmware takes a value for the next boot of the card. What ports of a card share, NUM_OF_VFS for one, must be
-    the same in the rules for them.
+    A value takes effect at the card's next reset. Settings that the ports of a card share, such as NUM_OF_VFS, must be
+    the same in the rules of all ports.
     """
 
     name = "firmware"
@@ -105,26 +105,26 @@ class Firmware(Resource):
         if not _NAME.match(change.setting.partition("[")[0]):
             return Refusal(change.device, change.setting, "is not a valid name of a firmware setting")
         if change.before is None:
-            fix = "names are in 'mstconfig query'; some show after ADVANCED_PCI_SETTINGS is set and the card was reset"
+            fix = "'mstconfig query' lists the names; some only once ADVANCED_PCI_SETTINGS is set and the card reset"
             return Refusal(change.device, change.setting, "this card's firmware has no such setting", fix)
         for other, settings in node.settings.items():
             wish = (settings.get("firmware") or {}).get(change.setting)
             if wish is None or other == change.device or not _same_card(other, change.device):
                 continue
             if not change.setting.endswith(("_P1", "_P2")) and not self.same(change.setting, wish, change.after):
-                message = f"{other} of the same card wants {wish}: the ports share it"
+                message = f"{other} of the same card is to have {wish}, but the ports share this setting"
                 return Refusal(change.device, change.setting, message, "request the larger value for both")
         return None
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """As of any resource; besides, a value that a boot has not brought is refused, not waited for."""
+        """As for any resource, but a value that has not taken effect at a boot since is refused."""
         wanted = self.wanted(node) if wanted is None else wanted
         plan = super().plan(node, wanted)
         noted = self.system.text(NOTES)
         if wanted and plan.reboot and not plan.changes and noted and noted != self._boot():
             for reason in plan.reboot:
                 message = f"the node was booted after it was written, but {reason}"
-                fix = "some cards take it at a power cycle or 'mstfwreset' only; BlueField in DPU mode needs the former"
+                fix = "some cards need a power cycle or 'mstfwreset'; BlueField in DPU mode needs a power cycle"
                 plan.refusals.append(Refusal(NODE, "firmware", message, fix))
             plan.reboot.clear()
         return plan
@@ -154,9 +154,9 @@ class Firmware(Resource):
         step = f"set {change.setting} of {change.device} to {change.after}"
         value = plain(change.after)
         argv = [_PROGRAM, "-y", "-d", change.device, "set", f"{change.setting}={value}"]
-        self.system.command(argv, step, "the value may be beyond what the card takes: 'mstconfig show_confs'")
+        self.system.command(argv, step, "the card may not support the value, see 'mstconfig show_confs'")
         if self.system.text(NOTES) != self._boot():
-            self.system.install(NOTES, self._boot() + "\n", "note the boot in which firmware was changed")
+            self.system.install(NOTES, self._boot() + "\n", "record the boot in which firmware was changed")
 
 
 def _same_card(one: str, other: str) -> bool:

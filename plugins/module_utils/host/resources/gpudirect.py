@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How NICs reach the memory of NVIDIA's GPUs: as dma-buf, or by the module nvidia-peermem."""
+"""How NICs access the memory of NVIDIA's GPUs: by dma-buf, or by the module nvidia-peermem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..engine.resource import Resource
 
 LOAD = "/etc/modules-load.d/lanewise-gpudirect.conf"
 _TEXT = "# Written by the Ansible collection lanewise.dra, which owns this file.\nnvidia-peermem\n"
-#: Where NCCL looks, any of them: drivers of old registered under the first two names.
+#: NCCL checks for any of these; old drivers used the first two names.
 _PEERMEM = (
     "/sys/kernel/mm/memory_peers/nv_mem/version",
     "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
@@ -27,9 +27,9 @@ _RELEASE = re.compile(r"^(\d+)\.(\d+)")
 
 
 class Gpudirect(Resource):
-    """`gpudirect` of the node: `dma_buf` proves that the driver and the kernel have it; `peermem` loads the module.
+    """`gpudirect` of the node: `dma_buf` checks that driver and kernel support it; `peermem` loads the module.
 
-    dma-buf has nothing to be switched on: open kernel modules of the driver and Linux 5.12 are what it takes.
+    dma-buf needs no setting, only the driver's open kernel modules and Linux 5.12.
     """
 
     name = "gpudirect"
@@ -54,7 +54,7 @@ class Gpudirect(Resource):
         return {NODE: {setting: found[setting] for setting in wanted.get(NODE, {})}}
 
     def _lacks(self) -> str:
-        """What dma-buf lacks here, or nothing."""
+        """What dma-buf lacks on this node; empty if nothing."""
         version = self.system.content(_DRIVER)
         if version is None:
             return "NVIDIA's driver is not loaded"

@@ -33,8 +33,8 @@ def kilobytes(size: str) -> int:
 class Hugepages(Resource):
     """`hugepages` of the node: a list of `size`, `count` for each NUMA node, and `numa_nodes`.
 
-    Without `numa_nodes` it applies to all NUMA nodes with processors. A NUMA node of a GPU's memory has none, and pages
-    there would reduce that memory.
+    Without `numa_nodes` it applies to all NUMA nodes with processors, and not to those of GPU memory, which pages would
+    reduce.
     """
 
     name = "hugepages"
@@ -93,9 +93,9 @@ class Hugepages(Resource):
         return None
 
     def _unfit_state(self, change: Change) -> str:
-        """The state of kubelet's Static memory manager where it has another number of pages; empty where none has.
+        """The state file of kubelet's Static memory manager if it has another number of pages; empty otherwise.
 
-        At boot the number that a run has set is as kubelet found it then, and fits.
+        At boot the number from the earlier run is the one that kubelet has seen, so it fits.
         """
         path = f"{Kubelet(self.system).root()}/memory_manager_state"
         size, number = self._parts(change.setting)
@@ -107,7 +107,7 @@ class Hugepages(Resource):
             pages = state["machineState"].get(number, {}).get("memoryMap", {}).get(resource, {})
             return "" if pages.get("total", 0) == change.after * size * 1024 else path
         except (ValueError, KeyError, AttributeError):
-            return ""  # what kubelet cannot read either keeps it from starting anyway
+            return ""  # kubelet cannot read it either, and does not start anyway
 
     def apply(self, node: Node, change: Change) -> None:
         path = f"{self._folder(change.setting)}/nr_hugepages"
@@ -117,9 +117,9 @@ class Hugepages(Resource):
         if got == change.after:
             return
         size = change.setting.split()[1]
-        fix = "reboot, after which memory is not fragmented, or stop a program on that NUMA node"
+        fix = "reboot, so that memory is not fragmented, or stop a program on that NUMA node"
         if kilobytes(size) >= kilobytes("1G"):
-            fix = f"take them at boot: kernel_args: [hugepagesz={size}, hugepages=NUMBER FOR ALL NUMA NODES]"
+            fix = f"allocate them at boot: kernel_args: [hugepagesz={size}, hugepages=NUMBER FOR ALL NUMA NODES]"
         raise HostError(step, f"the kernel could allocate only {got}", fix)
 
 

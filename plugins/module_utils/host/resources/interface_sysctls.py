@@ -15,9 +15,9 @@ from ..engine.resource import Resource
 
 _FAMILIES = ("ipv4", "ipv6")
 _NAME = re.compile(r"[a-z0-9_]+", re.ASCII)
-#: IPv4 settings of which the larger of the interface's and `all`'s counts (include/linux/inetdevice.h, MAXCONF).
+#: IPv4 settings for which the larger of the interface's and `all`'s value counts (include/linux/inetdevice.h, MAXCONF).
 _LARGER = ("rp_filter", "arp_announce", "arp_ignore", "arp_accept", "arp_notify")
-#: Those that are on where either is (ORCONF), and those that are on only where both are (ANDCONF).
+#: Those that are on if either is (ORCONF), and those that are on only if both are (ANDCONF).
 _EITHER = (
     *("accept_local", "arp_filter", "log_martians", "promote_secondaries", "proxy_arp", "route_localnet"),
     *("secure_redirects", "send_redirects", "shared_media", "src_valid_mark"),
@@ -28,7 +28,7 @@ _BOTH = ("accept_source_route", "bootp_relay")
 class InterfaceSysctls(Resource):
     """`sysctls` of a NIC's interface, by family and name: `net.FAMILY.conf.INTERFACE.NAME`.
 
-    A value that has no effect because `all` decides is refused, and not written in vain.
+    A value that would have no effect because of `all` is refused.
     """
 
     name = "interface_sysctls"
@@ -60,12 +60,12 @@ class InterfaceSysctls(Resource):
         return plan
 
     def _in_vain(self, node: Node, key: str, setting: str, value: object) -> Refusal | None:
-        """What is wanted of an interface, when all interfaces together decide otherwise."""
+        """The refusal of a value that the setting for all interfaces overrides."""
         interface = node.device(key).interface
         family, _dot, name = setting.partition(".")
         if not _NAME.fullmatch(name) or self._text(interface, setting) is None:
             message = f"{interface} has no net.{family}.conf.{interface}.{name}"
-            fix = "is the name right, and " + ("IPv6 on?" if family == "ipv6" else "is it one of this kernel?")
+            fix = "check the name, and whether " + ("IPv6 is on" if family == "ipv6" else "this kernel has it")
             return Refusal(key, setting, message, fix)
         if family != "ipv4" or name not in (*_LARGER, *_EITHER, *_BOTH):
             return None
@@ -98,7 +98,7 @@ def _path(interface: str, setting: str) -> str:
 
 
 def _shown(value: object) -> int | str | None:
-    """A value as the kernel shows it: a number where it is one, else text."""
+    """A value as the kernel shows it: a number if possible, else text."""
     if value is None:
         return None
     text = str(int(value)) if isinstance(value, bool) else str(value).strip()

@@ -19,15 +19,15 @@ from ..engine.resource import Resource
 
 _DEVICES = "/sys/bus/pci/devices"
 LOCAL, SPREAD = "local", "spread"
-_FIX = "where no space is left, these CPUs have no free vectors: use fewer channels; else look at 'dmesg'"
+_FIX = "'No space left' means that these CPUs have no free vectors: use fewer channels; else look at 'dmesg'"
 
 
 class Irq(Resource):
-    """`irq_affinity` of a NIC, to the CPUs of its NUMA node: `local` each interrupt to all of them, `spread` to one
-    each, in turn.
+    """`irq_affinity` of a NIC to the CPUs of its NUMA node: with `local` each interrupt to all of them, with `spread`
+    each to one, in turn.
 
-    The state before is the CPUs of each interrupt; what is wanted is named by its CPUs, since interrupts are recreated
-    where the number of queues changes. Interrupts that the kernel manages by itself are left to it.
+    The present state has the CPUs of each interrupt. The wanted state only has CPUs, since interrupts are recreated if
+    the number of queues changes. Interrupts that the kernel manages itself are left alone.
     """
 
     name = "irq"
@@ -73,7 +73,7 @@ class Irq(Resource):
             except HostError as error:
                 if error.code != errno.EIO:
                     raise
-                self._managed.add(irq)  # older kernels say so only now
+                self._managed.add(irq)  # older kernels only report it now
 
     def _present(self, key: str) -> dict[str, str]:
         """The CPUs of each interrupt of a device that is not managed by the kernel."""
@@ -97,7 +97,7 @@ class Irq(Resource):
         return cpus
 
     def _balancer(self) -> list[str] | None:
-        """The command line of irqbalance where it runs."""
+        """The command line of irqbalance, if it runs."""
         for process in self.system.names("/proc"):
             if process.isdigit() and self.system.text(f"/proc/{process}/comm") == "irqbalance":
                 return [one for one in (self.system.content(f"/proc/{process}/cmdline") or "").split("\0") if one]
@@ -109,7 +109,7 @@ def _path(irq: str) -> str:
 
 
 def _expected(irqs: t.Sequence[str], after: t.Mapping[str, str]) -> dict[str, str]:
-    """The CPUs of each interrupt, of a way and its CPUs or of what was noted before."""
+    """The CPUs of each interrupt, from a mode and its CPUs, or from a recorded state."""
     if LOCAL in after:
         return dict.fromkeys(irqs, after[LOCAL])
     if SPREAD in after:
@@ -120,7 +120,7 @@ def _expected(irqs: t.Sequence[str], after: t.Mapping[str, str]) -> dict[str, st
 
 
 def _banned(command: t.Sequence[str], driver: str, irqs: t.Sequence[str]) -> bool:
-    """Whether a command line of irqbalance leaves a driver, or all of these interrupts, alone."""
+    """Whether a command line of irqbalance excludes a driver, or all of these interrupts."""
     text = " ".join(command)
     modules = re.findall(r"(?:--banmod[= ]|-m ?)(\S+)", text)
     banned = set(re.findall(r"(?:--banirq[= ]|-i ?)(\d+)", text))

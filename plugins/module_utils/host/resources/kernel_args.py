@@ -18,17 +18,17 @@ from ..engine.node import Node
 from ..engine.resource import Resource
 
 _SETTINGS = ("kernel_args", "kernel_args_absent", "iommu")
-#: What a boot loader's configuration can carry without ambiguity, whichever loader it is.
+#: Arguments that every boot loader's configuration supports.
 _FIT = re.compile(r"^[A-Za-z0-9_.,:;=/@+*%\[\]{}()!?~^|&<>-]+$", re.ASCII)
 #: Without these the node does not boot.
 _VITAL = ("root", "BOOT_IMAGE", "initrd", "init", "ostree", "rd.luks.uuid", "rd.lvm.lv", "resume")
 
 
 class KernelArgs(Resource):
-    """`kernel_args`, `kernel_args_absent` and `iommu` of the node: one wish, which this resource owns as a whole.
+    """`kernel_args`, `kernel_args_absent` and `iommu` of the node, as one setting.
 
-    The value is the site's part of the next boot's command line: what is recorded as the site's, or where that has
-    been changed by others, what is left of it.
+    The value is the site's part of the next boot's command line: the recorded arguments, or what is left of them if
+    another program has changed them.
     """
 
     name = "kernel_args"
@@ -61,7 +61,7 @@ class KernelArgs(Resource):
 
     def read(self, node: Node, wanted: State) -> State:
         loader = self._boot_loader()
-        if loader is None:  # the boot loader is not on the node: only the running kernel's arguments are known
+        if loader is None:  # without a known boot loader only the running kernel's arguments are known
             wish = _arguments(wanted[NODE]["kernel_args"])
             lines, absent = [self.running()], list(wish.absent)
         else:
@@ -73,7 +73,7 @@ class KernelArgs(Resource):
                 left = [item for item in absent if not any(hit(item, one) for one in line)]
                 kept = [one for one in seen if one in wish.present]
                 if kept == list(wish.present) and left == absent:
-                    kept = []  # all are there, and others of the same name beside them
+                    kept = []  # all are present, with others of the same name
                 return {NODE: {"kernel_args": _value(kept, left)}}
         return {NODE: {"kernel_args": _value(wish.present, absent)}}
 
@@ -93,7 +93,7 @@ class KernelArgs(Resource):
             fix = "give the arguments themselves as kernel_args"
             if _architecture(self.system) == "arm64":
                 fix = "with iommu: passthrough the device's accesses are not translated either"
-            return Refusal(NODE, "iommu", f"no argument is known that means {word} on this processor", fix)
+            return Refusal(NODE, "iommu", f"no argument is known for {word} on this processor", fix)
         if self._boot_loader() is None:
             missing = ", ".join(_difference(wish, self.running()))
             reason, fix = why_none(self.system)
@@ -101,7 +101,7 @@ class KernelArgs(Resource):
         return None
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """As of any resource; besides, arguments that a boot has not brought are refused, not waited for."""
+        """As for any resource, but arguments that have not taken effect at a boot since are refused."""
         wanted = self.wanted(node) if wanted is None else wanted
         plan = super().plan(node, wanted)
         self._found = next((change.before for change in plan.changes), None)
@@ -112,22 +112,22 @@ class KernelArgs(Resource):
         if missing and loader.booted_since():
             plan.reboot.clear()
             message = (
-                f"{loader.name} has the arguments, the node was booted since, and its kernel still runs without "
-                f"what is wanted: {', '.join(missing)}"
+                f"{loader.name} has the arguments and the node was booted since, but its kernel's arguments still "
+                f"differ: {', '.join(missing)}"
             )
-            fix = "look at which entry was booted, and whether it was by kexec, PXE or another loader (/proc/cmdline)"
+            fix = "check in /proc/cmdline which entry was booted, and whether by kexec, PXE or another boot loader"
             plan.refusals.append(Refusal(NODE, "kernel_args", message, fix))
         return plan
 
     def pending(self, node: Node, wanted: State, state: State) -> list[str]:
         missing = _difference(_arguments(wanted[NODE]["kernel_args"]), self.running())
-        return [f"kernel arguments change at a boot: {', '.join(missing)}"] if missing else []
+        return [f"kernel arguments change at the next boot: {', '.join(missing)}"] if missing else []
 
     def after_reboot(self, change: Change) -> str:
         running = self.running()
         gone = [one for one in (change.before or {}).get("present", []) if one not in change.after["present"]]
         gone = [one for one in gone if any(equal(one, other) for other in running)]
-        return f"kernel arguments leave at a boot: {', '.join(gone)}" if gone else ""
+        return f"kernel arguments are removed at the next boot: {', '.join(gone)}" if gone else ""
 
     def apply(self, node: Node, change: Change) -> None:
         loader = self._boot_loader()
@@ -150,7 +150,7 @@ def _arguments(wish: object) -> Arguments:
 
 
 def _difference(asked: Arguments, arguments: t.Sequence[str]) -> list[str]:
-    """What an argument list lacks (`+x`) or has too many of (`-x`)."""
+    """The arguments that a list lacks (`+x`) or must not have (`-x`)."""
     seen = asked.seen(arguments)
     if seen == asked.ordered():
         return []
@@ -170,10 +170,10 @@ def _architecture(system: System) -> str:
 
 
 def _iommu(system: System, wish: str | None) -> list[str] | None:
-    """The arguments of a friendly word; None where the processor has none for it.
+    """The arguments for a value of `iommu`; None if the processor has none for it.
 
-    AMD's and arm64's units are on by default; Intel's are by distribution. There is no argument that switches off
-    all of arm64's.
+    AMD's and arm64's units are on by default; Intel's depend on the distribution. There is no argument that switches
+    off all of arm64's.
     """
     if wish is None:
         return []

@@ -24,7 +24,7 @@ _LOADED = "module {}"
 _AT_BOOT = "module {} at boot"
 _OF_MODULE = "options of module {}"
 _BOOLEANS = {"Y": "1", "N": "0", "y": "1", "n": "0"}
-#: What rebuilds the initial RAM disk, for all kernels.
+#: Commands that rebuild the initial RAM disk, for all kernels.
 _BUILDERS = (
     ("/usr/sbin/update-initramfs", ["update-initramfs", "-u", "-k", "all"]),
     ("/usr/bin/dracut", ["dracut", "--force", "--regenerate-all"]),
@@ -36,8 +36,8 @@ class KernelModules(Resource):
     """`kernel_modules`, a list to be loaded now and at each boot, and `module_options`, a mapping of modules to
     `name=value ...`.
 
-    A module takes its options when it is loaded; where it is loaded already with others, that takes a boot, and the
-    initial RAM disk is rebuilt because modules are loaded from there with the options that it holds.
+    A module reads its options when it is loaded. If it is already loaded with others, a reboot is needed, and the
+    initial RAM disk is rebuilt, because modules may be loaded from it with the options that it holds.
     """
 
     name = "kernel_modules"
@@ -47,7 +47,7 @@ class KernelModules(Resource):
     def wanted(self, node: Node) -> State:
         modules, options = node.general.get("kernel_modules"), node.general.get("module_options")
         found: dict[str, object] = {}
-        if options is not None:  # before the loading, which takes them
+        if options is not None:  # before modules are loaded, which read them
             kept = self._options()
             for module, wish in options.items():
                 found[_OF_MODULE.format(_kernel_name(module))] = " ".join(wish.split()) or None
@@ -118,7 +118,7 @@ class KernelModules(Resource):
         return any(line.split(" ", 1)[0] == module for line in lines)
 
     def _rivals(self, module: str) -> t.Iterator[str]:
-        """Files of modprobe.d that give the module options too: modprobe adds them up, in the order of names."""
+        """Other files of modprobe.d with options for the module: modprobe combines them in the order of file names."""
         for name in self.system.names("/etc/modprobe.d"):
             path = f"/etc/modprobe.d/{name}"
             if name.endswith(".conf") and path != OPTIONS:
@@ -128,11 +128,11 @@ class KernelModules(Resource):
                         yield path
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """As of any resource; besides, options that a boot has not brought are refused, not waited for."""
+        """As for any resource, but options that have not taken effect at a boot since are refused."""
         wanted = self.wanted(node) if wanted is None else wanted
         plan = super().plan(node, wanted)
         if wanted and not plan.changes and plan.reboot and self._booted_since():
-            fix = "look in 'modprobe --showconfig' and the initial RAM disk for what gives it others"
+            fix = "look for other options of it in 'modprobe --showconfig' and the initial RAM disk"
             refusals = [
                 Refusal(NODE, "module_options", f"the node was booted since, and {one}", fix) for one in plan.reboot
             ]
@@ -179,7 +179,7 @@ class KernelModules(Resource):
 
 
 def rebuild_initramfs(system: System, module: str) -> None:
-    """Rebuild the initial RAM disk, which has the options of modules from when it was built. Raises HostError."""
+    """Rebuild the initial RAM disk, which contains the options of modules. Raises HostError."""
     for program, argv in _BUILDERS:
         if system.exists(program):
             system.command(argv, f"rebuild the initial RAM disk for the options of {module}")
@@ -193,5 +193,5 @@ def _module(setting: str) -> str:
 
 
 def _kernel_name(module: str) -> str:
-    """As the kernel shows it: `nvidia-peermem` is `nvidia_peermem`."""
+    """The kernel's name of a module: `nvidia_peermem` for `nvidia-peermem`."""
     return module.replace("-", "_")

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How kubelet places pods on processors and memory (KubeletConfiguration, kubelet.config.k8s.io/v1beta1)."""
+"""How kubelet places pods on CPUs and memory (KubeletConfiguration, kubelet.config.k8s.io/v1beta1)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _FIELDS = {
     "topology_manager_scope": "topologyManagerScope",
     "topology_manager_policy_options": "topologyManagerPolicyOptions",
 }
-#: Its policy and what else a state is made of: kubelet does not start over one that something else has made.
+#: For each state file, the fields that it depends on: kubelet does not start if its state was made with other values.
 _STATES = {
     "cpu_manager_state": ("cpuManagerPolicy", ("cpuManagerPolicyOptions", "reservedSystemCPUs")),
     "memory_manager_state": ("memoryManagerPolicy", ("reservedMemory",)),
 }
-#: The last that kubelet makes once all its managers have started, wherever `--root-dir` is.
+#: The last file that kubelet creates after all its managers have started, whatever its `--root-dir`.
 _SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
 _UNIT = "kubelet.service"
 _ERROR = re.compile(r'^[EF]\d{4} .* err="(.*)"$')
@@ -44,8 +44,8 @@ _SECONDS = 60.0
 class Kubelet(Resource):
     """`kubelet` of the node: a drop-in of kubelet's configuration directory (`--config-dir`, Kubernetes 1.30).
 
-    The value is the file. Where the policy of the CPU or memory manager or what it reserves changes, its state is
-    removed while kubelet is stopped, so that the node must be without pods that it placed.
+    The value is the file. If the policy or reservation of the CPU or memory manager changes, its state is removed while
+    kubelet is stopped, so the node must be drained of pods.
     """
 
     name = "kubelet"
@@ -57,7 +57,7 @@ class Kubelet(Resource):
         self._arguments: list[str] | None = None
 
     def arguments(self) -> list[str]:
-        """The command line of the kubelet that runs; empty where none does."""
+        """The command line of the running kubelet; empty if none runs."""
         if self._arguments is None:
             self._arguments = []
             for process in self.system.names("/proc"):
@@ -79,7 +79,7 @@ class Kubelet(Resource):
         return found
 
     def root(self) -> str:
-        """The folder of kubelet's own files, its states among them."""
+        """The folder of kubelet's own files, including its states."""
         return self.option("root-dir") or "/var/lib/kubelet"
 
     def wanted(self, node: Node) -> State:
@@ -111,10 +111,10 @@ class Kubelet(Resource):
             return Refusal(NODE, "kubelet", "it has no directory for drop-ins of its configuration", fix)
         fields = _fields(change.after)
         if fields.get("cpuManagerPolicy") == "static" and not fields.get("reservedSystemCPUs"):
-            fix = "give reserved_system_cpus, of the NUMA node without GPUs where there is one"
+            fix = "give reserved_system_cpus, from the NUMA node without GPUs if there is one"
             return Refusal(NODE, "kubelet", "the static CPU policy needs CPUs that are reserved for the system", fix)
         if fields.get("memoryManagerPolicy") == "Static" and not fields.get("reservedMemory"):
-            fix = "give reserved_memory for each NUMA node: together they are kubeReserved, systemReserved and eviction"
+            fix = "give reserved_memory for each NUMA node: the sum is kubeReserved, systemReserved and eviction"
             return Refusal(
                 NODE, "kubelet", "the Static memory policy needs memory that is reserved for the system", fix
             )
@@ -130,7 +130,7 @@ class Kubelet(Resource):
         return None
 
     def _rival(self, path: str, fields: t.Mapping[str, object]) -> str:
-        """A later drop-in that has one of the fields; these are JSON or YAML, in which a field starts its line."""
+        """A later drop-in with one of the fields; drop-ins are JSON or YAML, in which a field starts its line."""
         folder, _slash, own = path.rpartition("/")
         for name in self.system.names(folder):
             if name.endswith(".conf") and name > own:
@@ -154,12 +154,12 @@ class Kubelet(Resource):
     def interrupts(self, node: Node, change: Change) -> str:
         if self._changed_states(change):
             return "kubelet restarts without its state of placed pods: drain the node"
-        return "kubelet restarts: running pods go on"
+        return "kubelet restarts: running pods keep running"
 
     def apply(self, node: Node, change: Change) -> None:
         step = f"write {change.setting}"
         states = self._changed_states(change)
-        # before kubelet stops, which reads it at its start only: where no room is left, kubelet just runs on
+        # before kubelet stops, as it only reads it when it starts: if the disk is full, kubelet keeps running
         self.system.install(change.setting, change.after, step)
         self.system.command(["systemctl", "stop", _UNIT], step)
         for path in (*states, _SOCKET):
@@ -184,7 +184,7 @@ class Kubelet(Resource):
             self._wait(f"start {_UNIT} again")
 
     def _wait(self, step: str) -> None:
-        """Until kubelet has started its managers. Raises HostError where it ends before, or takes too long."""
+        """Wait until kubelet has started its managers. Raises HostError if it ends before, or takes too long."""
         ask = ["systemctl", "show", _UNIT, "--property=MainPID", "--value"]
         first = self.system.query(ask, step).strip()
         deadline = time.monotonic() + _SECONDS

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How much memory pods and logins may lock, which RDMA does with every buffer (setrlimit(2), systemd.exec(5))."""
+"""How much memory pods and logins may lock; RDMA locks every buffer (setrlimit(2), systemd.exec(5))."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..engine.change import NODE, Change, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 
-#: Containers inherit the limits of the runtime, and static pods' those of what starts it.
+#: Containers inherit the limits of the runtime; in static pods, those of the unit that starts it.
 UNITS = (
     "containerd.service",
     "crio.service",
@@ -45,8 +45,8 @@ def limits(text: str) -> list[str] | None:
 
 
 class Memlock(Resource):
-    """`memlock_unlimited` of the node: of container runtimes and kubelet, those that run and those to be started, and
-    of logins. Pods that run keep the limit that they were started with.
+    """`memlock_unlimited` of the node: of container runtimes and kubelet, now and after a restart, and of logins.
+    Running pods keep the limit that they were started with.
     """
 
     name = "memlock"
@@ -58,7 +58,7 @@ class Memlock(Resource):
         self._units: dict[str, int] | None = None
 
     def units(self) -> dict[str, int]:
-        """The units that the node has, and their main process; 0 for one that does not run. Raises HostError."""
+        """The node's units, and their main process; 0 for one that does not run. Raises HostError."""
         if self._units is None:
             argv = ["systemctl", "show", "--property=Id,LoadState,MainPID", *UNITS]
             found: dict[str, int] = {}
@@ -74,7 +74,7 @@ class Memlock(Resource):
         if wish is None:
             return {}
         found: dict[str, object] = {}
-        if self.system.exists(LOGINS.rpartition("/")[0]):  # else no PAM gives logins their limits
+        if self.system.exists(LOGINS.rpartition("/")[0]):  # else PAM does not set limits of logins
             found[_LOGINS_SETTING] = _OF_LOGINS if wish else None
         for unit, process in self.units().items():
             found[_AT_START.format(unit)] = _DROP_IN if wish else None

@@ -15,9 +15,9 @@ from . import owner
 
 
 class Mtu(Resource):
-    """`mtu` of a NIC's interface. A PF is raised before its VFs and lowered after them, as drivers want it.
+    """`mtu` of a NIC's interface. A PF's is raised before its VFs' and lowered after them, as drivers require.
 
-    Where another program has a value of its own for the interface, that is a setting too (see `owner`).
+    If another program has its own value for the interface, that is a setting too (see `owner`).
     """
 
     name = "mtu"
@@ -72,7 +72,7 @@ class Mtu(Resource):
     def check(self, node: Node, change: Change) -> Refusal | None:
         device = node.device(change.device)
         if owner.reconfigures(change.setting) and "rail_routes" in node.settings.get(change.device, {}):
-            # it takes the addresses away for a moment, and the kernel the routes that are made from them
+            # it removes the addresses for a moment, and the kernel then removes the routes made from them
             message = f"systemd-networkd would reconfigure {device.interface}, which removes its rail routes"
             fix = "write that file by hand, run 'networkctl reload', then run again to add the routes"
             return Refusal(change.device, change.setting, message, fix)
@@ -83,7 +83,7 @@ class Mtu(Resource):
             return None
         fix = f"ask for {low or 0} to {high}" if high else f"ask for {low} or more"
         if device.link_layer == "infiniband":
-            fix += ", the most that this InfiniBand port carries in its present mode"
+            fix += ", the limit of this InfiniBand port in its present mode"
         return Refusal(
             change.device, change.setting, f"the driver of {device.interface} does not accept {change.after}", fix
         )
@@ -95,7 +95,7 @@ class Mtu(Resource):
         return f"traffic of {node.device(change.device)} stops while the driver recreates its queues"
 
     def beside(self, node: Node, change: Change) -> Beside:
-        """The running MTU, which the program that has the interface may set when its file changes."""
+        """The running MTU, which the program that manages the interface may set when its file changes."""
         if not owner.is_native(change.setting):
             return {}
         return {"mtu": self.system.integer(_path(node.device(change.device).interface))}
@@ -114,7 +114,7 @@ class Mtu(Resource):
         step = f"set mtu of {device} to {change.after}"
         fix = ""
         if device.link_layer == "infiniband":
-            fix = "the port carries less: compare with the MTU that the subnet manager set ('ibv_devinfo' shows it)"
+            fix = "the port supports less: compare with the MTU that the subnet manager set ('ibv_devinfo' shows it)"
         self.system.write(_path(device.interface), str(change.after), step, fix)
 
 

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What other programs keep of an interface, and would set again: systemd-networkd, udev, NetworkManager, netplan.
+"""Settings of an interface that other programs would set again: systemd-networkd, udev, NetworkManager, netplan.
 
-Each writes which of its own files it uses: `/run/systemd/netif/links` (sd-network.c), `/run/udev/data`
+Each records which of its files it uses: `/run/systemd/netif/links` (sd-network.c), `/run/udev/data`
 (`ID_NET_LINK_FILE`), `/run/NetworkManager/devices` (nm-config.c). Files: systemd.network(5), systemd.link(5),
-nm-settings-keyfile(5); ifcfg files of NetworkManager are not read, nor what DHCP brings.
+nm-settings-keyfile(5); ifcfg files of NetworkManager and values from DHCP are not read.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _FOLDERS = (_ETC, *(f"{top}/systemd/network" for top in ("/run", "/usr/local/lib
 _DROP_IN = "lanewise.conf"
 _DROP_IN_TEXT = "# Written by the Ansible collection lanewise.dra, which owns this file.\n[Link]\nMTUBytes={}\n"
 _PROFILES = tuple(f"{top}/NetworkManager/system-connections" for top in ("/etc", "/run", "/usr/lib"))
-#: Sections of a profile that can have an MTU, and how nmcli calls them.
+#: Sections of a profile that can have an MTU, and their names in nmcli.
 _SECTIONS = {"ethernet": "802-3-ethernet", "802-3-ethernet": "802-3-ethernet", "infiniband": "infiniband"}
-#: The namespace of the UUIDs of profiles that have none of their own, as netplan's (nm-uuid.c, nm_uuid_ns_1).
+#: The namespace of the UUIDs of profiles without one, such as netplan's (nm-uuid.c, nm_uuid_ns_1).
 _NAMESPACE = uuid.UUID("b425e9fb-7598-44b4-9e3b-5a2e3aaa4905")
 _OF_NETPLAN = re.compile(r"(?:10-netplan-(.+)\.(?:network|link)|netplan-(.+)\.nmconnection)")
 _YAML = tuple(f"{top}/netplan" for top in ("/etc", "/run", "/usr/lib", "/lib"))
@@ -40,9 +40,9 @@ _SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Manager:
-    """A program that has an interface, with its `file`, and the UUID of NetworkManager's `profile`.
+    """A program that manages an interface, with its `file`, and the UUID of NetworkManager's `profile`.
 
-    The file is empty where the profile is in no keyfile.
+    The file is empty if the profile is not in a keyfile.
     """
 
     program: str
@@ -51,7 +51,7 @@ class Manager:
 
     @property
     def netplan(self) -> str:
-        """The name in netplan's YAML, of a file that netplan has made; else empty."""
+        """The name in netplan's YAML, if netplan has written the file; else empty."""
         match = _OF_NETPLAN.fullmatch(self.file.rpartition("/")[2])
         return (match.group(1) or match.group(2)) if match else ""
 
@@ -59,7 +59,7 @@ class Manager:
 def entries(text: str, continued: bool = False) -> list[tuple[str, str, str]]:
     """Section, key and value of each line; a section's own line has no key.
 
-    With `continued` a backslash joins a line with the next, as in files of systemd's (systemd.syntax(7)).
+    With `continued` a backslash joins a line with the next, as in systemd's files (systemd.syntax(7)).
     """
     found = []
     section = held = ""
@@ -80,7 +80,7 @@ def entries(text: str, continued: bool = False) -> list[tuple[str, str, str]]:
 
 
 def size(text: str) -> int | str | None:
-    """An MTU in a file: bytes, with systemd's K, M and G; the text where it is none, None where it is empty or 0."""
+    """An MTU in a file: bytes, with systemd's K, M and G; other text unchanged; None if it is empty or 0."""
     match = re.fullmatch(r"(\d{1,10})\s*([BKMG]?)", text, re.ASCII)
     if not match:
         return text or None
@@ -88,7 +88,7 @@ def size(text: str) -> int | str | None:
 
 
 def managers(system: System, interface: str) -> list[Manager]:
-    """The programs that have an interface, by what they themselves write. Raises HostError."""
+    """The programs that manage an interface, by their own records. Raises HostError."""
     index = system.integer(f"/sys/class/net/{interface}/ifindex")
     if index is None:
         return []
@@ -107,8 +107,8 @@ def managers(system: System, interface: str) -> list[Manager]:
 
 
 def mtu_settings(system: System, interface: str, mtu: int) -> dict[str, object]:
-    """The settings beside `mtu` that keep the interface's programs from setting another one: by name, with the MTU,
-    or None where a file of ours is to go. Raises HostError."""
+    """The settings besides `mtu` that keep the interface's programs from setting another MTU: by name, with the MTU, or
+    None if our file is to be removed. Raises HostError."""
     found: dict[str, object] = {}
     for manager in managers(system, interface):
         differs = _mtu(system, manager)[0] not in (None, mtu)
@@ -130,7 +130,7 @@ def reconfigures(setting: str) -> bool:
 
 
 def lost(system: System, setting: str) -> bool:
-    """Whether such a setting is of a profile that no longer exists, so that it cannot be restored."""
+    """Whether such a setting belongs to a profile that no longer exists, so that it cannot be restored."""
     path = setting[len(_IN) :]
     return is_native(setting) and not path.startswith(_ETC) and not system.exists(path)
 
@@ -148,7 +148,7 @@ def write(system: System, setting: str, value: int | None, interface: str) -> No
     step = f"set the MTU of {interface} in {path} to {value}"
     if path.startswith(_ETC):
         if read(system, setting) == value:
-            return  # another interface of the same file was first
+            return  # it was written for another interface of the same file
         system.install(path, None if value is None else _DROP_IN_TEXT.format(value), step)
         if path.endswith(f".link.d/{_DROP_IN}"):
             if system.exists("/run/udev/control"):
@@ -156,7 +156,7 @@ def write(system: System, setting: str, value: int | None, interface: str) -> No
         elif any(
             system.text(f"/proc/{one}/comm") == "systemd-network" for one in system.names("/proc") if one.isdigit()
         ):
-            system.command(["networkctl", "reload"], step)  # it would start one that does not run
+            system.command(["networkctl", "reload"], step)  # without the check this would start networkd
             own = [_mtu(system, one)[0] for one in managers(system, interface) if _drop_in(one) == path]
             _wait(system, interface, own[0] if value is None and own else value, step)
         return
@@ -166,15 +166,16 @@ def write(system: System, setting: str, value: int | None, interface: str) -> No
     if not profile or not section:
         raise HostError(step, "it is no longer a profile with a UUID and an MTU", "look at 'nmcli connection show'")
     asked = [f"{section}.mtu", str(value or 0)]
-    system.command(["nmcli", "connection", "load", path], step)  # else a line that was edited by hand would be lost
+    # else nmcli would overwrite lines that were edited by hand
+    system.command(["nmcli", "connection", "load", path], step)
     system.command(["nmcli", "connection", "modify", "uuid", profile, *asked], step)
     if Manager(NETWORK_MANAGER, path, profile) in managers(system, interface):
-        # the one property, and not what else may have been changed in the profile since it was activated
+        # only this property, not other changes of the profile since it was activated
         system.command(["nmcli", "device", "modify", interface, *asked], step)
 
 
 def _wait(system: System, interface: str, mtu: int | str | None, step: str) -> None:
-    """Wait until systemd-networkd has applied the change: it answers before it begins."""
+    """Wait until systemd-networkd has applied the change: `networkctl` returns before that."""
     deadline = time.monotonic() + _SECONDS
     while isinstance(mtu, int) and system.integer(f"/sys/class/net/{interface}/mtu") != mtu:
         if time.monotonic() >= deadline:
@@ -184,20 +185,20 @@ def _wait(system: System, interface: str, mtu: int | str | None, step: str) -> N
 
 
 def mtu_refusals(system: System, device: str, interface: str, mtu: int, asked: t.Container[str]) -> list[Refusal]:
-    """Why an MTU would not last, and could not be made to. `asked` are all interfaces that are to have this MTU."""
+    """Why an MTU would be overwritten, if that cannot be prevented. `asked` are all interfaces that get this MTU."""
     found = []
     for manager in managers(system, interface):
         message = fix = ""
         value, place = _mtu(system, manager)
         if manager.program == NETWORK_MANAGER and not manager.file:
             message = (
-                f"NetworkManager's profile {manager.profile} of {interface} is in no keyfile, so its MTU is unknown"
+                f"NetworkManager's profile {manager.profile} of {interface} is not in a keyfile, so its MTU is unknown"
             )
             fix = f"'nmcli connection migrate uuid {manager.profile}' makes one of an ifcfg file"
         elif value in (None, mtu):
             continue
         elif manager.program == NETWORK_MANAGER:
-            message = f"NetworkManager sets {value} again, as {place} says"
+            message = f"NetworkManager sets {value} again, because of {place}"
             if manager.netplan:
                 fix = f"write mtu: {mtu} for {manager.netplan} in {_yaml(system, manager.netplan)}, and 'netplan apply'"
             elif not place.startswith("/etc/"):
@@ -205,7 +206,7 @@ def mtu_refusals(system: System, device: str, interface: str, mtu: int, asked: t
             elif not system.exists("/usr/bin/nmcli"):
                 fix = f"write mtu={mtu} there: this node has no nmcli that would do it"
         elif place != manager.file and place.rpartition("/")[2] > _DROP_IN:
-            message = f"{manager.program} sets {value} again, as {place} says, which overrides {_drop_in(manager)}"
+            message = f"{manager.program} sets {value} again, because of {place}, which overrides {_drop_in(manager)}"
             fix = f"write MTUBytes={mtu} there, or remove the line"
         if not fix:
             others = [
@@ -213,7 +214,7 @@ def mtu_refusals(system: System, device: str, interface: str, mtu: int, asked: t
             ]
             if others:
                 shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-                message = f"{manager.program} sets {value} again, as {place} says, which is for {shown} too"
+                message = f"{manager.program} sets {value} again, because of {place}, which is for {shown} too"
                 fix = f"give {interface} a file of its own, or ask for {mtu} there too"
         if fix:
             found.append(Refusal(device, "mtu", message, fix))
@@ -221,7 +222,7 @@ def mtu_refusals(system: System, device: str, interface: str, mtu: int, asked: t
 
 
 def vfs_refusals(system: System, device: str, interface: str, number: int) -> list[Refusal]:
-    """Why a number of VFs would not last: another program makes another one. Raises HostError."""
+    """Why a number of VFs would be overwritten: another program creates a different number. Raises HostError."""
     said: dict[str, int | str | None] = {}
     names = set()
     for manager in managers(system, interface):
@@ -235,7 +236,7 @@ def vfs_refusals(system: System, device: str, interface: str, number: int) -> li
         said[_yaml(system, name)] = _vfs_of_netplan(system, name)
     fix = "write {} there or remove it, or leave the VFs to that program: externally_managed: true"
     return [
-        Refusal(device, "num_vfs", f"{path} makes {count} VFs of {interface}, not {number}", fix.format(number))
+        Refusal(device, "num_vfs", f"{path} creates {count} VFs of {interface}, not {number}", fix.format(number))
         for path, count in said.items()
         if count not in (None, number)
     ]
@@ -262,7 +263,7 @@ def _vfs_of_netplan(system: System, name: str) -> int | str | None:
 
 
 def _mtu(system: System, manager: Manager) -> tuple[int | str | None, str]:
-    """What the program itself says, without our drop-in, and the file that says it."""
+    """The program's own value, without our drop-in, and the file that sets it."""
     if manager.program == NETWORK_MANAGER:
         return _last(system, manager.file, _SECTIONS, "mtu") if manager.file else None, manager.file
     found: tuple[int | str | None, str] = (None, manager.file)
@@ -283,7 +284,7 @@ def _drop_in(manager: Manager) -> str:
 
 
 def _files(system: System, file: str) -> list[str]:
-    """A file of systemd's and its drop-ins, in the order in which they count."""
+    """A systemd file and its drop-ins, in the order in which they are applied."""
     drop_ins: dict[str, str] = {}
     for folder in (f"{one}/{file.rpartition('/')[2]}.d" for one in _FOLDERS):
         for name in system.names(folder):
@@ -293,7 +294,7 @@ def _files(system: System, file: str) -> list[str]:
 
 
 def _keyfile(system: System, profile: str) -> str:
-    """The file of a profile of NetworkManager's; empty where it is in none."""
+    """The keyfile of a NetworkManager profile; empty if it has none."""
     for folder in _PROFILES:
         for name in system.names(folder):
             found = {one[:2]: one[2] for one in entries(_text(system, f"{folder}/{name}"))}
@@ -304,12 +305,12 @@ def _keyfile(system: System, profile: str) -> str:
 
 
 def _made_up(name: str) -> str:
-    """The UUID of a profile that has none, wherever its file lies (nm-keyfile.c, nm_keyfile_read_ensure_uuid)."""
+    """The UUID that NetworkManager computes for a profile without one (nm-keyfile.c, nm_keyfile_read_ensure_uuid)."""
     return str(uuid.uuid3(_NAMESPACE, f"keyfile\0{_PROFILES[0]}/{name}\0"))
 
 
 def _yaml(system: System, name: str) -> str:
-    """The files of netplan's that have a name in them."""
+    """The netplan files that contain a name."""
     paths = [f"{folder}/{one}" for folder in _YAML for one in system.names(folder) if one.endswith(".yaml")]
     return " or ".join(path for path in paths if name in _text(system, path)) or _YAML[0]
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Registers of PCI functions: how a NIC reads memory, and which way ports send peer-to-peer traffic.
+"""Registers of PCI functions: how a NIC reads memory, and where ports send peer-to-peer traffic.
 
 PCI Express Base Specification 6.0, section 7.5.3.4 (Device Control) and 7.7.11 (Access Control Services).
 """
@@ -43,7 +43,7 @@ def _word(system: System, address: str, offset: int) -> int | None:
 
 
 def _change_bits(system: System, address: str, offset: int, mask: int, bits: int, step: str) -> None:
-    """Change the bits of a word under `mask` and no others. Raises HostError."""
+    """Change only the bits of a word in `mask`. Raises HostError."""
     found = _word(system, address, offset)
     if found is None or found == 0xFFFF:
         raise HostError(step, f"{_UNREADABLE}: the device does not answer", "look at 'dmesg' for PCIe errors")
@@ -52,7 +52,7 @@ def _change_bits(system: System, address: str, offset: int, mask: int, bits: int
 
 
 class Pcie(Resource):
-    """`max_read_request_bytes` and `relaxed_ordering` of a PF. Its VFs have what it has."""
+    """`max_read_request_bytes` and `relaxed_ordering` of a PF, which its VFs share."""
 
     name = "pcie"
     settings = ("max_read_request_bytes", "relaxed_ordering")
@@ -87,7 +87,7 @@ class Pcie(Resource):
         if device.address is None:
             return Refusal(change.device, change.setting, "is not a PCI function")
         if device.physfn:
-            return Refusal(change.device, change.setting, f"a VF has what its PF {device.physfn} has", "choose the PF")
+            return Refusal(change.device, change.setting, f"a VF shares that of PF {device.physfn}", "choose the PF")
         if change.before is None:
             return Refusal(change.device, change.setting, f"{_UNREADABLE}, or it is not a PCI Express function")
         if change.setting == "max_read_request_bytes" and change.after not in _SIZES:
@@ -109,8 +109,8 @@ class Pcie(Resource):
 class AcsForGpudirect(Resource):
     """`acs` of the node: `gpudirect` lets GPUs and NICs below one switch reach each other without the processor.
 
-    Only ports on the way between a GPU and its nearest NIC are changed, each as its board needs it; all other ports
-    keep what they have. The value of a port is the list of its enabled controls, by the letters that lspci uses.
+    Only ports on the way between a GPU and its nearest NIC are changed, each as its board needs it. The value of a port
+    is the list of its enabled controls, by the letters that lspci uses.
     """
 
     name = "acs"
@@ -132,14 +132,14 @@ class AcsForGpudirect(Resource):
         return {NODE: found or {"acs": "gpudirect"}}
 
     def _facts(self, node: Node) -> NodeFacts:
-        """With vital product data where it is what joins a NIC and its data-direct function."""
+        """The node's facts, with vital product data if it is needed to pair NICs and data-direct functions."""
         if any(one["kind"] == "data_direct" for one in node.facts["functions"].values()):
             facts: NodeFacts = as_dict(probe(self.system.reader.root, with_gids=False))
             return facts
         return node.facts
 
     def _registers(self, port: str) -> tuple[int, int, int] | None:
-        """Where the control register is, and the capability's and its own bits."""
+        """The offset of the control register, and the bits of the capability and of the register."""
         read = _reader(self.system, port)
         offset, seen = 0x100, set()
         while offset >= 0x100 and offset not in seen:
@@ -174,7 +174,7 @@ class AcsForGpudirect(Resource):
         port = change.setting.rpartition(" ")[2]
         unknown = _unknown_board(self._facts(node))
         if unknown:
-            return Refusal(NODE, change.setting, unknown, "set it as rdma-core's rdma_topo says for this board")
+            return Refusal(NODE, change.setting, unknown, "set it as rdma-core's rdma_topo states for this board")
         for address, function in functions.items():
             if port in function["bridges"] and function["driver"] in ("vfio-pci", "vfio_pci"):
                 fix = (
@@ -202,7 +202,8 @@ def _names(word: int) -> list[str]:
 
 
 def _unknown_board(facts: NodeFacts) -> str:
-    """A ConnectX switch with a GPU below it and no data-direct function is a board whose words are not known here."""
+    """Why the board is unknown: it has a ConnectX switch with a GPU below it, but no data-direct function. Else
+    empty."""
     functions = facts["functions"]
     direct = {nic["data_direct"] for nic in facts["nics"] if nic["data_direct"]}
     roots = {tuple(functions[address]["bridges"][:1]) for address in direct}
@@ -217,10 +218,9 @@ def _unknown_board(facts: NodeFacts) -> str:
 def ports(facts: NodeFacts) -> dict[str, dict[str, bool]]:
     """Which controls each port needs on or off, for traffic between the GPUs and their nearest NICs.
 
-    On ordinary switches neither requests nor completions may be redirected by the two ports below the meeting point.
-    Where a NIC has a data-direct function (ConnectX-8 beside Grace), these ports need one redirect each, and their
-    root port must not validate sources, so that the kernel takes the whole segment for one group (rdma-core,
-    kernel-boot/rdma_topo).
+    On ordinary switches the two ports below the meeting point must redirect neither requests nor completions. If a NIC
+    has a data-direct function (ConnectX-8 beside Grace), these ports need one redirect each, and their root port must
+    not validate sources, so that the kernel puts the whole segment into one group (rdma-core, kernel-boot/rdma_topo).
     """
     functions = facts["functions"]
     found: dict[str, dict[str, bool]] = {}

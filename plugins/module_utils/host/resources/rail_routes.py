@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A routing table for each rail, so that what a NIC's address sends leaves by that NIC (linux/rtnetlink.h)."""
+"""A routing table for each rail, so that packets from a NIC's address leave by that NIC (linux/rtnetlink.h)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _ANY = tuple(_FAMILIES.values())
 #: Tables of the kernel's own: compat, default, main, local.
 _TAKEN = (0, 252, 253, 254, 255)
 _IPV6_METRIC = 1024
-#: What a rule or route made here has in a dump, with what the kernel adds (suppress_prefixlength; cache, preference).
+#: The attributes of our rules and routes in a dump, with those that the kernel adds (suppress_prefixlength; cache,
+#: preference).
 _OF_RULES = {"FRA_SRC", "FRA_PRIORITY", "FRA_TABLE", "FRA_PROTOCOL", "FRA_SUPPRESS_PREFIXLEN"}
 _OF_ROUTES = {
     *("RTA_DST", "RTA_OIF", "RTA_GATEWAY", "RTA_PRIORITY", "RTA_PREFSRC", "RTA_TABLE", "RTA_METRICS"),
@@ -42,7 +43,7 @@ Network = t.Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 class RailRoutes(Resource):
     """`rail_routes` of a NIC: `table`, `priority` of its rules, `gateway` if there is one.
 
-    A table is one NIC's own: its routes, and the rules that lead to it, are those wanted and no others.
+    A table belongs to one NIC: it has exactly the wanted routes, and exactly the wanted rules lead to it.
     """
 
     name = "rail_routes"
@@ -65,7 +66,7 @@ class RailRoutes(Resource):
         }
 
     def _present(self, node: Node, key: str, setting: str) -> list[_Entry]:
-        """What the table of a setting (`table NUMBER rules`, `table NUMBER routes`) has."""
+        """The present entries of a setting (`table NUMBER rules`, `table NUMBER routes`)."""
         _unused, table, kind = setting.split()
         if kind == "rules":
             return _sorted(one for one in self._all_rules() if one.table == int(table))
@@ -78,7 +79,7 @@ class RailRoutes(Resource):
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         plan = super().plan(node, wanted)
-        if wanted is not None:  # what was there before, and no rule's wish
+        if wanted is not None:  # an earlier state, not the wish of a rule
             return plan
         wanted = self.wanted(node)
         entries = [*self._all_rules(), *self._all_routes()] if wanted else []
@@ -137,7 +138,7 @@ class RailRoutes(Resource):
             return False
 
     def _addresses(self, node: Node, key: str) -> list[Interface]:
-        """The addresses that packets are sent from: global ones that stay."""
+        """The addresses that packets are sent from: permanent global ones."""
         own = index(self.system, node.device(key).interface)
         found: list[Interface] = []
         for one in self.system.dump("list the addresses", self.system.socket("IPRoute").get_addr):
@@ -160,7 +161,7 @@ class RailRoutes(Resource):
 
 @dataclass(frozen=True)
 class SourceRule(Value):
-    """A rule for what a source sends."""
+    """A rule for packets from a source."""
 
     source: Network
     priority: int
@@ -175,7 +176,7 @@ class SourceRule(Value):
         return cls(ipaddress.ip_network(source), int(priority))
 
     def message(self, table: int) -> dict[str, object]:
-        """What pyroute2 is to be given for the rule that leads to a table."""
+        """pyroute2's arguments for the rule that leads to a table."""
         return {
             "family": _FAMILIES[self.source.version],
             "src": str(self.source.network_address),
@@ -188,7 +189,7 @@ class SourceRule(Value):
 
 @dataclass(frozen=True)
 class RailRoute(Value):
-    """A route to a network, or the default route without one. 0 is no metric."""
+    """A route to a network; without one, the default route. A metric of 0 means none."""
 
     destination: Network | None
     gateway: Address | None = None
@@ -211,8 +212,8 @@ class RailRoute(Value):
         return cls(to, gateway, source, int(words.get("metric", 0)))
 
     def message(self, table: int, out: int) -> dict[str, object]:
-        """What pyroute2 is to be given for the route of a table, by the interface of the index `out`."""
-        if self.source is None:  # the routes that this resource adds and deletes all have one
+        """pyroute2's arguments for the route of a table, by the interface with the index `out`."""
+        if self.source is None:  # all routes that this resource adds and deletes have one
             raise ValueError(f"the route {self} has no source")
         on_link = self.source.version == 4 and not self.gateway
         return {
@@ -229,9 +230,9 @@ class RailRoute(Value):
 
 
 class _Entry(t.NamedTuple):
-    """A rule or a route, its table, and the interface that it leads out by.
+    """A rule or a route, its table, and its outgoing interface.
 
-    `plain`: it has nothing beyond that value, so that it can be made again from it.
+    `plain`: it has no other attributes, so that it can be recreated from its value.
     """
 
     value: SourceRule | RailRoute
@@ -245,7 +246,7 @@ def _sorted(entries: t.Iterable[_Entry]) -> list[_Entry]:
 
 
 def _leads_on(one: SourceRule | RailRoute) -> bool:
-    """Whether it is a route by a gateway."""
+    """Whether it is a route through a gateway."""
     return isinstance(one, RailRoute) and one.gateway is not None
 
 

@@ -16,7 +16,7 @@ from ..engine.node import Node
 from ..engine.resource import Resource
 from .kernel_modules import rebuild_initramfs
 
-#: A bool of which the kernel's own variable is behind: Y is shared.
+#: The kernel's own boolean parameter: Y is shared.
 PARAMETER = "/sys/module/ib_core/parameters/netns_mode"
 PATH = "/etc/modprobe.d/lanewise-rdma.conf"
 _LINE = "options ib_core netns_mode={}\n"
@@ -26,8 +26,8 @@ _MODES = ("exclusive", "shared")
 class RdmaSystem(Resource):
     """`rdma_netns_mode` of the node: `shared` or `exclusive`, now and after the next boot.
 
-    The kernel changes it only while no network namespace but the node's exists. Where there is one, as of a pod, the
-    file for the next boot is written, and a reboot requested.
+    The kernel changes it only while the node's network namespace is the only one. If there is another, such as a pod's,
+    the file for the next boot is written, and a reboot requested.
     """
 
     name = "rdma_system"
@@ -56,7 +56,7 @@ class RdmaSystem(Resource):
             other = self._other_namespace()
             if other:
                 plan.changes.remove(now[0])
-                plan.reboot.append(f"RDMA devices become {now[0].after} at a reboot only, since {other}")
+                plan.reboot.append(f"RDMA devices only become {now[0].after} at a reboot, since {other}")
         return plan
 
     def apply(self, node: Node, change: Change) -> None:
@@ -75,7 +75,7 @@ class RdmaSystem(Resource):
         self.system.ask(step, lambda: messages.exchange(kernel, *message, change=True), fix)
 
     def _other_namespace(self) -> str:
-        """A network namespace other than the node's, as the end of a sentence; empty where none is to be seen."""
+        """A network namespace other than the node's, as the end of a sentence; empty if none is visible."""
         if not self.system.reader.live:
             return ""
         try:

@@ -24,8 +24,8 @@ _FILES = {"mode": "default_roce_mode", "tos": "default_roce_tos"}
 class Roce(Resource):
     """`roce` of a NIC: `mode` and `tos` of the RDMA connection manager, and the forced `traffic_class`, for each port.
 
-    The connection manager's values can be read only after a folder is created for the device, which check mode does not
-    do: there the value counts as unknown, and the wanted one as a change.
+    The connection manager's values can only be read after a folder is created for the device. Check mode does not
+    create it: there the value is unknown, and the wanted one counts as a change.
     """
 
     name = "roce"
@@ -70,7 +70,7 @@ class Roce(Resource):
             return refusal("the RDMA connection manager shows no settings", fix)
         limit = 255
         if name != "mode" and not 0 <= change.after <= limit:
-            return refusal(f"{change.after} is not within 0 to {limit}")
+            return refusal(f"{change.after} is not in the range 0 to {limit}")
         if name == "mode" and change.after not in _MODES:
             return refusal(f"{change.after} is not a RoCE version", "use v1 or v2")
         return None

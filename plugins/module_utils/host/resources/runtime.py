@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What DRA drivers need of a container runtime: devices by CDI, and NRI for those that use it."""
+"""Settings of a container runtime that DRA drivers need: CDI for devices, and NRI for drivers that use it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _BINARIES = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin")
 _VERSION = re.compile(r"\sv?(\d+)\.(\d+)\.\d+")
 _TABLE = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _KEY = re.compile(r"^\s*([A-Za-z0-9_-]+)\s*=\s*(.*?)\s*$")
-#: Table and key of each setting, and what it is set to: containerd 1.x, and 2.x, in which CDI cannot be off.
+#: Table, key and value of each setting in containerd 1.x, and in 2.x, where CDI cannot be off.
 _CRI_1 = "io.containerd.grpc.v1.cri"
 _CRI_2 = "io.containerd.cri.v1.runtime"
 _NRI = "io.containerd.nri.v1.nri"
 
 
 def values(dump: str) -> dict[str, str]:
-    """The settings of `containerd config dump`, by table and key, without quotes. Lists are left as text."""
+    """The settings of `containerd config dump`, by table and key, without quotes. Lists stay text."""
     found: dict[str, str] = {}
     table = ""
     for line in dump.splitlines():
@@ -45,7 +45,7 @@ def values(dump: str) -> dict[str, str]:
 
 
 def with_key(text: str, plugin: str, key: str, value: str) -> str:
-    """A configuration in TOML with one key of a plugin's table changed, and nothing else."""
+    """A TOML configuration with a single key of a plugin's table changed."""
     lines = text.splitlines()
     wish = f"plugins.{plugin}"
     inside = None
@@ -71,9 +71,9 @@ def with_key(text: str, plugin: str, key: str, value: str) -> str:
 class Runtime(Resource):
     """`runtime_cdi` and `runtime_nri` of the node. The value is the file of configuration.
 
-    containerd 2 has a drop-in where its own file imports them. containerd 1 replaces the whole table of a plugin by
-    that of an imported file, the cgroup driver in it too: there, and without imports, one line of its own file changes.
-    Either way the change is undone if containerd then shows any other difference in its configuration.
+    For containerd 2 it is a drop-in, if its own file imports drop-ins. In containerd 1, an imported file would replace
+    the whole table of a plugin, including the cgroup driver; for it, and without imports, one line of containerd's own
+    file is changed. The change is undone if containerd then shows any other difference in its configuration.
     """
 
     name = "runtime"
@@ -92,7 +92,7 @@ class Runtime(Resource):
         text = self.system.query([containerd, "--version"], step)
         match = _VERSION.search(text)
         if not match:
-            raise HostError(step, f"it says {text.strip()!r}")
+            raise HostError(step, f"unexpected output {text.strip()!r}")
         return int(match.group(1)), int(match.group(2))
 
     def _dump(self, containerd: str) -> str:
@@ -129,7 +129,7 @@ class Runtime(Resource):
         return {NODE: found or {"runtime": "containerd or crio"}}
 
     def _imports(self) -> bool:
-        """Whether containerd 2 reads drop-ins: what it shows as its default counts only without a file of its own."""
+        """Whether containerd 2 reads drop-ins: its default imports only apply without its own file."""
         text = self.system.content(CONTAINERD_CONFIG)
         return text is None or "/etc/containerd/conf.d/" in values(text).get(":imports", "")
 
@@ -142,18 +142,18 @@ class Runtime(Resource):
             fix = "install containerd 1.7 or newer"
             return Refusal(NODE, "runtime", f"this containerd does not know {change.setting}", fix)
         if not change.setting.startswith("/"):
-            fix = "where the distribution of Kubernetes has its own (k3s, RKE2), set it in its template"
+            fix = "if the Kubernetes distribution brings its own (k3s, RKE2), set it in its template"
             return Refusal(NODE, "runtime", "neither containerd nor CRI-O is installed in the usual places", fix)
         if node.general.get("runtime_cdi") is False:
-            return Refusal(NODE, "runtime_cdi", "DRA drivers hand out devices by CDI only", "leave it out")
+            return Refusal(NODE, "runtime_cdi", "DRA drivers need CDI to give devices to containers", "leave it out")
         return None
 
     def interrupts(self, node: Node, change: Change) -> str:
         name = "crio" if change.setting == CRIO_DROP_IN else "containerd"
-        return f"{name} restarts: running pods go on, new ones wait"
+        return f"{name} restarts: running pods keep running, new ones wait"
 
     def beside(self, node: Node, change: Change) -> Beside:
-        """Whether it runs: systemd restarts none that a wrong configuration has kept from starting."""
+        """Whether it runs: systemd does not restart a runtime that could not start with a wrong configuration."""
         return {_unit(change): units.state(self.system, _unit(change))}
 
     def put_back(self, node: Node, change: Change, beside: Beside) -> None:

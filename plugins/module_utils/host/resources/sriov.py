@@ -29,7 +29,7 @@ _NO_ROOM = (
 class Sriov(Resource):
     """`num_vfs` and `vfs_autoprobe` of a PF.
 
-    A PF that is `externally_managed` is looked at and never changed: too few VFs are refused, more are welcome.
+    A PF that is `externally_managed` is checked and never changed: too few VFs are refused, more are accepted.
     """
 
     name = "sriov"
@@ -87,8 +87,8 @@ class Sriov(Resource):
             fix = f"ask for {total} at most" if total else "raise the number in the card's firmware first"
             return refusal(f"{change.after} VFs are wanted, but the card offers {total}", fix)
         if node.settings.get(change.device, {}).get("externally_managed"):
-            return refusal(f"has {change.before} VFs, which others manage, but {change.after} are wanted")
-        for vf in device.vfs:  # the kernel takes a new number only over zero, so every VF goes
+            return refusal(f"has {change.before} VFs and is externally managed, but {change.after} are wanted")
+        for vf in device.vfs:  # the kernel only accepts a new number after zero, so all VFs are removed
             reason = users(self.system, vf)
             if reason:
                 fix = "drain the node first, or leave the number as it is"
@@ -120,7 +120,7 @@ class Sriov(Resource):
         self._wait(folder, change.after, step)
 
     def _wait(self, folder: str, number: int, step: str) -> None:
-        """Wait until the VFs exist and, if the kernel binds them by itself, have their drivers."""
+        """Wait until the VFs exist and, if the kernel binds drivers automatically, have theirs."""
         bound = self.system.integer(f"{folder}/sriov_drivers_autoprobe")
         deadline = time.monotonic() + _SECONDS
         while True:
@@ -130,7 +130,7 @@ class Sriov(Resource):
                 return
             if time.monotonic() >= deadline:
                 if len(present) == number:
-                    return  # no driver binds to them by itself
+                    return  # no driver is bound automatically
                 reason = f"{len(present)} of {number} VFs exist after {_SECONDS:.0f} s"
                 raise HostError(step, reason, "look at 'dmesg' for errors of the card's driver")
             time.sleep(0.05)

@@ -16,7 +16,7 @@ from ..engine.node import Node
 from ..engine.resource import Resource
 
 PATH = "/etc/sysctl.d/90-lanewise.conf"
-#: Where systemd-sysctl looks; a name in an earlier folder hides the same name in a later one.
+#: The folders of systemd-sysctl; a name in an earlier folder hides the same name in a later one.
 _FOLDERS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d", "/lib/sysctl.d")
 _KEY = re.compile(r"^[a-z][A-Za-z0-9_-]*([./][A-Za-z0-9_:-]+)+$", re.ASCII)
 _OF_INTERFACE = re.compile(r"^net\.ipv[46]\.(conf|neigh)\.(?!all\.|default\.)")
@@ -34,7 +34,7 @@ def _name(key: str) -> str:
 
 
 def parse(text: str) -> dict[str, str]:
-    """The settings of a file of sysctl.d, as systemd-sysctl takes them."""
+    """The settings of a sysctl.d file, as systemd-sysctl reads them."""
     found = {}
     for line in text.splitlines():
         key, equals, value = line.strip().partition("=")
@@ -46,8 +46,8 @@ def parse(text: str) -> dict[str, str]:
 class Sysctl(Resource):
     """`sysctl` of the node: a mapping of keys to values, live and at boot.
 
-    A key that leaves the mapping leaves the file, and keeps its value until the next boot. Keys that the file does
-    not have are never touched.
+    A key that is removed from the mapping is removed from the file, and keeps its value until the next boot. Keys that
+    the file does not have are never changed.
     """
 
     name = "sysctl"
@@ -96,7 +96,7 @@ class Sysctl(Resource):
         if not _KEY.match(key) or "\n" in str(change.after):
             return Refusal(NODE, change.setting, "is not a valid sysctl name")
         if _OF_INTERFACE.match(key):
-            fix = "set it in the NIC's sysctls: an interface that appears later does not get what is set here"
+            fix = "set it in the NIC's sysctls: an interface that appears later would not get it from here"
             return Refusal(NODE, change.setting, "belongs to one interface", fix)
         if not self.system.exists(_path(key)):
             return Refusal(
@@ -107,7 +107,7 @@ class Sysctl(Resource):
         return None
 
     def _rival(self, key: str, value: str) -> str:
-        """Which file wins over ours at boot, and by what."""
+        """Why another file overrides ours at boot; empty if none does."""
         files: dict[str, str] = {}
         for folder in _FOLDERS:
             for name in self.system.names(folder):
@@ -119,7 +119,7 @@ class Sysctl(Resource):
             try:
                 other = parse(self.system.content(files[name]) or "").get(key)
             except HostError:
-                continue  # a link to nowhere, or not text: systemd-sysctl passes it over as well
+                continue  # a broken link, or not text: systemd-sysctl skips it as well
             if other is not None:
                 return "" if _text(other) == _text(value) else f"{files[name]} sets it to {other}, after {PATH}"
         return ""
@@ -139,5 +139,5 @@ class Sysctl(Resource):
 
 
 def _text(value: object) -> str:
-    """A value as text; the kernel separates several by tabs, people by blanks."""
+    """A value as text; the kernel separates several values by tabs, people by blanks."""
     return " ".join(str(int(value) if isinstance(value, bool) else value).split())

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What a PF keeps for each of its VFs (linux/if_link.h, IFLA_VF_*)."""
+"""Settings that a PF has for each of its VFs (linux/if_link.h, IFLA_VF_*)."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _LINK_STATES = ("auto", "enable", "disable")
 _VLAN = "802.1Q"
 _PROTOCOLS = {_VLAN: 0x8100, "802.1ad": 0x88A8}
 _KINDS = {"mac": "a MAC address", "node_guid": "a GUID", "port_guid": "a GUID"}
-#: A VLAN's text, see Vlan.
+#: The text of a `Vlan`.
 _STORED_VLAN = re.compile(r"(\d+)(?: qos (\d+))?(?: (\S+))?", re.ASCII)
 #: Drivers that read a VF's address and GUIDs only when they start.
 _READ_AT_START = ("mlx5_core",)
 
-#: Settings of the state, in the order in which they are made: an untrusted VF may be refused another address.
+#: Settings of the state, in the order in which they are applied: an untrusted VF may be refused another address.
 SETTINGS = ("trust", "mac", "node_guid", "port_guid", "vlan", "rate", "spoof_check", "link_state")
 
 
 @dataclass(frozen=True)
 class Vlan(Value):
-    """The VLAN that the card adds and removes: its number (0 for none), the priority and the protocol of its tag."""
+    """The VLAN tag that the card adds and removes: its number (0 for none), priority and protocol."""
 
     number: int
     priority: int = 0
@@ -57,7 +57,7 @@ class Vlan(Value):
 
 @dataclass(frozen=True)
 class Rate(Value):
-    """The guaranteed and the highest rate of a VF, in Mbit/s. 0 is none."""
+    """The guaranteed and the highest rate of a VF, in Mbit/s; 0 for none."""
 
     low: int
     high: int
@@ -67,7 +67,7 @@ class Rate(Value):
 
 
 class Vf(Resource):
-    """`vf`, for all VFs of a PF, and `vfs`, for those of an index. A VF that is in use is never changed.
+    """`vf`, for all VFs of a PF, and `vfs`, for VFs by index. A VF that is in use is never changed.
 
     `vlan`, `qos` and `vlan_protocol` are one setting of the kernel, and so are `min_rate` and `max_rate`.
     """
@@ -153,7 +153,7 @@ class Vf(Resource):
             self.system.write(f"{driver}/bind", vf, f"start the driver of {vf}, to {step}")
 
     def beside(self, node: Node, change: Change) -> Beside:
-        """The driver of a VF that is stopped and started, which a failure in between leaves without one."""
+        """The driver of a VF whose driver is restarted: a failure in between leaves the VF without one."""
         vf = address(self.system, *split(change.device)) if change.before is not None else None
         if not vf or not self._restarts_driver(vf, change.setting):
             return {}
@@ -172,7 +172,7 @@ class Vf(Resource):
 
 
 def _normal(name: str, asked: VfSettings) -> dict[str, object]:
-    """Settings of the state, in the kernel's spelling, of what a site asks for. Raises HostError."""
+    """The settings of the state, in the kernel's spelling, for what a site asks for. Raises HostError."""
     given: t.Mapping[str, object] = asked
     found: dict[str, object] = {one: bool(given[one]) for one in ("trust", "spoof_check") if one in given}
     if "link_state" in asked:
@@ -195,7 +195,7 @@ def _normal(name: str, asked: VfSettings) -> dict[str, object]:
 
 
 def send(system: System, interface: str, number: int, setting: str, value: t.Any, step: str) -> None:
-    """Give a setting of the state to the VF `number` of a PF. Raises HostError."""
+    """Apply a setting of the state to the VF `number` of a PF. Raises HostError."""
     kernel = system.socket("ROUTE")
     from ..access import messages
 
@@ -206,7 +206,7 @@ def send(system: System, interface: str, number: int, setting: str, value: t.Any
 
 
 def encoded(number: int, setting: str, value: t.Any) -> tuple[str, object]:
-    """The attribute of `messages.Link` that gives a setting of the state to the VF `number`."""
+    """The attribute of `messages.Link` that applies a setting of the state to the VF `number`."""
     if setting in ("trust", "spoof_check"):
         return setting, {"vf": number, "number": int(value)}
     if setting == "link_state":
@@ -237,7 +237,7 @@ def decoded(link: Message) -> dict[int, dict[str, object]]:
         if "mac" not in parts:
             continue
         state: dict[str, object] = {}
-        if link["ifi_type"] == _ETHERNET:  # of InfiniBand it is 20 bytes, which nothing sets
+        if link["ifi_type"] == _ETHERNET:  # for InfiniBand it has 20 bytes, which cannot be set
             state["mac"] = _hexadecimal(parts["mac"]["mac"][:6])
         entries = [parts["vlan"]] if "vlan" in parts else []
         entries += parts["vlans"].get_attrs("vlan") if "vlans" in parts else []

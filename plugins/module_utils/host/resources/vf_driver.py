@@ -18,7 +18,7 @@ from .vfs import address, not_there, number_of_vfs, per_vf, split, to_be_recreat
 
 _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
-#: The driver that the kernel chooses by itself, and no driver.
+#: The kernel's default driver, and no driver.
 NATIVE, NONE = "native", "none"
 _USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio")
 _NO_IOMMU = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
@@ -26,10 +26,10 @@ _BRIDGE = "0x0604"
 
 
 class VfDriver(Resource):
-    """`driver` of `vf` and `vfs`: `native`, `vfio-pci`, another one's name, or `none`.
+    """`driver` of `vf` and `vfs`: `native`, `vfio-pci`, the name of another driver, or `none`.
 
-    Applied after the settings that the PF keeps for its VFs: a VF without a driver of the node accepts no address any
-    more. The override is cleared once the driver has the VF, so that it has no later effect.
+    Applied after the settings that the PF has for its VFs: a VF without a driver of the node accepts no address. The
+    override is cleared once the driver has the VF, so that it has no later effect.
     """
 
     name = "vf_driver"
@@ -83,7 +83,7 @@ class VfDriver(Resource):
         ]
 
     def _unfit(self, vf: str, driver: str) -> tuple[str, str]:
-        """Why VFIO cannot have a VF, and how to fix it; empty where it can."""
+        """Why VFIO cannot have a VF, and how to fix it; empty if it can."""
         if driver != "vfio-pci":
             return "", ""
         group = self.system.link(f"{_DEVICES}/{vf}/iommu_group")
@@ -114,7 +114,7 @@ class VfDriver(Resource):
         if change.after is None:
             return
         if vf is None:
-            raise HostError(step, "the VF is not there", "look at 'dmesg' for the reason")
+            raise HostError(step, "the VF does not exist", "look at 'dmesg' for the reason")
         if self.same("driver", self._driver(vf), change.after):
             return
         reason, fix = self._unfit(vf, change.after)
@@ -124,7 +124,7 @@ class VfDriver(Resource):
         override = "" if change.after in (NATIVE, NONE) else change.after
         try:
             if override or self._overridden(vf):
-                # an empty line takes an override away
+                # an empty line removes an override
                 self.system.write(f"{folder}/driver_override", override or "\n", step)
             if self._driver(vf) != NONE:
                 self.system.write(f"{folder}/driver/unbind", vf, step)
@@ -168,10 +168,11 @@ def beside(system: System, node: Node, key: str) -> dict[str, object]:
 
 
 def put_back(system: System, node: Node, key: str, wanted: Beside) -> None:
-    """Give a PF's VFs what `beside` has found; all of it is tried. Raises HostError with what failed."""
+    """Restore the values of `beside` on a PF's VFs; a failure does not stop the rest. Raises HostError with all
+    failures."""
     now = beside(system, node, key)
     failed = []
-    # drivers last: a VF that the node does not have takes no address any more
+    # drivers last: a VF without a driver of the node accepts no address
     for name, value in sorted(wanted.items(), key=lambda one: one[0].startswith("driver of")):
         setting, _of, number = name.partition(" of VF ")
         if isinstance(value, Unread) or now.get(name) == value:
@@ -182,4 +183,4 @@ def put_back(system: System, node: Node, key: str, wanted: Beside) -> None:
         except HostError as error:
             failed.append(str(error))
     if failed:
-        raise HostError(f"give the VFs of {key} back what they had", "; ".join(failed))
+        raise HostError(f"restore the settings of the VFs of {key}", "; ".join(failed))

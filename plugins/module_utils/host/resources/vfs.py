@@ -37,7 +37,7 @@ def address(system: System, key: str, number: int) -> str | None:
 
 
 def to_be_recreated(system: System, node: Node, key: str) -> bool:
-    """Whether this run is going to recreate the VFs of a PF, so that the settings of the present ones are lost."""
+    """Whether this run will recreate the VFs of a PF, so that the settings of the present ones are lost."""
     settings = node.settings.get(key, {})
     if settings.get("externally_managed"):
         return False
@@ -50,7 +50,7 @@ def to_be_recreated(system: System, node: Node, key: str) -> bool:
 
 
 def not_there(system: System, node: Node, change: Change) -> Refusal | None:
-    """The refusal of a change of a VF that its device does not have, and will not have after this run."""
+    """The refusal of a change of a VF that does not exist and will not exist after this run."""
     key, number = split(change.device)
     device = node.device(key)
     if device.physfn:
@@ -88,7 +88,7 @@ def per_vf(system: System, key: str, settings: NicSettings) -> dict[int, VfSetti
         alone = {"mac", "node_guid", "port_guid"}.intersection(own)
         if alone and len(numbers) > 1:
             raise HostError(
-                f"set {min(alone)} of VFs of {key}", f"{entry['index']} are several VFs, and each needs its own"
+                f"set {min(alone)} of VFs of {key}", f"{entry['index']} are several VFs, but each needs another value"
             )
         for number in numbers:
             found.setdefault(number, dict(common)).update(own)

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What follows from a whole node for its operator: findings, and the fingerprint of its shape.
+"""What an operator should know of a node: findings, and the fingerprint of its shape.
 
-It imports the files of `topology`, which get :func:`diagnose.diagnose` handed to them and never import it. The driver
-does not carry it.
+It imports `topology`, which never imports it: :func:`diagnose.diagnose` is passed to the probe. The driver does not
+carry it.
 """
 
 from __future__ import annotations

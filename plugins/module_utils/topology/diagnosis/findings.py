@@ -5,8 +5,8 @@
 
 """What an operator should know about a node before GPUs and NICs are paired on it.
 
-Every rule reads the finished topology and yields findings with the values that it saw, and none where the facts that
-it needs could not be read.
+Every rule reads the finished topology and yields findings with the values that it saw. It yields nothing if the facts
+that it needs could not be read.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def find(topology: Topology, proximity: Proximity) -> list[Finding]:
 
 
 def _as_root(topology: Topology) -> str:
-    """How to read what only root can: reading a recorded tree as root adds nothing to it."""
+    """How to read what only root can read. Reading a recorded tree as root adds nothing to it."""
     return "Run the probe as root (become)" if topology.source.path == "/" else "Record the machine again as root"
 
 
@@ -61,14 +61,14 @@ def _unreadable(node: _Node) -> t.Iterator[Finding]:
             summary=f"{source.unreadable_count} file(s) could not be read; their content is unknown",
             action=f"{_as_root(topology)}, and check the kernel log for the devices named."
             if source.path == "/"
-            else f"{_as_root(topology)}: what is damaged or left out there is unknown here.",
+            else f"{_as_root(topology)}: what the recording lacks is unknown here.",
             evidence=source.unreadable[:20],
         )
     if source.config_space is False and topology.gpus and not topology.system.virtual:
         yield Finding(
             id="config-space-restricted",
             severity="info",
-            summary="PCI configuration space was readable in part only, so ACS is unknown",
+            summary="PCI configuration space was only partly readable, so ACS is unknown",
             action=f"{_as_root(topology)}.",
         )
 
@@ -90,7 +90,7 @@ def _gpus_without_near_nic(node: _Node) -> t.Iterator[Finding]:
     topology = node.topology
     fabric = node.proximity.neighbours(nic.address for nic in fabric_nics(topology.nics))
     grouped = {address for group in topology.groups for address in group.gpus}
-    # to fabric NICs only: a management port nearby is of no help
+    # fabric NICs only: a management port nearby does not help
     nearest = {
         gpu.address: node.proximity.nearest(gpu.address, fabric) for gpu in topology.gpus if gpu.address not in grouped
     }
@@ -132,7 +132,7 @@ def _gpus_without_near_nic(node: _Node) -> t.Iterator[Finding]:
         yield Finding(
             id="gpu-nic-locality-unknown",
             severity="warning",
-            summary=f"For {len(unknown)} GPU(s) the machine does not say which NIC is near",
+            summary=f"The machine does not say which NIC is near {len(unknown)} GPU(s)",
             action=f"{_as_root(topology)}: the VPD of NICs and data-direct functions pairs them."
             if hidden
             else "State the locality in the inventory (topology_locality_overrides) if the provider documents it.",
@@ -142,7 +142,7 @@ def _gpus_without_near_nic(node: _Node) -> t.Iterator[Finding]:
 
 
 def _asymmetry(node: _Node) -> t.Iterator[Finding]:
-    """Groups, or NUMA nodes that have any, with unequal numbers of GPUs or NICs."""
+    """Groups with unequal numbers of GPUs or NICs, and NUMA nodes with unequal numbers of GPUs."""
     topology = node.topology
     # NICs on a rail: one for storage beside them is no asymmetry
     on_rail = {nic.address for nic in topology.nics if nic.rail is not None}
@@ -201,7 +201,7 @@ def _numa(node: _Node) -> t.Iterator[Finding]:
 
 
 def _numa_conflicts(node: _Node) -> t.Iterator[tuple[str, str]]:
-    """Functions and what contradicts what the kernel says of their NUMA node."""
+    """Functions whose NUMA node, as the kernel reports it, contradicts other facts; each with the contradiction."""
     sets = {one.id: cpuset.from_list(one.cpus or "") or 0 for one in node.topology.numa_nodes}
     by_root: dict[str, dict[int, str]] = {}
     for function in node.devices:
@@ -245,8 +245,8 @@ def _iommu(node: _Node) -> t.Iterator[Finding]:
 
 
 class _Turn(t.NamedTuple):
-    """The port right below the meeting point of a GPU and a NIC, on one side. There it is decided where a request
-    turns; ports further down have no say."""
+    """The port right below the meeting point of a GPU and a NIC, on one side. This port decides where a request turns;
+    ports further down do not matter."""
 
     gpu: str
     nic: str
@@ -276,8 +276,7 @@ def _acs(node: _Node) -> t.Iterator[Finding]:
     """ACS on the switch ports between a GPU and its nearest NIC.
 
     On ordinary switches request or completion redirect sends peer-to-peer traffic up to the root complex. Boards
-    with a data-direct function need redirect set in one direction each instead (rdma-core, rdma_topo): never clear it
-    there.
+    with a data-direct function need it set, in one direction on each side (rdma-core, rdma_topo): never clear it there.
     """
     redirecting: dict[str, str] = {}
     wrong: dict[str, str] = {}
@@ -311,8 +310,8 @@ def _acs(node: _Node) -> t.Iterator[Finding]:
         yield Finding(
             id="acs-data-direct",
             severity="warning",
-            summary="ACS of the data-direct path is not what this board needs for GPUDirect",
-            action="Set the ports as rdma-core's rdma_topo writes them for this machine; do not clear ACS blankly.",
+            summary="ACS on the data-direct path is not set as this board needs it for GPUDirect",
+            action="Set the ports as rdma-core's rdma_topo writes them for this machine; never clear ACS on all ports.",
             devices=sorted(hit),
             evidence=sorted(wrong.values()),
         )
@@ -347,8 +346,8 @@ def _kubernetes(node: _Node) -> t.Iterator[Finding]:
         yield Finding(
             id="disjoint-pcie-roots",
             severity="warning",
-            summary=f"{len(disjoint)} GPU(s) have another pcieRoot than the NIC that serves them",
-            action="A claim that matches on pcieRoot can never be met here. Match on numaNode.",
+            summary=f"{len(disjoint)} GPU(s) and the NICs that serve them have different pcieRoots",
+            action="A claim that matches on pcieRoot can never be satisfied here. Match on numaNode.",
             devices=[address for address, text in disjoint],
             evidence=[text for address, text in disjoint[:8]],
         )
@@ -372,10 +371,10 @@ def _drivers(node: _Node) -> t.Iterator[Finding]:
 
 
 def _displays(node: _Node) -> t.Iterator[Finding]:
-    """Display controllers that are counted as GPUs, or not counted, without knowledge of the part."""
+    """Display controllers of unknown parts, whether they are counted as GPUs or not."""
     topology = node.topology
     if topology.source.kind == "nccl_xml":
-        return  # which function is a GPU is said there
+        return  # the file itself says which functions are GPUs
     functions = [one for one in topology.functions.values() if one.physfn is None]
     counted = [one for one in functions if ids.is_unlisted_gpu(one)]
     silent = [one for one in functions if (one.class_code or "")[:2] == "03" and one.vendor_id is None]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""One short name for a node's shape, equal for nodes that are built alike."""
+"""A short name for a node's shape, equal for nodes that are built alike."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def _nodes(nodes: list[NumaNode]) -> list[tuple[str | None, _Text]]:
 def fingerprint(topology: Topology) -> str:
     """Sixteen hex digits of a SHA-256 over NUMA nodes and the PCI tree above GPUs, NICs and NVMe.
 
-    What the parts are and how they hang together counts: identifiers, device and function number on the bus, NUMA
-    node, the widest link they offer. Serial numbers, addresses, drivers, VFs and link state do not, nor do domain and
-    bus numbers, which the firmware assigns again when a card is added elsewhere.
+    Parts and their connections count: identifiers, device and function number on the bus, NUMA node, the widest link
+    that they offer. Serial numbers, addresses, drivers, VFs and link state do not, nor do domain and bus numbers, which
+    the firmware reassigns when a card is added elsewhere.
     """
     functions = topology.functions
-    # by the whole path, so that links that contradict each other make two branches and not a circle
+    # keyed by the whole path, so that contradictory links make two branches and not a circle
     roots: dict[str | None, _Tree] = {}
     for function in functions.values():
         if function.kind in _SHAPING and not function.physfn:

@@ -46,7 +46,7 @@ def links(topology: Topology, devices: list[PciFunction]) -> t.Iterator[Finding]
         return  # hypervisors make up link speeds, and imported files do not have both ends of a link
     functions = topology.functions
     users: dict[str, list[str]] = {}
-    ways: dict[str, tuple[list[str], int]] = {}  # the bridges above the first user, and the place among them
+    ways: dict[str, tuple[list[str], int]] = {}  # the bridges above the first user, and the position among them
     for function in devices:
         for position, address in enumerate([*function.bridges, function.address]):
             users.setdefault(address, []).append(function.address)
@@ -58,7 +58,7 @@ def links(topology: Topology, devices: list[PciFunction]) -> t.Iterator[Finding]
 
 
 def _link(lower: PciFunction, link: Link, upper: PciFunction, other: Link, users: list[str]) -> t.Iterator[Finding]:
-    """Findings on one link, of which `lower` reports `link`, and the port above it `other`."""
+    """Findings on one link: `lower` reports it as `link`, the port above as `other`."""
     best_speed, best_width = _slower(link, other)
     slow = bool(link.speed_gts and best_speed and link.speed_gts < best_speed)
     narrow = bool(link.width and best_width and link.width < best_width)
@@ -78,7 +78,7 @@ def _link(lower: PciFunction, link: Link, upper: PciFunction, other: Link, users
             severity="info" if idle else "error" if narrow else "warning",
             summary=f"The PCIe link of {name} {lower.address} runs at {now}, both ends can do "
             f"{_text(best_speed, best_width)}",
-            action="An idle GPU lowers its link speed to save power: look again under load."
+            action="An idle GPU lowers its link speed to save power: check again under load."
             if idle
             else "Reseat the card or riser, check the slot's bifurcation and speed in firmware, and the kernel log for "
             "AER errors.",

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Topologies from files that stand in for a node: one file for each format, `read` chooses.
+"""Topologies from files that stand in for a node: one Python file per format; `read` chooses.
 
-It imports `topology`, which never imports it but from the module `topology_info`. The driver does not carry it.
+It imports `topology`. Only the module `topology_info` imports it, and the driver does not carry it.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"^[0-9]{1,9}$")
 
 
 class Element:
-    """An element with the line that it begins on, which xml.etree does not keep."""
+    """An element with its line number, which xml.etree does not keep."""
 
     __slots__ = ("tag", "attributes", "line", "children", "texts")
 
@@ -55,11 +55,11 @@ class Element:
 
 
 def parse(data: bytes) -> Element:
-    """Parse a document. A document type with an internal subset is refused, an external DTD is not looked for.
+    """Parse a document. A document type with an internal subset is refused, an external DTD is not loaded.
 
-    This is the parser below xml.etree, used directly because only it can refuse declarations and give line numbers.
+    This uses expat, the parser below xml.etree, directly: only expat can refuse declarations and report line numbers.
     """
-    parser = expat.ParserCreate("UTF-8")  # as NCCL and lstopo write; no other codec is let in
+    parser = expat.ParserCreate("UTF-8")  # as NCCL and lstopo write; no other encoding is accepted
     parser.buffer_text = True
     stack: list[Element] = []
     roots: list[Element] = []
@@ -84,7 +84,7 @@ def parse(data: bytes) -> Element:
         stack[-1].texts.append(data)
 
     def doctype(_name: str, _system: str | None, _public: str | None, has_subset: int) -> None:
-        if has_subset:  # before any of it is read: defaults of attributes make gigabytes of a file, entities too
+        if has_subset:  # before any of it is read: default attributes and entities can expand a file to gigabytes
             raise ValueError(
                 f"line {parser.CurrentLineNumber}: the document type has declarations of its own in brackets, which no "
                 "topology file needs; remove them, or write the file again with the tool that made it"

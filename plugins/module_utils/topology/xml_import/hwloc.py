@@ -25,13 +25,12 @@ _BRIDGE_BUSES = re.compile(r"^([0-9a-f]{4,8}):\[([0-9a-f]{2})-([0-9a-f]{2})\]$")
 #: A namespace, or one path to it: the subsystem's number, in a path's name also the controller's (nvme_set_disk_name).
 _NAMESPACE = re.compile(r"^nvme([0-9]{1,9})(?:c([0-9]{1,9}))?n[0-9]{1,9}$")
 _PORT_INFO = re.compile(r"^Port([0-9]{1,3})(State|LID|GID([0-9]{1,4}))$")
-#: Subclasses for which the PCI Code and ID Assignment Specification knows the programming interface 00 alone, so that
-#: the four digits of hwloc before 3 say all six.
+#: Subclasses whose only programming interface in the PCI Code and ID Assignment Specification is 00, so that the four
+#: digits of hwloc before 3 determine all six.
 _ONE_INTERFACE = frozenset(
     ("0200", "0203", "0205", "0206", "0207", "0280", "0302", "0380", "0600", "0601", "0680", "0b40")
 )
-#: hwloc_obj_osdev_type_e: numbers in hwloc 1.x and 2.x, bits from 3 on, of which an RDMA device may have the network's
-#: besides its own.
+#: hwloc_obj_osdev_type_e: numbers in hwloc 1.x and 2.x, bits from 3 on; an RDMA device may also have the network's bit.
 _OSDEV_NUMBERS = {0: "block", 2: "network", 3: "openfabrics"}
 _OSDEV_BITS = ((1 << 5, "openfabrics"), (1 << 4, "network"), (1 << 0, "block"))
 #: enum ib_port_state
@@ -39,17 +38,17 @@ _PORT_STATES = {"0": "NOP", "1": "DOWN", "2": "INIT", "3": "ARMED", "4": "ACTIVE
 
 
 class Hwloc:
-    """The XML of lstopo (hwloc 2.x and 3.x; 1.x with all but its distances).
+    """The XML of lstopo (hwloc 2.x and 3.x; 1.x without its distances).
 
-    hwloc builds its PCI tree from the bus numbers in the bridges' configuration space, and puts every bus that it
-    cannot hang below a bridge under a host bridge of its own. `root_complex` is therefore stated only where that is
-    the kernel's host bridge too: bus 00 of a domain, or any bus of a domain in which bridges were read, with a domain
-    of four digits (behind Intel VMD the outermost host bridge is another one, which the file does not tie to it).
+    hwloc builds its PCI tree from the bus numbers in the bridges' configuration space, and gives every bus that it
+    cannot place below a bridge a host bridge of its own. `root_complex` is therefore set only if that is the kernel's
+    host bridge too: bus 00 of a domain, or any bus of a domain in which bridges were read, with a domain of four digits
+    (behind Intel VMD the outermost host bridge is another one, which the file does not connect to it).
 
-    `numa_node` follows the CPUs of the object that the host bridge hangs on, by the rule of
-    :func:`cpu.numa_node_of`; on a machine with a single NUMA node the file does not distinguish locality from its
-    absence. Of a link there is `gb_per_s` only. `class_code` is given where the programming interface, which hwloc
-    before 3 leaves out, is stated or can be 00 only. VFs look like any other function.
+    `numa_node` follows from the CPUs of the object above the host bridge, by the rule of :func:`cpu.numa_node_of`; on
+    a machine with a single NUMA node the file does not distinguish locality from its absence. Links only have
+    `gb_per_s`. `class_code` is set if the programming interface, which hwloc before 3 leaves out, is stated or can only
+    be 00. VFs look like any other function.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -87,7 +86,7 @@ class Hwloc:
 
     def _system(self, root: Element, machine: Element) -> None:
         system = self._topology.system
-        values = {**_infos(root), **_infos(machine)}  # hwloc 3 has at the root what is not hardware
+        values = {**_infos(root), **_infos(machine)}  # in hwloc 3 the root has the values that are not hardware
         system.architecture = values.get("Architecture")
         system.vendor = values.get("DMISysVendor")
         system.product = values.get("DMIProductName") or values.get("PlatformModel")
@@ -121,12 +120,12 @@ class Hwloc:
             self._processors(child)
 
     def _take_borrowed_cpus(self) -> None:
-        """Leave each CPU to one NUMA node, as the kernel does: hwloc gives a node without CPUs those that it is near.
+        """Assign each CPU to one NUMA node, as the kernel does: hwloc gives a node without CPUs those nearby.
 
-        What such a node is near are whole nodes with CPUs, so a node whose CPUs all belong to smaller ones has none.
-        Of nodes with the same CPUs the first has them: the kernel numbers the nodes of processors before those of
-        memory alone (acpi_numa_init in drivers/acpi/numa/srat.c), the firmware of POWER does the same. Sets that cross
-        in another way are left as they are.
+        Those are all CPUs of other nodes, so a node whose CPUs all belong to smaller nodes has none. Of nodes with the
+        same CPUs the first has them: the kernel numbers nodes with processors before those with only memory
+        (acpi_numa_init in drivers/acpi/numa/srat.c), as does the firmware of POWER. Sets that overlap in another way
+        stay unchanged.
         """
         taken = 0
         nodes = {node.id: node for node in self._topology.numa_nodes}
@@ -195,7 +194,7 @@ class Hwloc:
             raise element.wrong("pci_type", "class and identifiers such as 0207 [15b3:101b] [15b3:0007] 00")
         digits, vendor, device, subsystem_vendor, subsystem_device, revision, interface = identity.groups()
         function = PciFunction(address=address, bridges=bridges, class_code=digits + (interface or ""))
-        if vendor != "0000":  # zeros: hwloc could not read them, nor the revision
+        if vendor != "0000":  # zeros: hwloc could read neither them nor the revision
             function.vendor_id, function.device_id, function.revision = vendor, device, revision
         if subsystem_vendor != "0000":
             function.subsystem_vendor_id, function.subsystem_device_id = subsystem_vendor, subsystem_device
@@ -304,7 +303,7 @@ def _cpus(element: Element) -> int | None:
 
 
 def _numbers(element: Element, tag: str) -> list[int]:
-    """The numbers in all elements of one name, which hwloc splits after some ten values."""
+    """The numbers in all elements of one name: hwloc splits long lists into several elements."""
     words = [word for child in element.children if child.tag == tag for word in "".join(child.texts).split()]
     for word in words:
         if not _NUMBER.match(word):

@@ -18,7 +18,7 @@ from .document import Element
 
 _HEX = re.compile(r"^0x[0-9a-f]{1,16}$")
 _SPEED = re.compile(r"^([0-9]{1,3}(?:\.[0-9]{1,3})?) GT/s")
-#: Beginnings of the names that RDMA drivers and rdma-core's renaming rules give; network interfaces have others.
+#: Prefixes of the names that RDMA drivers and rdma-core's renaming rules give; network interfaces have others.
 _RDMA_NAME = re.compile(r"^(mlx[45]_|bnxt_re|irdma|efa_|rdmap|rocep|iwp|hfi1_|qedr|hns_|erdma_|mana_|ionic_|siw|rxe)")
 
 
@@ -38,16 +38,15 @@ def _devices_below(element: Element) -> t.Iterator[Element]:
 class Nccl:
     """NCCL's topology file (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE; src/graph/xml.cc in NCCL).
 
-    RCCL's is the same with version 2 and what it needs to know of its GPUs and of the links between them.
+    RCCL's is the same with version 2 and additional values of GPUs and the links between them.
 
-    The graph knows whole switches: NCCL climbs two sysfs levels a step, so root ports and the downstream ports of
-    switches are not in it. `bridges` are the enclosing `pci` elements, one a switch, fake addresses such as
-    ffff:ff:01.0 included; `root_complex` is unknown. `link_speed` and `link_width` are what the two ends of the
-    link can do at best (NCCL reads max_link_speed and max_link_width of both), so they fill the maximum and leave the
-    current state unknown. NCCL merges the functions of a multi-port card, so an RDMA device may be named under
-    another function of its own card.
+    The graph has whole switches: NCCL climbs two sysfs levels per step, so root ports and the downstream ports of
+    switches are not in it. `bridges` are the enclosing `pci` elements, one per switch, including invented addresses
+    such as ffff:ff:01.0; `root_complex` is unknown. `link_speed` and `link_width` are the maximum that both ends of the
+    link support (NCCL reads max_link_speed and max_link_width of both); the current state is unknown. NCCL merges the
+    functions of a multi-port card, so an RDMA device may be listed below another function of its card.
 
-    To NCCL each `pci` element is a switch of its own, also where several have one bus id, as in RCCL's models (xml.cc
+    For NCCL each `pci` element is a separate switch, even if several have one bus id, as in RCCL's models (xml.cc
     appends elements, topo.cc makes a node of each). Such switches get made-up addresses from ffff:fe:00.0 on; a GPU or
     NIC keeps its own.
     """
@@ -90,7 +89,7 @@ class Nccl:
                     id="import-address-shared",
                     severity="info",
                     summary=f"The file gives {len(self._renamed)} of its switches the address of another function",
-                    action="Nothing to do: each is a switch of its own, as NCCL takes it, at a made-up address.",
+                    action="Nothing to do: each counts as a separate switch at a made-up address, as in NCCL.",
                     devices=list(self._renamed),
                     evidence=[
                         f"{made_up}: {address} in line {self._lines[made_up]}"
@@ -109,15 +108,15 @@ class Nccl:
                     id="import-kind-unknown",
                     severity="info",
                     summary=f"The file does not say what {len(unclassified)} of its PCI functions are",
-                    action="Write class, vendor and device of each into the file, or probe the machine: NCCL itself "
-                    "reads there what its file leaves out.",
+                    action="Write class, vendor and device of each into the file, or probe the machine, where NCCL "
+                    "itself reads what its file leaves out.",
                     devices=unclassified,
                     evidence=[f"line {self._lines[address]}: {address} has no class" for address in unclassified[:8]],
                 )
             )
 
     def _cpu(self, element: Element) -> int | None:
-        """A NUMA node. NCCL writes the number -1 where the machine does not say."""
+        """A NUMA node. NCCL writes the number -1 if the machine does not report it."""
         topology = self._topology
         arch = element.get("arch")
         topology.system.architecture = topology.system.architecture or {"arm64": "aarch64"}.get(arch or "", arch)
@@ -195,11 +194,11 @@ class Nccl:
 
     @staticmethod
     def _kind(element: Element, function: PciFunction, digits: str | None) -> str:
-        """What a function is: by class and identifiers, else by what NCCL hung below it, else unknown (other).
+        """The kind of a function: by class and identifiers, else by the elements below it, else unknown (other).
 
-        A class may be shortened to its first digits (NCCL writes 0x03 and 0x02 where sysfs is not to be read). In
-        this format class 03 is a GPU, so one without a vendor is none of the adapters that ids.kind sorts out. What
-        holds a `gpu` element is one whatever else is said of it, as NCCL takes it (ncclTopoAddPci in graph/topo.cc).
+        A class may be shortened to its first digits (NCCL writes 0x03 and 0x02 if sysfs cannot be read). In this format
+        class 03 is a GPU, so the display controllers that ids.kind excludes by vendor do not occur. A function with a
+        `gpu` element is a GPU whatever its class, as in NCCL (ncclTopoAddPci in graph/topo.cc).
         """
         below = {child.tag for child in element.children}
         if "gpu" in below:
@@ -226,7 +225,7 @@ class Nccl:
             port = child.number("port")
             if address and speed:
                 self._speeds[address] = max(speed, self._speeds.get(address, 0))
-            if "+" in name:  # devices that NCCL bonded: the place, GUID and speed of each are unknown
+            if "+" in name:  # devices that NCCL merged: the location, GUID and speed of each are unknown
                 for part in name.split("+"):
                     if part:
                         self._rdma_device(part)

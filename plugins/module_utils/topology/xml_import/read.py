@@ -5,8 +5,8 @@
 
 """A topology from a file that stands in for a node: NCCL's topology XML, or what `lstopo --of xml` wrote.
 
-Both have fewer facts than the node itself; the others stay unknown. Neither shows what Kubernetes would publish, so
-`kubernetes` is empty on every function.
+Both have fewer facts than the node itself; the others stay unknown. Neither contains what Kubernetes would publish, so
+`kubernetes` is empty for every function.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_BYTES = 16 << 20  # the files of large machines have some hundred kilobytes
 def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[t.Mapping[str, object]] = ()) -> Topology:
     """Read the node that a file describes.
 
-    @param path: the file. At most 16 MiB are taken.
+    @param path: the file, of at most 16 MiB.
     @param form: `nccl`, `hwloc`, or `auto` to detect it by the root element.
     @param locality_overrides: see :func:`overrides.check_overrides`.
     @raise ValueError: for a file that is not such XML; the text names the line and what to do. Its subclass

@@ -77,7 +77,7 @@ def test_a_failure_after_the_changes_reports_that_they_remain(
     ended: t.Callable[..., dict[str, t.Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forget(_system: t.Any) -> None:
-        raise HostError("remove the notes", "no room")
+        raise HostError("remove the record", "no room")
 
     monkeypatch.setattr(fabric_module.origin, "wanted", lambda _system, _node: {})
     monkeypatch.setattr(fabric_module.origin, "forget", forget)

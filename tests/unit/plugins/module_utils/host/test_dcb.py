@@ -73,7 +73,7 @@ def test_a_buffer_rounded_to_cells_is_equal():
         ({"priority_tc": [0] * 7}, "8 are needed"),
         ({"bandwidth": [101] * 8}, "0 to 100"),
         ({"tsa": ["wrr"] * 8}, "wrr is not a tsa"),
-        ({"tsa": ["ets"] * 8, "bandwidth": [12] * 8}, "is 96 in all"),
+        ({"tsa": ["ets"] * 8, "bandwidth": [12] * 8}, "adds up to 96"),
         ({"tsa": ["ets"] * 2 + ["strict"] * 6, "bandwidth": [50] * 2 + [0] * 6}, ""),
     ],
 )

@@ -140,5 +140,5 @@ def test_ports_of_one_card_agree_on_what_they_share(tmp_path: Path) -> None:
         Rule(str(number), selector({"address": key}), {"firmware": {"NUM_OF_VFS": number}})
         for number, key in enumerate(pair, 4)
     ]
-    with pytest.raises(Refused, match="the ports share it"):
+    with pytest.raises(Refused, match="the ports share this setting"):
         converge(Node(system, rules, allow_management=True), [Firmware(system)])

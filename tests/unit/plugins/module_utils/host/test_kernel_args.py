@@ -205,7 +205,7 @@ def test_a_profile_of_tuned_is_not_overruled(machine: Machine) -> None:
 
 def test_an_argument_that_a_boot_has_not_brought_is_refused_and_not_waited_for(machine: Machine) -> None:
     first = machine.converge(kernel_args=["iommu=pt"])
-    assert first.reboot == ["kernel arguments change at a boot: +iommu=pt"]
+    assert first.reboot == ["kernel arguments change at the next boot: +iommu=pt"]
     assert machine.converge(kernel_args=["iommu=pt"]).reboot
     machine.boot("second", "root=UUID=1 ro rhgb quiet iommu=pt")
     assert not machine.converge(kernel_args=["iommu=pt"]).reboot
@@ -219,7 +219,7 @@ def test_an_argument_that_a_boot_has_not_brought_is_refused_and_not_waited_for(m
 def test_an_argument_that_leaves_needs_a_boot(machine: Machine) -> None:
     machine.converge(kernel_args=["iommu=pt"])
     machine.boot("second", "root=UUID=1 ro rhgb quiet iommu=pt")
-    assert machine.converge(kernel_args=[]).reboot == ["kernel arguments leave at a boot: iommu=pt"]
+    assert machine.converge(kernel_args=[]).reboot == ["kernel arguments are removed at the next boot: iommu=pt"]
 
 
 @pytest.mark.parametrize(

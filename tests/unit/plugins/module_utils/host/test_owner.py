@@ -151,7 +151,7 @@ def test_drop_ins_count_by_name_and_those_of_etc_before_others(site: Site) -> No
     assert site.planned(Mtu, mtu=9000)[0] == f"PF: mtu in /etc/{folder}/lanewise.conf unset -> 9000"
     site.write(f"etc/{folder}/zz.conf", "[Link]\nMTUBytes=1450\n")
     text = site.refused(Mtu, mtu=9000)
-    assert f"systemd-networkd sets 1450 again, as /etc/{folder}/zz.conf says, which overrides" in text
+    assert f"systemd-networkd sets 1450 again, because of /etc/{folder}/zz.conf, which overrides" in text
     site.write(f"etc/{folder}/zz.conf", "[Link]\nMTUBytes=9000\n")
     assert site.planned(Mtu, mtu=9000) == ["PF: mtu 1500 -> 9000"]
 
@@ -172,7 +172,7 @@ def test_a_link_file_of_all_interfaces_is_not_changed_for_one(site: Site) -> Non
     names = sorted(one.name for one in others)
     text = site.refused(Mtu, mtu=9000)
     assert (
-        f"udev sets 1500 again, as /etc/systemd/network/10-rail.link says, which is for {', '.join(names[:3])} and "
+        f"udev sets 1500 again, because of /etc/systemd/network/10-rail.link, which is for {', '.join(names[:3])} and "
         in text
     )
     assert text.endswith(f"{len(names) - 3} more too (give IF a file of its own, or ask for 9000 there too)")
@@ -194,17 +194,17 @@ def test_a_profile_that_must_not_be_edited_is_refused(site: Site) -> None:
     text = _PROFILE.format("ethernet", "ethernet", 1500)
     site.networkmanager(text)
     assert site.refused(Mtu, mtu=9000) == (
-        f"PF: mtu: NetworkManager sets 1500 again, as /{_KEYFILE} says "
+        f"PF: mtu: NetworkManager sets 1500 again, because of /{_KEYFILE} "
         "(write mtu=9000 there: this node has no nmcli that would do it)"
     )
     (site.root / _KEYFILE).unlink()
     assert site.refused(Mtu, mtu=9000) == (
-        f"PF: mtu: NetworkManager's profile {_UUID} of IF is in no keyfile, so its MTU is unknown "
+        f"PF: mtu: NetworkManager's profile {_UUID} of IF is not in a keyfile, so its MTU is unknown "
         f"('nmcli connection migrate uuid {_UUID}' makes one of an ifcfg file)"
     )
     made = "run/NetworkManager/system-connections/rail.nmconnection"
     site.networkmanager(text, made)
-    assert f"as /{made} says (give the profile {_UUID} the MTU 9000 by nmcli" in site.refused(Mtu, mtu=9000)
+    assert f"because of /{made} (give the profile {_UUID} the MTU 9000 by nmcli" in site.refused(Mtu, mtu=9000)
 
 
 def test_the_uuid_of_a_profile_without_one_is_known() -> None:
@@ -220,14 +220,14 @@ def test_vfs_that_another_program_makes_are_refused(site: Site) -> None:
         ("[Link]\nSR-IOVVirtualFunctions=\n[SR-IOV]\nVirtualFunction=2\n[SR-IOV]\nVirtualFunction=1\n", 3),
     ):
         site.udev(text)
-        assert site.refused(Sriov, num_vfs=16) == f"PF: num_vfs: {link} makes {count} VFs of IF, not 16 {fix}"
-        assert "makes" in site.refused(Sriov, num_vfs=8)  # which there are now
+        assert site.refused(Sriov, num_vfs=16) == f"PF: num_vfs: {link} creates {count} VFs of IF, not 16 {fix}"
+        assert "creates" in site.refused(Sriov, num_vfs=8)  # which there are now
         assert site.planned(Sriov, num_vfs=count) == [f"PF: num_vfs 8 -> {count}"]
         assert site.planned(Sriov, num_vfs=8, externally_managed=True) == []
     site.udev("[Link]\nMTUBytes=9000\n")
     for text, count in (("[sriov]\ntotal-vfs=6\n", 6), ("[sriov]\nautoprobe-drivers=1\n", 0), ("[sriov]\n", 0)):
         site.networkmanager(_PROFILE.format("ethernet", "ethernet", 9000) + text)
-        assert site.refused(Sriov, num_vfs=16) == f"PF: num_vfs: /{_KEYFILE} makes {count} VFs of IF, not 16 {fix}"
+        assert site.refused(Sriov, num_vfs=16) == f"PF: num_vfs: /{_KEYFILE} creates {count} VFs of IF, not 16 {fix}"
     site.networkmanager(_PROFILE.format("ethernet", "ethernet", 9000))
     assert site.planned(Sriov, num_vfs=16) == ["PF: num_vfs 8 -> 16"]
 

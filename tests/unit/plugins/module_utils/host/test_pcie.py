@@ -57,7 +57,7 @@ def test_two_fields_change_and_no_other_bit(tmp_path: Path) -> None:
 
 
 def test_vfs_have_what_their_pf_has(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="a VF has what its PF .* has"):
+    with pytest.raises(Refused, match="a VF shares that of PF .*"):
         _converge(_machine(tmp_path, "sriov"), {"relaxed_ordering": True})
 
 

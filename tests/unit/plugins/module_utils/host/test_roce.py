@@ -54,7 +54,7 @@ def test_a_traffic_class_is_read_as_the_driver_shows_it(machine):
 
 def test_unsupported_values_are_refused(machine):
     assert "is InfiniBand" in str(machine.planned(Roce, {INFINIBAND_PF: {"roce": {"tos": 1}}}).refusals[0])
-    assert "not within 0 to 255" in str(machine.planned(Roce, {LEGACY_PF: {"roce": {"tos": 256}}}).refusals[0])
+    assert "not in the range 0 to 255" in str(machine.planned(Roce, {LEGACY_PF: {"roce": {"tos": 256}}}).refusals[0])
     machine.remove(CONFIGFS)
     assert "load rdma_cm" in str(machine.planned(Roce, {LEGACY_PF: {"roce": {"tos": 1}}}).refusals[0])
     with pytest.raises(HostError, match="has no RDMA device"):

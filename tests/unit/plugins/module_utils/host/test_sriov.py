@@ -101,7 +101,7 @@ def test_a_vf_that_a_program_has_open_is_in_the_way(
 def test_vfs_that_others_manage_are_only_counted(make_node: MakeNode) -> None:
     address = pf(make_node("sriov"), 8)
     assert planned(make_node("sriov", {"address": address}, {"num_vfs": 6, "externally_managed": True})) == []
-    with pytest.raises(Refused, match="has 8 VFs, which others manage, but 16 are wanted"):
+    with pytest.raises(Refused, match="has 8 VFs and is externally managed, but 16 are wanted"):
         planned(make_node("sriov", {"address": address}, {"num_vfs": 16, "externally_managed": True}))
 
 

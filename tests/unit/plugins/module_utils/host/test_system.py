@@ -48,7 +48,7 @@ def test_a_node_without_pyroute2_says_what_to_install():
     paths = [os.path.dirname(path) for path in ansible_collections.__path__] + [os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
-    assert "no pyroute2 (0.7.2 or later): " in done.stdout, done.stdout + done.stderr
+    assert "pyroute2 (0.7.2 or later) is missing: " in done.stdout, done.stdout + done.stderr
     assert "install python3-pyroute2 from the distribution" in done.stdout
 
 
@@ -74,12 +74,12 @@ def test_a_list_that_changed_meanwhile_is_asked_for_again(old):
 
 
 def test_a_list_that_changes_all_the_time_is_an_error():
-    with pytest.raises(HostError, match=r"list them: Resource temporarily unavailable \[EAGAIN\]: it changes all"):
+    with pytest.raises(HostError, match=r"list them: Resource temporarily .* \[EAGAIN\]: the list kept changing"):
         System().dump("list them", lambda: [{"header": {"flags": 0x12}}])
 
 
 def test_a_recorded_tree_has_no_sockets(tmp_path):
-    with pytest.raises(HostError, match="a recorded tree does not have it"):
+    with pytest.raises(HostError, match="a recorded tree has no kernel"):
         System(str(tmp_path)).socket("IPRoute")
 
 

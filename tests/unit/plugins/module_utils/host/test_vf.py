@@ -58,7 +58,7 @@ def test_recreated_vfs_lose_their_settings(machine):
 
 
 def test_what_the_vfs_are_without_the_kernel_is_not_guessed(machine):
-    with pytest.raises(HostError, match="a recorded tree does not have it"):
+    with pytest.raises(HostError, match="a recorded tree has no kernel"):
         machine.planned(Vf, {LEGACY_PF: {"vf": {"trust": True}}})
 
 
@@ -73,7 +73,7 @@ def test_infiniband_has_guids_and_ethernet_has_addresses(machine):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"vfs": [{"index": "0-1", "mac": "02:00:00:00:00:01"}]}, "are several VFs, and each needs its own"),
+        ({"vfs": [{"index": "0-1", "mac": "02:00:00:00:00:01"}]}, "are several VFs, but each needs another value"),
         ({"vfs": [{"index": 0, "mac": "02:00:00:00:00"}]}, "is not a MAC address"),
         ({"vf": {"qos": 3}}, "qos and vlan_protocol need a VLAN"),
         ({"vfs": [{"index": "x", "trust": True}]}, "not an index or a range"),

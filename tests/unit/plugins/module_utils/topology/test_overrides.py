@@ -95,8 +95,8 @@ def test_rail_zero_and_node_zero_are_values(vm):
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"address": "0000:1b:00.0"}, "nothing to set"),
-        ({"address": "0000:1b:00.0", "numa_node": None}, "nothing to set"),
+        ({"address": "0000:1b:00.0"}, "sets nothing"),
+        ({"address": "0000:1b:00.0", "numa_node": None}, "sets nothing"),
         ({"numa_node": 0}, "either 'address' or 'slot'"),
         ({"address": "0000:1b:00.0", "slot": "1", "numa_node": 0}, "either 'address' or 'slot'"),
         ({"address": "1b:00.0", "numa_node": 0}, "'1b:00.0' is not of the form"),

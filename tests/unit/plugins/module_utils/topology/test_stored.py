@@ -44,7 +44,7 @@ def test_a_file_without_a_number_has_the_unnumbered_format() -> None:
     "value", [{"a": 1}, {"format": True}, {"format": "1"}, {"format": 0}, {"format": -1}, [], 7, None]
 )
 def test_values_of_an_unknown_format_are_refused(value: t.Any) -> None:
-    with pytest.raises(ValueError, match="no mapping with a format|there is no format") as refused:
+    with pytest.raises(ValueError, match="not a mapping with a format|there is no format") as refused:
         Forms().read(value)
     assert not isinstance(refused.value, NewerForm)
 
