@@ -83,7 +83,7 @@ class Subject:
         for name, attribute in (self.device.get("attributes") or {}).items():
             domain, _unused, identifier = name.rpartition("/")
             value = attribute_value(name, attribute)
-            self.versions = self.versions or tag_of(value) == VERSION
+            self.versions = self.versions or (isinstance(value, dict) and tag_of(value) == VERSION)
             attributes.setdefault(domain or self.driver, {})[identifier] = value
         capacity: dict[str, Values] = {}
         for name, one in (self.device.get("capacity") or {}).items():
@@ -119,6 +119,10 @@ class Subject:
 
 def attribute_value(name: str, attribute: ObjectView) -> CelValue:
     """The value of a v1 DeviceAttribute. Raises EvaluationError for an invalid version, as the scheduler does."""
+    if len(attribute) == 1:  # nearly always
+        ((kind, value),) = attribute.items()
+        if kind in ("string", "int", "bool") and value is not None:
+            return _whole_text(name, value)
     for kind in ("ints", "bools", "strings"):
         if attribute.get(kind) is not None:
             return [_whole_text(name, one) for one in attribute[kind]]

@@ -196,10 +196,10 @@ def _matching(node: _Node, asked: ObjectView) -> list[_Pairs]:
         first, *others = covered
         for other in others:
             pairs = _Pairs(first, (_called(first), _called(other)))
-            partners = node.matching(bodies[other])
+            partners = [(it, _values(it, name)) for it in node.matching(bodies[other])]
             for one in node.matching(bodies[first]):
                 values = _values(one, name)
-                same = [it for it in partners if values & _values(it, name) and it is not one]
+                same = [it for it, its in partners if values & its and it is not one]
                 kept = {_shown(it): node.kept(bodies[other], it) for it in same}
                 pairs.devices[_shown(one)] = (node.kept(bodies[first], one), kept)
             found.append(pairs)

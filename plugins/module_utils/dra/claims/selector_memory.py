@@ -25,18 +25,20 @@ class SelectorMemory:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.subjects: dict[int, Subject] = {}
+        self._like: dict[int, int] = {}
         self.known: dict[tuple[str, int], bool | Exception] = {}
         self.guessed: dict[int, set[str]] = {}
         self.words: dict[Texts, set[str]] = {}
         self.fits: dict[tuple[Texts, int], tuple[int, ...]] = {}
 
     def matches(self, expression: str, device: ObjectView, driver: str) -> bool:
-        key = (expression, id(device))
+        like = self._like.get(id(device), id(device))
+        key = (expression, like)
         answer = self.known.get(key)
         if answer is None:
-            subject = self.subjects.get(id(device))
+            subject = self.subjects.get(like)
             if subject is None:
-                subject = self.subjects[id(device)] = Subject(device, driver)
+                subject = self.subjects[like] = Subject(device, driver)
             try:
                 answer = self.engine.selects(expression, subject)
             except Exception as error:  # noqa: BLE001  # pylint: disable=broad-exception-caught
@@ -45,6 +47,11 @@ class SelectorMemory:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def alike(self, offered: t.Iterable[Offer], known: t.Iterable[Offer]) -> None:
+        """Devices that no selector can distinguish from those that are known: each gets the other's answers."""
+        for offer, other in zip(offered, known):
+            self._like[id(offer.device)] = id(other.device)
 
     def unsure(self, offered: t.Sequence[Offer]) -> set[str]:
         """The names of values that a probe does not know of these devices, or only assumes."""

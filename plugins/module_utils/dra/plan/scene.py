@@ -13,6 +13,7 @@ from dataclasses import replace
 from ..cel.engine import Engine
 from ..kube.objects import ObjectView
 from ..scheduler.answers import Refusal, Result
+from ..scheduler.node_memory import NodeMemory
 from . import pods, spread
 from .fleet import Fleet, Held, Node, Placed, Workload
 from .states import States, placed
@@ -45,7 +46,7 @@ class Scene:
         if name not in self._changed and not self._states.of(node, workload).upto(1):
             return None
         held = [one.result for one in node.held]
-        answer = placed(self._fleet, workload, node.offers, held, self._states.memory, node.unclear)
+        answer = placed(self._fleet, workload, NodeMemory(node.offers, self._states.memory), held, node.unclear)
         if isinstance(answer, Refusal):
             return None
         mine = tuple(Held(result, owner) for result in answer.results)

@@ -11,14 +11,15 @@ constraints names, such as serial numbers, do not count.
 
 from __future__ import annotations
 
-import json
 import typing as t
 
 from ..cel.engine import Engine
 from ..claims.selector_memory import SelectorMemory
 from ..claims.shapes import Sight, sight_of
-from ..scheduler.allocator import allocate
+from ..scheduler.allocator import answered
 from ..scheduler.answers import Allocation, Refusal, Result
+from ..scheduler.candidates import Question
+from ..scheduler.node_memory import NodeMemory, Verdicts
 from ..scheduler.search_devices import identify
 from ..vendors.offer import Offer
 from .fleet import Fleet, Node, Workload
@@ -37,14 +38,15 @@ class State:
     no other; None while more may fit.
     """
 
-    def __init__(self, fleet: Fleet, workload: Workload, node: Node, memory: SelectorMemory) -> None:
+    def __init__(
+        self, fleet: Fleet, workload: Workload, node: Node, memory: SelectorMemory, verdicts: Verdicts
+    ) -> None:
         self._fleet = fleet
         self._workload = workload
-        self._offers = list(node.offers)
-        self._place = {identify(offer): number for number, offer in enumerate(self._offers)}
+        self._place = {identify(offer): number for number, offer in enumerate(node.offers)}
         self._held = [one.result for one in node.held]
         self._blind = sorted(node.unclear)
-        self._memory = memory
+        self._memory = NodeMemory(node.offers, memory, verdicts)
         self.found: list[tuple[int, ...]] = []
         self.refusal: Refusal | None = None
 
@@ -55,7 +57,7 @@ class State:
         return min(len(self.found), wanted)
 
     def _next(self) -> None:
-        answer = placed(self._fleet, self._workload, self._offers, self._held, self._memory, self._blind)
+        answer = placed(self._fleet, self._workload, self._memory, self._held, self._blind)
         if isinstance(answer, Refusal):
             self.refusal = answer
             return
@@ -79,61 +81,64 @@ class States:
         used = {name: fleet.classes[name] for name in _class_names(devices) if name in fleet.classes}
         self._sight: Sight = sight_of(devices, used)
         self._nodes: dict[int, Node] = {}  # kept, so that an id always means the same node
-        self._keys: dict[int, str] = {}
-        self._shapes: dict[int, str] = {}
-        self._states: dict[tuple[str, str], State] = {}
+        self._keys: dict[int, t.Hashable] = {}
+        self._shapes: dict[int, t.Hashable] = {}
+        self._first: dict[t.Hashable, Node] = {}  # by shape
+        self._verdicts: dict[t.Hashable, Verdicts] = {}  # by shape
+        self._states: dict[tuple[str, t.Hashable], State] = {}
 
     def serves(self, fleet: Fleet) -> bool:
         """Whether nodes of another fleet can be asked for here."""
         return fleet.classes is self.fleet.classes and fleet.server is self.fleet.server
 
-    def key(self, node: Node) -> str:
+    def key(self, node: Node) -> t.Hashable:
         """Equal for nodes that no workload can distinguish, whatever room they have for pods."""
         if id(node) not in self._keys:
             self._nodes[id(node)] = node
             place = {identify(offer): number for number, offer in enumerate(node.offers)}
             held = sorted(
-                (place.get(one.result.id, -1), one.result.admin, sorted(one.result.consumed.items()))
+                (place.get(one.result.id, -1), one.result.admin, tuple(sorted(one.result.consumed.items())))
                 for one in node.held
             )
-            self._keys[id(node)] = json.dumps([self.shape(node), held])
+            self._keys[id(node)] = (self.shape(node), tuple(held))
         return self._keys[id(node)]
 
-    def shape(self, node: Node) -> str:
+    def shape(self, node: Node) -> t.Hashable:
         """Equal for nodes whose devices no workload can distinguish, whatever is in use."""
         if id(node) not in self._shapes:
             self._nodes[id(node)] = node
-            self._shapes[id(node)] = json.dumps([self._sight.of(node.offers), sorted(node.unclear)])
+            pools = {pool: number for number, pool in enumerate(sorted({_pool(offer) for offer in node.offers}))}
+            order = tuple(pools[_pool(offer)] for offer in node.offers)
+            shape = (self._sight.of(node.offers), order, tuple(sorted(node.unclear)))
+            self._shapes[id(node)] = shape
+            first = self._first.setdefault(shape, node)
+            if first is not node:
+                self.memory.alike(node.offers, first.offers)
         return self._shapes[id(node)]
 
     def of(self, node: Node, workload: Workload) -> State:
         key = (workload.name, self.key(node))
         if key not in self._states:
-            self._states[key] = State(self.fleet, workload, node, self.memory)
+            verdicts = self._verdicts.setdefault(self.shape(node), Verdicts())
+            self._states[key] = State(self.fleet, workload, node, self.memory, verdicts)
         return self._states[key]
+
+
+def _pool(offer: Offer) -> tuple[str, str]:
+    return offer.driver, offer.pool
 
 
 def placed(
     fleet: Fleet,
     workload: Workload,
-    offers: t.Sequence[Offer],
+    memory: NodeMemory,
     held: t.Sequence[Result],
-    engine: t.Any,
     unclear: t.Iterable[str] = (),
     explain: bool = True,
 ) -> Allocation | Refusal:
     """What the scheduler gives the claims of one more pod on a node; see `allocator.allocate`."""
-    return allocate(
-        list(workload.claims),
-        fleet.classes,
-        offers,
-        engine,
-        held=held,
-        blind=unclear,
-        constraints=fleet.server.constraints,
-        budget=BUDGET,
-        explain=explain,
-    )
+    question = Question(workload.claims, fleet.classes, memory, list(held), BUDGET, fleet.server.constraints)
+    return answered(question, unclear, explain)
 
 
 def _class_names(devices: t.Iterable[t.Mapping[str, t.Any]]) -> set[str]:

@@ -18,6 +18,7 @@ from ..cel.engine import Engine
 from ..claims.selector_memory import SelectorMemory
 from ..kube.objects import ObjectView
 from ..scheduler.answers import Allocation, Refusal
+from ..scheduler.node_memory import NodeMemory
 from ..scheduler.search_devices import identify
 from ..vendors.offer import Offer
 from . import pods
@@ -141,9 +142,8 @@ class _Question:
         if not takes_all:
             claims[claim] = {**claims[claim], "devices": pinned(claims[claim]["devices"], number, way)}
         asked = replace(wanted.workload, claims=tuple(claims))
-        engine = _ThisDevice(self.states.memory, offer)
-        held = [one.result for one in node.held]
-        answer = placed(self.fleet, asked, node.offers, held, engine, node.unclear, explain)
+        memory = NodeMemory(node.offers, _ThisDevice(self.states.memory, offer))
+        answer = placed(self.fleet, asked, memory, [one.result for one in node.held], node.unclear, explain)
         if isinstance(answer, Refusal):
             return answer
         if takes_all and not _has(answer, offer):

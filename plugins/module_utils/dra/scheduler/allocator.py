@@ -14,10 +14,11 @@ from ..vendors.offer import Offer
 from .answers import Allocation, Refusal, Result
 from .candidates import Question
 from .diagnosis import Diagnosis
+from .node_memory import NodeMemory
 from .search import Search
 from .search_devices import Spec, attribute
 from .search_requests import CONSTRAINTS, asked, class_selectors, expressions
-from .search_selection import Engine, Selection
+from .search_selection import Engine
 
 __all__ = ("BUDGET", "PATIENCE", "Allocation", "Engine", "Refusal", "Result", "allocate", "attribute")
 
@@ -61,8 +62,15 @@ def allocate(
     Without `explain` the Refusal of a search that found nothing is the search's own: that saves the time of a
     diagnosis, and of the search with uncertain devices.
     """
-    held = list(held)
-    question = Question(claims, classes, list(offers), Selection(engine), held, budget, constraints)
+    question = Question(claims, classes, NodeMemory(offers, engine), list(held), budget, constraints)
+    return answered(question, blind, explain)
+
+
+def answered(
+    question: Question, blind: t.Iterable[str] | t.Mapping[str, str] = (), explain: bool = True
+) -> Allocation | Refusal:
+    """The answer to a question; see `allocate`. Its memory may be that of earlier questions about the same devices."""
+    claims, classes, budget = question.claims, question.classes, question.budget
     search = Search(question)
     answer = search.run()
     if isinstance(answer, Allocation):

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ..kube import limits, quantity
-from ..vendors.offer import Offer
 from . import capacity as amounts
 from .answers import Abort, Allocation, Refusal, Result
 from .node_devices import NodeDevices
+from .node_memory import NodeMemory, Suitable
 from .search_devices import Spec, tolerated
 from .search_requests import CONSTRAINTS, Constraint, Request, Unsupported, class_selectors
-from .search_selection import FAILS, MAYBE, NO, YES, Selection
+from .search_selection import FAILS, MAYBE, NO, YES
 
 
 @dataclass
@@ -27,8 +27,7 @@ class Question:
 
     claims: t.Sequence[Spec]
     classes: t.Mapping[str, Spec]
-    offers: list[Offer]
-    selection: Selection
+    memory: NodeMemory
     held: list[Result]
     budget: int  # looks at devices before it gives up
     kinds: t.Sequence[str] = CONSTRAINTS  # of constraints that the scheduler knows
@@ -39,12 +38,11 @@ class Candidates(NodeDevices):
     a match."""
 
     def __init__(self, question: Question, optimist: bool = False) -> None:
-        offers = [offer for offer in question.offers if optimist or not offer.possible]
-        super().__init__(offers, question.held, len(question.claims))
+        super().__init__(question.memory.layout(optimist), question.held, len(question.claims))
         self.claims = question.claims
         self.classes = question.classes
         self.kinds = question.kinds
-        self.selection = question.selection
+        self.memory, self.selection = question.memory, question.memory.selection
         self.optimist = optimist
         self.failed = False
         self.requests: list[list[list[Request]]] = []
@@ -90,7 +88,7 @@ class Candidates(NodeDevices):
         if name not in self.classes:
             raise Abort(Refusal(f"there is no DeviceClass {name!r}", f"{request.path}.deviceClassName", "class"))
         try:
-            request.read(class_selectors(self.classes, request.spec))
+            request.read(class_selectors(self.classes, request.spec), self.memory.ask)
         except Unsupported as error:
             raise Abort(Refusal(str(error), request.path, "error")) from error
         if request.spec.get("allocationMode", "ExactCount") != "All":
@@ -135,12 +133,11 @@ class Candidates(NodeDevices):
 
     def room(self, request: Request, position: int, fresh: bool = False) -> bool:
         """Whether the device has the capacity that is left to ask for. Raises Abort."""
+        wanted = request.amounts
+        if not wanted and self.plain[position]:
+            return True  # it takes all that there is
         offer = self.offers[position]
         capacity = offer.device.get("capacity") or {}
-        wanted = request.amounts
-        if not wanted and not self.multiple[position]:
-            if not any(entry.get("requestPolicy") for entry in capacity.values()):
-                return True  # it takes all that there is
         missing = [name for name in wanted if name not in capacity]
         if missing:
             unknown = all((name if "/" in name else f"{offer.driver}/{name}") in offer.unknown for name in missing)
@@ -180,19 +177,39 @@ class Candidates(NodeDevices):
         To be looked at again are devices that can be shared, and those that end the search when it comes to them.
         """
         if request.ask not in self.candidates:
-            found = self.candidates[request.ask] = []
+            found = self._suitable(request).worth
+            self.candidates[request.ask] = [one for one in found if request.admin or self.ids[one[0]] not in self.held]
+        return self.candidates[request.ask]
+
+    def _suitable(self, request: Request) -> Suitable:
+        """The devices that a request selects, whether they are in use or not."""
+        key = (request.ask, self.optimist)
+        if key not in self.memory.verdicts.suitable:
+            positions, worth, fails = [], [], False
             for position, offer in enumerate(self.offers):
-                if not request.admin and self.ids[position] in self.held:
-                    continue
                 try:
-                    if not self.selectable(request, position) or not self.room(request, position, fresh=True):
+                    if not self.selectable(request, position):
                         continue
                 except Abort:
-                    found.append((position, True))
+                    fails = True
+                    worth.append((position, True))
                     continue
                 if tolerated(request.spec, offer):
-                    found.append((position, self.multiple[position]))
-        return self.candidates[request.ask]
+                    positions.append(position)
+                again = self._again(request, position)
+                if again is not None:
+                    worth.append((position, again))
+            self.memory.verdicts.suitable[key] = Suitable(tuple(positions), fails, tuple(worth))
+        return self.memory.verdicts.suitable[key]
+
+    def _again(self, request: Request, position: int) -> bool | None:
+        """Whether to look again to be sure that a selected device fits; None where it does not."""
+        try:
+            if not self.room(request, position, fresh=True):
+                return None
+        except Abort:
+            return True
+        return self.multiple[position] if tolerated(request.spec, self.offers[position]) else None
 
     def fit(self, row: list[Request]) -> list[int]:
         """The positions of the devices that fit any alternative of a request; `failed` is called with errors."""
@@ -200,7 +217,9 @@ class Candidates(NodeDevices):
         for request in row:
             if request.ask not in self.fitting:
                 before, self.failed = self.failed, False
-                fits = [position for position in range(len(self.offers)) if self.fits(request, position)]
+                suitable = self._suitable(request)
+                self.failed = suitable.fails
+                fits = [position for position in suitable.positions if self._free(request, position)]
                 self.fitting[request.ask] = (fits, self.failed)
                 self.failed = before
             fits, failed = self.fitting[request.ask]
@@ -210,14 +229,14 @@ class Candidates(NodeDevices):
 
     def fits(self, request: Request, position: int) -> bool:
         """Whether a device fits a request, apart from all others; `failed` is called with errors."""
-        offer = self.offers[position]
+        suitable = self._suitable(request)
+        self.failed = self.failed or suitable.fails
+        return position in suitable.positions and self._free(request, position)
+
+    def _free(self, request: Request, position: int) -> bool:
+        """Whether a suitable device is left for the request; `failed` is called with errors."""
         try:
-            return (
-                self.selectable(request, position)
-                and tolerated(request.spec, offer)
-                and (request.admin or self.ids[position] not in self.held)
-                and self.room(request, position)
-            )
+            return (request.admin or self.ids[position] not in self.held) and self.room(request, position)
         except Abort:
             self.failed = True
             return False
@@ -234,6 +253,12 @@ class Candidates(NodeDevices):
         return found
 
     def _doubtful(self, request: Request) -> bool:
+        known = self.memory.verdicts.doubtful
+        if request.ask not in known:
+            known[request.ask] = self._in_doubt(request)
+        return known[request.ask]
+
+    def _in_doubt(self, request: Request) -> bool:
         for position, offer in enumerate(self.offers):
             try:
                 verdict = self.verdict(request, position)
@@ -251,6 +276,7 @@ class Candidates(NodeDevices):
         for result in allocation.results:
             request = by_name[result.claim, result.request]
             for where, expression in request.texts:
+                self.selection.judge(expression, result.offer)
                 names = self.selection.wondered.get((expression, id(result.offer)), set())
                 if names:
                     return (

@@ -174,6 +174,8 @@ class Diagnosis:
         """Why a request has too few devices even if it were the only one; None where it has enough."""
         yes = (YES, MAYBE) if search.optimist else (YES,)
         need = request.count if request.all is None else max(request.count, 1)
+        if sum(not search.consumption[position] for position in search.fit([request])) >= need:
+            return None
         wanted = f"request {request.name} needs {need} device{'s' if need != 1 else ''}"
         every = range(len(search.offers))
         name = request.spec["deviceClassName"]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The devices of a node in the order of the scheduler, and what of them is taken."""
+"""What is taken of the devices of a node."""
 
 from __future__ import annotations
 
@@ -11,27 +11,23 @@ import typing as t
 from fractions import Fraction
 
 from ..kube import quantity
-from ..vendors.offer import Offer
 from .answers import Result
-from .search_devices import Comparable, CounterId, DeviceId, comparable, consumption, identify
+from .node_memory import Layout
+from .search_devices import CounterId, DeviceId
 from .search_requests import Request
 
 
 class NodeDevices:
-    """The devices of one node. A device is known by its position in `offers`.
+    """The devices of one node, see `Layout`, and what is taken of them.
 
     `held` are results of earlier allocations, `claims` the number of claims that devices are taken for.
     """
 
-    def __init__(self, offers: t.Sequence[Offer], held: t.Sequence[Result], claims: int) -> None:
-        # pools by driver and name, those with binding conditions last; sorting keeps the order of devices in a pool
-        binding = {offer[:2] for offer in map(_pool_of, offers) if offer[2]}
-        self.offers = sorted(offers, key=lambda o: ((o.driver, o.pool) in binding, o.driver, o.pool))
-        self.ids = [identify(offer) for offer in self.offers]
-        self.multiple = [bool(offer.device.get("allowMultipleAllocations")) for offer in self.offers]
-        self.consumption = [list(consumption(offer)) for offer in self.offers]
+    def __init__(self, layout: Layout, held: t.Sequence[Result], claims: int) -> None:
+        self.offers, self.ids = layout.offers, layout.ids
+        self.multiple, self.plain, self.consumption = layout.multiple, layout.plain, layout.consumption
+        self.column = layout.column
         self.results: list[list[Result]] = [[] for _claim in range(claims)]
-        self.columns: dict[tuple[str, int], Comparable | None] = {}
         # what earlier allocations hold
         self.held: set[DeviceId] = set()
         self.shares: dict[DeviceId, dict[str, Fraction]] = {}
@@ -40,7 +36,7 @@ class NodeDevices:
         self.taken = [0] * claims
         self.sharing: dict[int, dict[str, Fraction]] = {}
         self.sharers: dict[int, int] = {}
-        self.available = self._counters()
+        self.available = self._counters(layout)
         self.counted: dict[CounterId, Fraction] = {}
         self.overdrawn = {key[:2] for key, left in self.available.items() if left < 0}
 
@@ -55,15 +51,11 @@ class NodeDevices:
             else:
                 self.held.add(one.id)
 
-    def _counters(self) -> dict[CounterId, Fraction]:
+    def _counters(self, layout: Layout) -> dict[CounterId, Fraction]:
         """What is left of each counter, by driver, pool, set and name."""
-        left: dict[CounterId, Fraction] = {}
-        for offer in self.offers:
-            for entry in offer.counter_sets:
-                for name, counter in entry["counters"].items():
-                    left[offer.driver, offer.pool, entry["name"], name] = quantity.parse(counter["value"])
+        left = dict(layout.counters)
         for identity, counters in zip(self.ids, self.consumption):
-            if identity in self.held or identity in self.shares:
+            if counters and (identity in self.held or identity in self.shares):
                 for key, value in counters:
                     if key in left:
                         left[key] -= value
@@ -95,14 +87,3 @@ class NodeDevices:
         self.sharers[position] -= 1
         if not self.sharers[position]:
             del self.sharers[position]
-
-    def column(self, name: str, position: int) -> Comparable | None:
-        """A device's attribute as constraints compare it."""
-        key = (name, position)
-        if key not in self.columns:
-            self.columns[key] = comparable(self.offers[position], name)
-        return self.columns[key]
-
-
-def _pool_of(offer: Offer) -> tuple[str, str, bool]:
-    return offer.driver, offer.pool, bool(offer.device.get("bindingConditions"))

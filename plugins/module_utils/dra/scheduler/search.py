@@ -75,7 +75,8 @@ class Search(Candidates):
         by_name = {(one.key[0], one.name): one for rows in self.requests for row in rows for one in row}
         found: set[str] = set()
         for result in results:
-            for _where, expression in by_name[result.claim, result.request].texts:
+            for _where, expression in by_name[result.claim, result.request].texts if result.offer.assumed else ():
+                self.selection.judge(expression, result.offer)
                 found |= self.selection.assumed.get((expression, id(result.offer)), set())
         return found
 

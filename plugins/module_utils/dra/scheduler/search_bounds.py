@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import typing as t
 
 from .candidates import Candidates
@@ -48,13 +47,13 @@ def hopeless(search: Candidates) -> bool:
     if any(one.all is not None for rows in search.requests for row in rows for one in row):
         return False  # their devices are given, and end the search where they do not fit
     for rows, constraints in zip(search.requests, search.constraints):
-        alike: dict[tuple[str, str], list[list[list[Request]]]] = {}
+        alike: dict[tuple[str, tuple[t.Hashable, ...]], list[list[list[Request]]]] = {}
         for constraint in constraints:
             if not constraint.distinct:
                 covered = [row for row in rows if all(constraint.covers(one) for one in row)]
-                asked = [[[one.ask, one.count] for one in row] for row in covered]
+                asked = tuple(tuple((one.ask, one.count) for one in row) for row in covered)
                 if covered:
-                    alike.setdefault((constraint.attribute, json.dumps(asked)), []).append(covered)
+                    alike.setdefault((constraint.attribute, asked), []).append(covered)
         for (name, _asked), groups in alike.items():
             if not _repeatable(search, name, groups[0], _disjoint(groups)):
                 return True

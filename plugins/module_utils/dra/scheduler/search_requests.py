@@ -56,8 +56,11 @@ class Request:
             for i, sub in enumerate(request.get("firstAvailable") or ())
         ] or [cls((claim, number, 0), f"{path}.exactly", base, "", request.get("exactly") or {}, False)]
 
-    def read(self, of_class: t.Sequence[Spec]) -> None:
-        """Settle what is asked of a device, with the selectors of the class. Raises Unsupported."""
+    def read(self, of_class: t.Sequence[Spec], ask: t.Callable[[Spec, list[str], bool], str]) -> None:
+        """Settle what is asked of a device, with the selectors of the class; `ask` is `NodeMemory.ask`.
+
+        Raises Unsupported.
+        """
         if self.spec.get("allocationMode", "ExactCount") not in ("ExactCount", "All"):
             raise Unsupported(f"the scheduler does not know the allocationMode {self.spec['allocationMode']!r}")
         if self.spec.get("derivedAttributes"):
@@ -66,8 +69,7 @@ class Request:
         named = [(f"class {self.spec['deviceClassName']}", entry) for entry in of_class]
         named += [(f"{self.path}.selectors[{number}]", entry) for number, entry in enumerate(own)]
         self.texts = [(where, expression_of(entry, where)) for where, entry in named]
-        rest = [self.spec.get("capacity"), self.spec.get("tolerations"), self.admin]
-        self.ask = json.dumps([[text for _where, text in self.texts], rest], sort_keys=True)
+        self.ask = ask(self.spec, [text for _where, text in self.texts], self.admin)
 
 
 def expression_of(selector: Spec, where: str) -> str:

@@ -55,6 +55,16 @@ class Selection:
 
     def _match(self, expression: str, offer: Offer) -> str:
         """Raises EvaluationError where the scheduler would give up."""
+        if not offer.unknown and not offer.assumed:
+            try:
+                return YES if self.engine.matches(expression, offer.device, offer.driver) else NO
+            except Uncheckable as error:
+                self.wondered.setdefault((expression, id(offer)), set()).add(str(error))
+                return MAYBE
+        return self._likely(expression, offer)
+
+    def _likely(self, expression: str, offer: Offer) -> str:
+        """The same where a probe does not know all of the device."""
         key = (expression, id(offer))
         unknown = mentioned(expression, offer.unknown)
         assumed = mentioned(expression, offer.assumed)

@@ -26,9 +26,9 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems imp
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler import allocator
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.answers import Allocation, Result
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.candidates import Question
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.node_memory import NodeMemory
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search import Search
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_devices import identify
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_selection import Selection
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
@@ -516,7 +516,7 @@ def test_the_scheduler_never_looks_more_often_than_the_bound(
     bound = search_cost.looks(graphs, pairs, search_cost.Size(ways, len(world.offers)))
     for gone in itertools.islice(_subsets(world.offers, data), 6):
         held = [Result(0, "single", one) for one in gone]
-        question = Question([world.claim], world.classes, world.offers, Selection(world.engine), held, 10**6)
+        question = Question([world.claim], world.classes, NodeMemory(world.offers, world.engine), held, 10**6)
         search = _Whole(question)
         search.run()
         assert search.steps <= bound, (search.steps, bound, pairs, each)
