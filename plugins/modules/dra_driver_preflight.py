@@ -90,7 +90,9 @@ LEAST_CRIO = (1, 28)
 CONTAINERD_WITH_CDI = (2, 0)  # where it is on by default
 KUBELET = "/var/lib/kubelet/plugins_registry"
 CDI = "/var/run/cdi"
-SECONDS = 30
+#: How long a program may take: on a busy node, starting Python can take many seconds.
+SECONDS = 120
+TIMED_OUT = 124  # the exit status of timeout
 
 _LOOK = "import json, sys, venv, ensurepip; print(json.dumps(sys.version_info[:3]))"
 #: What grpcio's wheels are linked with, and a minimal system may lack.
@@ -99,8 +101,10 @@ _LOAD = f"import ctypes; ctypes.CDLL({LIBRARY!r})"
 
 
 def run(module: AnsibleModule, *command: str) -> tuple[int, str]:
-    """Exit status and output; 127 where there is no such program, 124 where it takes too long."""
+    """Exit status and output; 127 if there is no such program, TIMED_OUT with the reason if it takes too long."""
     status, output, errors = module.run_command(["timeout", str(SECONDS), *command])
+    if status == TIMED_OUT:
+        return status, f"did not answer within {SECONDS} seconds; run this again when the node is less busy"
     return status, output if status == 0 else errors
 
 
@@ -127,13 +131,16 @@ def python(module: AnsibleModule, asked: str | None, newer: bool, problems: list
             continue
         status, output = run(module, path, "-I", "-c", _LOOK)
         if status:
-            wrong.append(f"{path} has no venv (on Debian and Ubuntu: apt install {os.path.basename(name)}-venv)")
+            wrong.append(f"{path} {unusable(status, output, os.path.basename(name))}")
             continue
         version = tuple(json.loads(output))
         if version[:2] > NEWEST_PYTHON and not newer:
             wrong.append(f"{path} is {shown(version)}, for which the driver's lock has no wheels")
         elif version[:2] >= LEAST_PYTHON:
-            if run(module, path, "-I", "-c", _LOAD)[0]:
+            status, output = run(module, path, "-I", "-c", _LOAD)
+            if status == TIMED_OUT:
+                problems.append(f"{path} {output}.")
+            elif status:
                 problems.append(
                     f"{path} cannot load {LIBRARY}, which gRPC is linked with. Install it (on Debian and Ubuntu: apt "
                     "install libstdc++6, on the RHEL family: dnf install libstdc++)."
@@ -147,6 +154,15 @@ def python(module: AnsibleModule, asked: str | None, newer: bool, problems: list
         "Install one; where it is not on PATH name it in dra_driver_python."
     )
     return ""
+
+
+def unusable(status: int, output: str, package: str) -> str:
+    """Why an interpreter cannot make the driver's environment, from what it printed."""
+    if status == TIMED_OUT:
+        return output
+    if "No module named" in output:
+        return f"has no venv (on Debian and Ubuntu: apt install {package}-venv)"
+    return f"does not run (exit status {status}): {output.strip()[-500:] or 'it printed no reason'}"
 
 
 def kubelet(module: AnsibleModule, reported: str, problems: list[str]) -> str:
@@ -232,7 +248,8 @@ def containerd(
     status, output = run(module, program, *(["--config", config] if config else []), "config", "dump")
     where = config or "/etc/containerd/config.toml"
     if status:
-        problems.append(f"'containerd config dump' fails for {where}: {output.strip()[-500:]}")
+        reason = output.strip()[-500:] or f"exit status {status}, and it printed no reason"
+        problems.append(f"'containerd config dump' fails for {where}: {reason}")
         return
     enabled = re.search(r"^\s*enable_cdi\s*=\s*(true|false)", output, re.MULTILINE)
     # newer ones know the option no more: CDI is always on

@@ -68,6 +68,35 @@ def test_a_sites_own_lock_allows_no_older_pythons(choose):
     assert not found and "needs Python 3.10 or later with venv" in problems[0]
 
 
+class Commands:
+    """Runs commands as AnsibleModule.run_command does."""
+
+    @staticmethod
+    def run_command(command):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo \"ModuleNotFoundError: No module named 'ensurepip'\" >&2; exit 1", "has no venv (on Debian and Ubuntu"),
+        ("sleep 60", "did not answer within 0.2 seconds; run this again"),
+        ("exit 3", "does not run (exit status 3): it printed no reason"),
+        ("echo broken >&2; exit 1", "does not run (exit status 1): broken"),
+    ],
+)
+def test_an_interpreter_that_fails_is_reported_with_its_reason(tmp_path, monkeypatch, script, words):
+    """A node that is too busy to answer must not be told to install packages."""
+    program = tmp_path / "python3.13"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(dra_driver_preflight, "SECONDS", 0.2)
+    problems = []
+    assert not dra_driver_preflight.python(Commands(), str(program), False, problems)
+    assert len(problems) == 1 and words in problems[0]
+
+
 def test_a_process_whose_name_the_kernel_cut_within_a_letter(tmp_path):
     program = tmp_path / ("x" * 14 + "\N{LATIN SMALL LETTER E WITH ACUTE}")
     program.symlink_to(shutil.which("sleep"))
