@@ -61,6 +61,11 @@ class Paths:
         return self.plugin_dir / "nccl-topology.xml"
 
     @property
+    def rail_addresses(self) -> Path:
+        """Which claim has which address of a rail (rail_addresses.py)."""
+        return self.plugin_dir / "rail-addresses.json"
+
+    @property
     def hook_program(self) -> Path:
         """The copy of hook.py."""
         return self.plugin_dir / "hook.py"

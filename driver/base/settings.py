@@ -20,7 +20,8 @@
     rdma_management: false          # also give pods umad and issm devices, for management datagrams
     keep_ib_interfaces: false       # give pods InfiniBand RDMA devices only: their interfaces stay on the node
     pod_environment: [nccl]         # variables for libraries in pods: nccl, nccl_topology, ucx, vllm; default: none
-    rails: {"0000:8a:00.0": 3}
+    rails: {"0000:8a:00.0": 3, bond1: 4}
+    rail_addresses: [{rail: 0, range: 10.100.4.64/26, pool: 10.100.0.0/16}, ...]   # see dra/config/rail_range.py
     aliases: {"0000:8a:00.0": storage, eth5: backup}
     locality: [{address: ..., numa_node: 1}, ...]   # as the collection's dra_topology_locality_overrides
 
@@ -37,6 +38,7 @@ import typing as t
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from ..dra.config.rail_range import RailRange, read_ranges
 from ..dra.config.selector_settings import read_selectors
 from ..dra.config.share_settings import read_shares
 from ..dra.kube import limits
@@ -45,7 +47,7 @@ from ..dra.kube.reader import Reader, child
 from ..topology import overrides
 from ..topology.pci import ADDRESS
 from ..topology.publish_shares import ShareRule
-from ..topology.selector import Selector
+from ..topology.selector import Selector, like
 from .objects import Object, ObjectView
 
 #: What pods can get variables for (claims/environment.py).
@@ -76,6 +78,7 @@ class Settings:
     keep_ib_interfaces: bool = False
     pod_environment: tuple[str, ...] = ()
     rails: tuple[tuple[str, int], ...] = ()
+    rail_addresses: tuple[RailRange, ...] = ()
     aliases: tuple[tuple[str, str], ...] = ()
     locality: tuple[ObjectView, ...] = ()
 
@@ -85,9 +88,14 @@ class Settings:
         return self.node_name or socket.gethostname().lower()
 
     @property
+    def interface_rails(self) -> dict[str, int]:
+        """The rails of interfaces without a PCI function, by name."""
+        return {key: rail for key, rail in self.rails if not ADDRESS.match(key)}
+
+    @property
     def locality_overrides(self) -> list[Object]:
         """The localities and rails in the form that `topology.probe` takes."""
-        rails = [{"address": address, "rail": rail} for address, rail in self.rails]
+        rails = [{"address": key, "rail": rail} for key, rail in self.rails if ADDRESS.match(key)]
         return [*map(dict, self.locality), *rails]
 
 
@@ -100,6 +108,7 @@ def read(data: object) -> Settings:
         read_value = _READERS[key](reader, value, key)
         if read_value is not None:
             found[key] = read_value
+    _check_rails(reader, found)
     if values and values.get("metrics_address") == "":
         found["metrics_address"] = None
     if reader.problems:
@@ -236,13 +245,25 @@ def _pod_environment(reader: Reader, value: object, path: str) -> tuple[str, ...
 def _rails(reader: Reader, value: object, path: str) -> tuple[tuple[str, int], ...]:
     found = []
     for key, item in reader.free_mapping(value, path).items():
-        place = child(path, key)
-        number = reader.integer(item, place, 0)
-        if not ADDRESS.match(key):
-            reader.problem(place, f"{key!r} is not a PCI address such as 0000:1b:00.0", "bad-address")
-        elif number is not None:
+        number = reader.integer(item, child(path, key), 0)
+        if number is not None:
             found.append((key, number))
     return tuple(found)
+
+
+def _check_rails(reader: Reader, found: ObjectView) -> None:
+    """Record keys of `rails` that are neither PCI addresses nor interfaces that `virtual_interfaces` publishes: they
+    would have no effect."""
+    for key, _rail in found.get("rails", ()):
+        if not ADDRESS.match(key) and not like(key, found.get("virtual_interfaces", ())):
+            fix = "for an interface without a PCI function, list it in virtual_interfaces"
+            reader.problem(
+                child("rails", key), f"{key!r} is not a PCI address such as 0000:1b:00.0", "bad-address", fix
+            )
+
+
+def _rail_addresses(reader: Reader, value: object, path: str) -> tuple[RailRange, ...]:
+    return read_ranges(reader, value, path)
 
 
 def _aliases(reader: Reader, value: object, path: str) -> tuple[tuple[str, str], ...]:
@@ -296,6 +317,7 @@ _READERS: dict[str, t.Callable[[Reader, object, str], object]] = {
     "keep_ib_interfaces": _boolean,
     "pod_environment": _pod_environment,
     "rails": _rails,
+    "rail_addresses": _rail_addresses,
     "aliases": _aliases,
     "locality": _locality,
 }

@@ -17,7 +17,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ..api import events
-from ..base import logs, trace
+from ..base import files, logs, trace
 from ..base.calls import ClaimRef
 from ..base.errors import DriverError
 from ..base.lock import PATIENCE, Locks
@@ -28,6 +28,7 @@ from . import claim_status
 from .claim_files import ClaimFiles
 from .claim_status import HealthProblem
 from .needs import Inventory
+from .rail_addresses import RailAddresses
 from .records import PREPARED, Record, Store, Unreadable, boot_id
 from .unclean import Unclean
 
@@ -81,6 +82,7 @@ class Ledger:
         #: Records of unprepared claims whose status in the cluster is not cleared yet.
         self.pending_status = Store(paths.pending_status_dir)
         self.files = ClaimFiles(paths, mounts, lambda: inventory.settings.rdma_management, node)
+        self.addresses = RailAddresses(paths.rail_addresses, self.boot, self.store)
         self.unclean = Unclean(paths.unclean_dir, self.boot)
         self.locks = Locks(paths.run_dir / "locks", patience)
         self.pace = Pace()
@@ -181,6 +183,22 @@ class Ledger:
         else:
             self.store.remove(uid)
         self._saved.pop(uid, None)
+
+    # addresses of rails
+
+    def release_addresses(self, uid: str) -> None:
+        """Take back the addresses of a claim after its record is removed. The caller holds the claim's lock. Raises
+        Busy and DriverError."""
+        if self.addresses.holds(uid):
+            with self.reservation():
+                self.addresses.release(uid)
+
+    def sweep_addresses(self) -> None:
+        """Take back the addresses of claims that have no record. Raises as `release_addresses`."""
+        if self.paths.rail_addresses.exists():
+            files.sweep(self.paths.plugin_dir, self.paths.rail_addresses.name)
+            with self.reservation():
+                self.addresses.sweep()
 
     # all records; without locks
 

@@ -23,6 +23,7 @@ from ..dra.config.field_checks import MAX_PROBLEMS
 from ..dra.kube import limits
 from ..dra.kube.bounded_json import DEPTH, is_nested_deeper
 from ..dra.kube.problems import Problem
+from ..interface import rails
 from ..publish.device import Device
 from . import pod_names
 from .metadata import POD_CLAIM_NAME
@@ -405,6 +406,8 @@ def _merged(result: _Result) -> Object:
         if problems:
             others = ", ".join(config.path for config in result.configs[:-1])
             raise Refused(f"{refusal(problems)}, together with {others}")
+    if fields.get(rails.FIELD) is False:
+        del fields[rails.FIELD]
     if "vrf" in fields:
         fields["vrf"] = {"table": interface_config.vrf_table(fields["vrf"]["name"]), **fields["vrf"]}
     return fields

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import logging
 import typing as t
@@ -112,6 +113,7 @@ class Preparation:
         with trace.step("remove metadata, CDI spec and pin"):
             self._ledger.files.remove(uid)
         self._ledger.remove(uid, pending_status)
+        self._ledger.release_addresses(uid)
         if record and record.held:
             self._ledger.on_released("a pod's devices are back on the node")
 
@@ -155,9 +157,21 @@ class Preparation:
             if found:
                 peers.add_levels(found, record.held, self._inventory.places)
                 record.peers = found
-            self._ledger.save(record, PREPARED)
+            self._save_new(record)
         self._ledger.pending_status.remove(reference.uid)
         return record
+
+    def _save_new(self, record: Record) -> None:
+        """Hand out the addresses of rails that a new claim asks for, and write its record. The caller holds the lock
+        for new records."""
+        addresses = self._ledger.addresses
+        addresses.hand_out(record, self._inventory.settings.rail_addresses, self._ledger.records())
+        try:
+            self._ledger.save(record, PREPARED)
+        except BaseException:
+            with contextlib.suppress(DriverError):  # without a record they are free at the next start, too
+                addresses.release(record.uid)
+            raise
 
     def _plan(self, claim: Object, uid: str) -> Record:
         results = claim["status"]["allocation"]["devices"]["results"]

@@ -28,6 +28,7 @@ from ..base.files import PowerCut
 from ..base.objects import Object
 from ..dhcp.lease import Lease
 from ..dra.kube import bounded_json
+from ..interface import rails
 from ..interface.host_state import HostState
 from ..kernel import rdma
 from ..publish.device import Device
@@ -79,9 +80,10 @@ class DeviceRecord:
 
     `request` is the allocation's (`nic`, or `nic/fast` for a subrequest). `known` is the inventory's Device as of
     allocation, or of a later boot, with the RDMA device names of the last prepare; `config` has the merged fields of
-    its InterfaceConfigs. `host` (its host state) and `rdma` are set while it may be in a pod; `network` and `leases`
-    are results of attach. `interface` is the name in the pod, empty for a device without network interface. `admin`
-    devices are never moved. Operations on devices with the same `lock` (functions of one port) are serialized.
+    its InterfaceConfigs, with the addresses that were handed out (`rails`). `host` (its host state) and `rdma` are set
+    while it may be in a pod; `network` and `leases` are results of attach. `interface` is the name in the pod, empty for
+    a device without network interface. `admin` devices are never moved. Operations on devices with the same `lock`
+    (functions of one port) are serialized.
     """
 
     device: str
@@ -172,7 +174,8 @@ class Record:
 
         def allocation(record: Record) -> t.Any:
             devices = [
-                (one.pool, one.device, one.request, one.admin, one.share_id, one.config) for one in record.devices
+                (one.pool, one.device, one.request, one.admin, one.share_id, rails.claimed(one.config))
+                for one in record.devices
             ]
             return record.pod, devices, record.claim
 
@@ -399,6 +402,13 @@ class Store:
         except FileNotFoundError:
             pass  # another instance of the driver was faster
         return aside
+
+    def known(self, uid: str, set_aside: bool = False) -> bool:
+        """Whether a claim has a record, readable or not; `set_aside`: or a corrupt one that was renamed."""
+        if not _UID.fullmatch(uid):
+            return False
+        path = self.path(uid)
+        return path.exists() or (set_aside and path.with_name(f"{path.name}{_ASIDE}-0").exists())
 
     def uids(self) -> list[str]:
         try:

@@ -45,6 +45,7 @@ class Recovery:
         ledger, settled = self._ledger, True
         for leftovers in (ledger.store, ledger.pending_status, ledger.locks):
             settled &= self._tried(leftovers.sweep)
+        settled &= self._tried(ledger.sweep_addresses)
         for uid in ledger.store.uids():
             with logs.about(claim=uid, operation="recover"):
                 settled &= self._tried(self._recover, uid)

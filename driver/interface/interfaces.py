@@ -24,7 +24,7 @@ from ..kernel import addresses, dad, links, routes, stacked, sysctls, vrf
 from ..kernel import netns as namespaces
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
-from . import abilities, children, host_state, rehearsal, take_back
+from . import abilities, children, host_state, rails, rehearsal, take_back
 from .host_state import HostState, Mark
 from .identity import Identity, find, mark
 from .move import link_attributes, move, set_ethtool
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 #: The fields that can be tried in the kernel before anything moves.
-_TRIED = {"addresses", "routes", "rules", "neighbors", "sysctls", "vrf"}
+_TRIED = {"addresses", "routes", "rules", "neighbors", "sysctls", "vrf", rails.FIELD}
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def check(identity: Identity, config: ObjectView, path: str = "") -> list[Proble
             return found
         # the kernel accepted the inherited ones on the node; of those, only addresses can affect the configured ones
         host: Inherited = {"addresses": [], "routes": [], "rules": [], "neighbors": []}
-        if not {"addresses", "dhcp", "child"} & set(config):
+        if not {"addresses", "dhcp", "child", rails.FIELD} & set(config):
             host["addresses"] = [entry for entry, _unused in addresses.listed(connection, link.index)]
         name, mtu = name_of(config, link.name), int(config.get("mtu", link.mtu))
         if "dhcp" in config:

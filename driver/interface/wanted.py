@@ -4,12 +4,13 @@
 
 """What a pod's interface gets: the network configuration that follows from the InterfaceConfig and the host state.
 
-Addresses are those of the InterfaceConfig; or a lease for each family in its `dhcp`; or, if the configuration has
-neither field, the global addresses that the interface had on the node. In the last case the interface also gets the
-following, each unless the configuration has a field for it: the node's routes through this interface alone (but no
-default route of the main table, because the pod has its own), the rules from these addresses to the tables of these
-routes, and the permanent neighbors. A child interface gets nothing of the node's. A field with an empty list counts as
-given.
+Addresses are those of the InterfaceConfig, those of the rail that were handed out for it (`rails`), and a lease for
+each family in its `dhcp`; or, if the configuration has none of these fields, the global addresses that the interface
+had on the node. Addresses of the rail come with routes and rules, each unless the configuration has a field for it.
+With the node's addresses the interface also gets the following, each unless the configuration has a field for it: the
+node's routes through this interface alone (but no default route of the main table, because the pod has its own), the
+rules from these addresses to the tables of these routes, and the permanent neighbors. A child interface gets nothing of
+the node's. A field with an empty list counts as given.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..base.objects import ObjectView
 from ..kernel import dad, routes
 from ..kernel.addresses import AddressState, Neighbor
 from ..kernel.routes import Route, Rule
+from . import rails
 
 _DISABLE_IPV6 = "net.ipv6.conf.IFNAME.disable_ipv6"
 
@@ -52,20 +54,23 @@ def name_of(config: ObjectView, host_name: str) -> str:
 
 def wanted(host: Inherited, config: ObjectView) -> Wanted:
     """The configuration of the interface with this host state."""
-    inherits = not any(name in config for name in ("addresses", "dhcp", "child"))
+    inherits = not any(name in config for name in ("addresses", "dhcp", "child")) and not config.get(rails.FIELD)
     inherited = _global(host["addresses"]) if inherits else []
     own = {entry["address"].split("/")[0] for entry in inherited}
     carried = [_pod_route(route) for route in host["routes"] if inherits and _inheritable(route, own)]
+    given: list[AddressState] = [{"address": one} for one in config.get("addresses", ())]
     found = Wanted(
-        addresses=[{"address": one} for one in config["addresses"]] if "addresses" in config else inherited,
-        routes=[routes.configured(route) for route in config["routes"]] if "routes" in config else carried,
+        addresses=[*given, *rails.addresses(config), *inherited],
+        routes=[routes.configured(route) for route in config["routes"]]
+        if "routes" in config
+        else [*rails.own_routes(config), *carried],
         rules=[routes.configured_rule(rule) for rule in config["rules"]]
         if "rules" in config
-        else _inherited_rules(host["rules"], own, carried),
+        else [*rails.own_rules(config), *_inherited_rules(host["rules"], own, carried)],
         neighbors=list(config["neighbors"])
         if "neighbors" in config
         else [neighbor for neighbor in host["neighbors"] if inherits and not neighbor["flags"]],
-        sysctls=dict(config.get("sysctls", {})),
+        sysctls={**rails.sysctls(config), **config.get("sysctls", {})},
     )
     _prepare_ipv6(found, config)
     table = config.get("vrf", {}).get("table")

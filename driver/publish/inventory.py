@@ -101,6 +101,7 @@ class Inventory:
             virtual=settings.virtual_interfaces,
             management=settings.management,
             aliases=dict(settings.aliases),
+            rails=settings.interface_rails,
             uplinks=uplinks,
             keep_ib=settings.keep_ib_interfaces,
             exclusive=settings.keep_ib_interfaces and self._root == "/" and rdma.mode() == "exclusive",

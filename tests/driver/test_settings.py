@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import typing as t
 from fractions import Fraction
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanewise_driver.base.settings import Settings, SettingsFile, load, read
+from lanewise_driver.dra.config.rail_range import RailRange
 from lanewise_driver.dra.kube.problems import Problems
 from lanewise_driver.topology.publish_shares import ShareRule
 from lanewise_driver.topology.selector import Selector
@@ -41,7 +43,8 @@ reset: always
 rdma_management: true
 keep_ib_interfaces: true
 pod_environment: [nccl, nccl_topology, ucx]
-rails: {"0000:8a:00.0": 3}
+rails: {"0000:8a:00.0": 3, eth5: 4}
+rail_addresses: [{rail: 3, range: 10.100.4.64/26, pool: 10.100.0.0/16}]
 aliases: {"0000:8a:00.0": storage, eth5: backup}
 locality: [{address: "0000:8b:00.0", numa_node: 1}]
 """
@@ -90,15 +93,41 @@ def test_a_whole_file(tmp_path: Path) -> None:
         rdma_management=True,
         keep_ib_interfaces=True,
         pod_environment=("nccl", "nccl_topology", "ucx"),
-        rails=(("0000:8a:00.0", 3),),
+        rails=(("0000:8a:00.0", 3), ("eth5", 4)),
+        rail_addresses=(RailRange(3, ip_network("10.100.4.64/26"), ip_network("10.100.0.0/16"), 16),),
         aliases=(("0000:8a:00.0", "storage"), ("eth5", "backup")),
         locality=({"address": "0000:8b:00.0", "numa_node": 1},),
     )
     assert found.node == "worker-1"
+    assert found.interface_rails == {"eth5": 4}
     assert found.locality_overrides == [
         {"address": "0000:8b:00.0", "numa_node": 1},
         {"address": "0000:8a:00.0", "rail": 3},
     ]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "words"),
+    [
+        ([{"rail": 0, "range": "10.0.0.0/26", "pool": "10.1.0.0/16"}], "10.0.0.0/26 is not in the pool 10.1.0.0/16"),
+        ([{"rail": 0, "range": "10.0.0.0/16", "pool": "10.0.0.0/16"}], "has more than 4096 addresses"),
+        ([{"rail": 0, "range": "10.0.0.0/26", "pool": "fd00::/64"}], "is not in the pool"),
+        ([{"rail": 0, "pool": "10.0.0.0/16"}], "range: is missing"),
+        ([{"rail": 2000, "range": "10.0.0.0/26", "pool": "10.0.0.0/16"}], "must be from 0 to 1023"),
+        (
+            [{"rail": rail, "range": "10.0.0.0/26", "pool": "10.0.0.0/16"} for rail in (0, 1)],
+            "10.0.0.0/26 overlaps 10.0.0.0/26 of rail 0",
+        ),
+        (
+            [{"rail": 0, "range": f"10.0.{number}.0/26", "pool": "10.0.0.0/16"} for number in (0, 1)],
+            "rail 0 has another range of ipv4, 10.0.0.0/26",
+        ),
+    ],
+)
+def test_wrong_ranges_of_addresses(ranges: list[dict[str, t.Any]], words: str) -> None:
+    with pytest.raises(Problems) as found:
+        read({"rail_addresses": ranges})
+    assert words in str(found.value)
 
 
 def test_nothing_means_defaults(tmp_path: Path) -> None:
@@ -142,13 +171,13 @@ def test_all_errors_are_reported_together() -> None:
         "exclude",
         "management[0]",
         "default_routes",
-        "rails.eth0",
         "rails['0000:8a:00.0']",
         "aliases['a name too long for one']",
         "aliases.eth0",
         "aliases.eth2",
         "locality[0].address",
         "locality[1]",
+        "rails.eth0",
     ]
 
 

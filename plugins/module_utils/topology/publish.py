@@ -98,12 +98,12 @@ class Policy:
 
     `include` empty means all devices, `exclude` wins. `virtual` are patterns of interfaces without a PCI function
     that are published too. `management` are patterns of interface names and PCI addresses that never are. `aliases`
-    are names of devices by PCI address or interface. `uplinks` is the reason why the node needs an interface (a default
-    route in any table, an SSH session, or being below such an interface). With `keep_ib`, interfaces of InfiniBand
-    functions stay on the node, whatever they carry there, and pods only get the RDMA device. With `exclusive`, RDMA
-    devices belong to network namespaces, and an interface moves with its RDMA device. `held` are the devices that pods
-    have, by name, as they were published when they were allocated; `held_shares` are the shares that pods have, by the
-    names of the devices for shares.
+    are names of devices by PCI address or interface. `rails` are the rails of interfaces without a PCI function, by name.
+    `uplinks` is the reason why the node needs an interface (a default route in any table, an SSH session, or being below
+    such an interface). With `keep_ib`, interfaces of InfiniBand functions stay on the node, whatever they carry there,
+    and pods only get the RDMA device. With `exclusive`, RDMA devices belong to network namespaces, and an interface moves
+    with its RDMA device. `held` are the devices that pods have, by name, as they were published when they were allocated;
+    `held_shares` are the shares that pods have, by the names of the devices for shares.
     """
 
     include: tuple[Selector, ...] = ()
@@ -111,6 +111,7 @@ class Policy:
     virtual: tuple[str, ...] = ()
     management: tuple[str, ...] = ()
     aliases: t.Mapping[str, str] = field(default_factory=dict)
+    rails: t.Mapping[str, int] = field(default_factory=dict)
     uplinks: t.Mapping[str, str] = field(default_factory=dict)
     keep_ib: bool = False
     exclusive: bool = False
@@ -151,7 +152,7 @@ class _Publisher:
         self, facts: NodeFacts, counters: bool, policy: Policy | None, shares: t.Sequence[ShareRule] = ()
     ) -> None:
         self.facts, self.counters, self.policy, self.shares = facts, counters, policy, shares
-        self.node = Node(facts, policy.aliases if policy else {})
+        self.node = Node(facts, policy.aliases if policy else {}, policy.rails if policy else {})
         self.held = policy.held if policy else {}
         #: interfaces that are devices of their own
         self.own = [entry for entry in facts["interfaces"] if policy and _is_virtual(entry, policy)]

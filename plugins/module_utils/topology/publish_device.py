@@ -38,10 +38,12 @@ Object = dict[str, t.Any]
 
 @dataclass(frozen=True)
 class Node:
-    """The facts of a node, indexed. `aliases` are the site's own names of devices, by PCI address or interface."""
+    """The facts of a node, indexed. `aliases` are the site's own names of devices, by PCI address or interface; `rails`
+    has the rails of interfaces without a PCI function, by name."""
 
     facts: NodeFacts
     aliases: t.Mapping[str, str] = field(default_factory=dict)
+    rails: t.Mapping[str, int] = field(default_factory=dict)
     interfaces: t.Mapping[str, InterfaceFacts] = field(init=False)
     rdma: t.Mapping[str, RdmaDeviceFacts] = field(init=False)
     nics: t.Mapping[str, NicFacts] = field(init=False)
@@ -154,6 +156,7 @@ def interface_device(entry: InterfaceFacts, node: Node) -> Object:
         "type": "virtual",
         "kind": entry["kind"],
         "alias": node.alias(None, entry["name"]),
+        "rail": node.rails.get(entry["name"]),
         "ifName": entry["name"],
         "mac": entry["mac"],
         "linkLayer": entry["link_layer"] if entry["link_layer"] in LINK_LAYERS else None,

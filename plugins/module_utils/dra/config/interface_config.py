@@ -212,6 +212,7 @@ FIELDS: dict[str, Field] = {
     "gsoIPv4MaxSize": number(1, _GSO),
     "groIPv4MaxSize": number(1, _GSO),
     "dhcp": list_of(word("ipv4", "ipv6"), 2, "IP families, ipv4 and ipv6"),
+    "railAddresses": flag(),
     "dad": word("optimistic", "wait", "none"),
     "routes": list_of(_ROUTE, 64, "routes"),
     "rules": list_of(_RULE, 32, "rules"),

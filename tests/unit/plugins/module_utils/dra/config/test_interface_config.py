@@ -39,6 +39,7 @@ FULL = {
     "sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 0, "net.ipv6.conf.IFNAME.accept_ra": "2"},
     "ethtool": {"features": {"tx-tcp-segmentation": True}, "privateFlags": {"link down": False}, "rings": {"rx": 512}},
     "dad": "none",
+    "railAddresses": True,
     "vrf": {"name": "red", "table": 100},
     "vf": {
         "vlan": 0,

@@ -1,0 +1,160 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What an interface in a pod gets with the addresses of its rail: the addresses, and the routes and rules by which they
+send through this interface alone.
+
+A claim's record has what was handed out in the field `railAddresses` of its configuration, instead of the `true` that
+the claim has there. So it stays as it is when the node's settings change.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+from ..base.objects import ObjectView
+from ..dra.config.rail_range import RailRange
+from ..kernel import routes
+from ..kernel.addresses import AddressState
+from ..kernel.routes import Route, Rule
+
+FIELD = "railAddresses"
+#: After the rules that a pod may have for single connections, and before the main table.
+_PRIORITY = 1000
+#: Of the route that refuses what no other route of a table matches.
+_LAST_METRIC = 2**32 - 1
+_RTN_UNREACHABLE = 7
+#: Several interfaces in one Ethernet segment answer for their own addresses only (Documentation/networking/ip-sysctl).
+_SYSCTLS = {"net.ipv4.conf.IFNAME.arp_ignore": 1, "net.ipv4.conf.IFNAME.arp_announce": 2}
+
+
+class _HandedOut(t.TypedDict):
+    address: str
+    pool: str
+    reach: str
+    table: int
+
+
+class HandedOut(_HandedOut, total=False):
+    """An address with its prefix length, and what its routes are made from, as in a record."""
+
+    gateway: str
+
+
+def handed_out(one: RailRange, address: str) -> HandedOut:
+    """What a record has of an address of a range."""
+    found: HandedOut = {
+        "address": f"{address}/{one.prefix}",
+        "pool": str(one.pool),
+        "reach": one.reach,
+        "table": one.table(ipaddress.ip_address(address)),
+    }
+    if one.gateway:
+        found["gateway"] = str(one.gateway)
+    return found
+
+
+def of(config: ObjectView) -> list[HandedOut]:
+    """The addresses that were handed out for a device, by the configuration in its record."""
+    found = config.get(FIELD)
+    return list(found) if isinstance(found, list) else []
+
+
+def claimed(config: ObjectView) -> dict[str, t.Any]:
+    """A configuration of a record as the claim has it."""
+    return {**config, FIELD: True} if isinstance(config.get(FIELD), list) else dict(config)
+
+
+def addresses(config: ObjectView) -> list[AddressState]:
+    return [{"address": one["address"]} for one in of(config)]
+
+
+def sysctls(config: ObjectView) -> dict[str, int]:
+    """Those that IPv4 addresses of a rail need."""
+    return dict(_SYSCTLS) if any(":" not in one["address"] for one in of(config)) else {}
+
+
+def own_routes(config: ObjectView) -> list[Route]:
+    """The routes of each address in its own table, and for all to what a router leads to. In a VRF, whose table is the
+    interface's own, the latter suffice."""
+    found: list[Route] = []
+    for one in of(config):
+        found += _to_pool(one) + ([] if "vrf" in config else _own_table(one))
+    return found
+
+
+def own_rules(config: ObjectView) -> list[Rule]:
+    """The rules that lead what an address sends to its table. A VRF does that itself."""
+    return [] if "vrf" in config else [_rule(one) for one in of(config)]
+
+
+def _to_pool(one: HandedOut) -> list[Route]:
+    """By the main table: for programs that do not bind to an address."""
+    if "gateway" not in one or one["pool"] == _subnet(one):
+        return []
+    return [_by_gateway(one, one["pool"], routes.TABLE_MAIN)]
+
+
+def _own_table(one: HandedOut) -> list[Route]:
+    interface = ipaddress.ip_interface(one["address"])
+    found: list[Route] = []
+    if interface.network.prefixlen < interface.max_prefixlen:
+        scope = routes.SCOPE_LINK if interface.version == 4 else routes.SCOPE_UNIVERSE
+        found.append(
+            {
+                "family": interface.version,
+                "destination": _subnet(one),
+                "scope": scope,
+                "device": "",
+                "source": str(interface.ip),
+                "table": one["table"],
+            }
+        )
+    everything = "0.0.0.0/0" if interface.version == 4 else "::/0"
+    if one["reach"] == "all":
+        return [*found, _by_gateway(one, everything, one["table"])]
+    if "gateway" in one and one["pool"] != _subnet(one):
+        found.append(_by_gateway(one, one["pool"], one["table"]))
+    refused: Route = {
+        "family": interface.version,
+        "destination": everything,
+        "scope": routes.SCOPE_UNIVERSE,
+        "type": _RTN_UNREACHABLE,
+        "table": one["table"],
+        "metric": _LAST_METRIC,
+    }
+    return [*found, refused]
+
+
+def _by_gateway(one: HandedOut, destination: str, table: int) -> Route:
+    interface = ipaddress.ip_interface(one["address"])
+    route: Route = {
+        "family": interface.version,
+        "destination": destination,
+        "scope": routes.SCOPE_UNIVERSE,
+        "device": "",
+        "gateway": one["gateway"],
+        "source": str(interface.ip),
+        "table": table,
+    }
+    if interface.network.prefixlen == interface.max_prefixlen:
+        route["onlink"] = True  # no other route leads to it
+    return route
+
+
+def _rule(one: HandedOut) -> Rule:
+    interface = ipaddress.ip_interface(one["address"])
+    return {
+        "family": interface.version,
+        "action": routes.ACTION_TABLE,
+        "protocol": routes.RTPROT_STATIC,
+        "priority": _PRIORITY,
+        "source": f"{interface.ip}/{interface.max_prefixlen}",
+        "table": one["table"],
+    }
+
+
+def _subnet(one: HandedOut) -> str:
+    return str(ipaddress.ip_interface(one["address"]).network)

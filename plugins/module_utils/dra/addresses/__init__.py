@@ -1,0 +1,12 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The address plan of a site: which range of addresses each node has on each rail.
+
+It imports `config` (which knows one range) and `kube`. It never looks at a node or a cluster: a range follows from the
+plan and from the node's index alone, so that no node changes another one's.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,97 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""An address plan for people and programs: rows, lines for a terminal, and CSV for those who configure switches."""
+
+from __future__ import annotations
+
+import csv
+import io
+import typing as t
+
+from ..kube.objects import Object
+from .site_plan import Site
+
+COLUMNS = (
+    *("rail", "family", "node", "index", "range", "first", "last", "usable"),
+    *("prefix", "gateway", "reach", "pool"),
+)
+#: The columns that a terminal shows, below a line for each pool.
+_SHOWN = ("node", "index", "range", "usable", "gateway")
+#: The first characters by which a spreadsheet takes a text for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def rows(site: Site) -> list[Object]:
+    """A row for each range: by rail, family and index."""
+    found = []
+    for name, ranges in site.ranges.items():
+        for one in ranges:
+            row: Object = {
+                "rail": one.rail,
+                "family": one.family,
+                "node": name,
+                "index": site.indexes[name],
+                "range": str(one.range),
+                "first": str(one.range[0]),
+                "last": str(one.range[-1]),
+                "usable": one.usable,
+                "prefix": one.prefix,
+                "gateway": str(one.gateway) if one.gateway else None,
+                "reach": one.reach,
+                "pool": str(one.pool),
+            }
+            found.append(row)
+    return sorted(found, key=lambda row: (row["rail"], row["family"], row["pool"], row["index"]))
+
+
+def pool_rows(site: Site) -> list[Object]:
+    """A row for each pool: how many nodes it has room for, and how many have a range in it."""
+    return [
+        {
+            "rail": pool.rail,
+            "family": f"ipv{pool.pool.version}",
+            "pool": str(pool.pool),
+            "per_node": pool.per_node,
+            "prefix": pool.prefix,
+            "reach": pool.reach,
+            "room": pool.nodes,
+            "nodes": len(members),
+        }
+        for pools, members in site.pools
+        for pool in sorted(pools, key=lambda pool: (pool.rail, pool.pool.version))
+    ]
+
+
+def lines(site: Site) -> list[str]:
+    """A table for each pool."""
+    found: list[str] = []
+    ranges = rows(site)
+    for pool in pool_rows(site):
+        own = [row for row in ranges if row["pool"] == pool["pool"]]
+        found.append(
+            f"rail {pool['rail']}, {pool['pool']}: {pool['per_node']} addresses a node, {pool['nodes']} nodes, "
+            f"room for {pool['room']}; addresses are /{pool['prefix']}, and reach "
+            + ("this rail alone" if pool["reach"] == "rail" else "all")
+        )
+        table = [_SHOWN, *(tuple("-" if row[key] is None else str(row[key]) for key in _SHOWN) for row in own)]
+        widths = [max(len(row[place]) for row in table) for place in range(len(_SHOWN))]
+        for row in table:
+            found.append("  " + "  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
+    return found
+
+
+def as_csv(site: Site) -> str:
+    """All rows, with a head. Texts that a spreadsheet would take for a formula begin with an apostrophe."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows(site):
+        writer.writerow([_cell(row[key]) for key in COLUMNS])
+    return stream.getvalue()
+
+
+def _cell(value: t.Any) -> t.Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

@@ -1,0 +1,216 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Two pods with two NICs each and the addresses of their rails: what is sent to a rail leaves by that rail's NIC, as
+the counters of the interfaces show."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.addresses.site_plan import NodeInput, site_plan
+from ansible_collections.lanewise.dra.tests.driver import nodes
+from lanewise_driver.dra.config.rail_range import RailRange
+from lanewise_driver.interface import interfaces, rails
+from lanewise_driver.interface.interfaces import Identity
+from lanewise_driver.interface.wanted import wanted
+
+RAILS = (0, 1)
+SENT = 20
+#: Sends SENT datagrams from an address (or any) to another one, and says what failed.
+SEND = """
+import socket, sys
+to, source = sys.argv[1], sys.argv[2]
+family = socket.AF_INET6 if ":" in to else socket.AF_INET
+one = socket.socket(family, socket.SOCK_DGRAM)
+if source:
+    one.bind((source, 0))
+try:
+    for number in range({sent}):
+        one.sendto(bytes(1000), (to, 9))
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def plan(reach: str = "rail") -> dict[str, tuple[RailRange, ...]]:
+    """Two nodes on rails 0 and 1: rail 0 is one segment, on rail 1 each node has a subnet and a router."""
+    one: dict[str, t.Any] = {
+        "per_node": 16,
+        "reach": "rail",
+        "rails": [
+            {
+                "rail": 0,
+                "pool": "10.100.0.0/16",
+                **({"gateway": "10.100.0.1", "reach": "all"} if reach == "all" else {}),
+            },
+            {"rail": 0, "pool": "fd00:100::/64"},
+            {"rail": 1, "pool": "10.101.0.0/16", "prefix": 28, "gateway": "first", "reach": reach},
+            {"rail": 1, "pool": "fd00:101::/64"},
+        ],
+    }
+    return site_plan([NodeInput("a", one, 3), NodeInput("b", one, 9)]).ranges
+
+
+class Pods:
+    """Pods `a` and `b`, each with the interfaces rail0 and rail1 that were attached as the driver does it."""
+
+    def __init__(self, reach: str = "rail", child: str = "", one_segment: bool = False) -> None:
+        nodes.without_dad()
+        self.pods = {name: nodes.Pod(name) for name in "ab"}
+        self.addresses: dict[tuple[str, int, int], str] = {}
+        for rail in RAILS if not one_segment else (0,):
+            nodes.run(f"ip link add segment{rail} type bridge; ip link set segment{rail} up")
+        for name, ranges in plan(reach).items():
+            for rail in RAILS:
+                self._attach(name, rail, [one for one in ranges if one.rail == rail], child, one_segment)
+
+    def _attach(self, name: str, rail: int, own: list[RailRange], child: str, one_segment: bool) -> None:
+        interface = f"{name}{rail}"
+        mac = f"02:00:00:00:0{rail}:0{name}"
+        nodes.run(f"ip link add {interface} address {mac} type veth peer name {interface}-far")
+        segment = 0 if one_segment else rail
+        nodes.run(f"ip link set {interface}-far master segment{segment} up; ip link set {interface} up")
+        given = [rails.handed_out(one, str(next(one.addresses()))) for one in own]
+        for one in given:
+            address = one["address"].partition("/")[0]
+            self.addresses[name, rail, 6 if ":" in address else 4] = address
+        config: dict[str, t.Any] = {"name": f"rail{rail}", "railAddresses": given, "dad": "none"}
+        if child:
+            config["child"] = {"type": child}
+        identity = Identity(None, None, interface)
+        assert interfaces.check(identity, config) == []
+        interfaces.attach(identity, interfaces.snapshot(identity), config, self.pods[name].pin)
+
+    def run(self, name: str, command: str) -> str:
+        return self.pods[name].run(command)
+
+    def send(self, name: str, to: str, source: str = "") -> str:
+        """What an attempt to send says; empty where it succeeds."""
+        script = SEND.format(sent=SENT)
+        return self.run(name, f"python3 -c '{script}' {to} '{source}'").strip()
+
+    def left(self, name: str) -> dict[int, int]:
+        """Packets that have left the pod by each of its rails."""
+        shown = json.loads(self.run(name, "ip -s -j link"))
+        counters = {one["ifname"]: one["stats64"]["tx"]["packets"] for one in shown}
+        return {rail: counters[f"rail{rail}"] for rail in RAILS}
+
+    def end(self) -> None:
+        for pod in self.pods.values():
+            pod.end()
+
+
+def sent_by(pods: Pods, to_rail: int, version: int, bound: bool) -> dict[int, int]:
+    """Send from pod a to the address of pod b on a rail; returns how many more packets left by each rail."""
+    before = pods.left("a")
+    source = pods.addresses["a", to_rail, version] if bound else ""
+    assert pods.send("a", pods.addresses["b", to_rail, version], source) == ""
+    return {rail: count - before[rail] for rail, count in pods.left("a").items()}
+
+
+def learn_neighbors(pods: Pods) -> None:
+    """The routers of rail 1 do not exist here, so pod b answers for them. Neighbor discovery itself is not counted."""
+    far = json.loads(pods.run("b", "ip -j link show rail1"))[0]["address"]
+    gateway = str(next(one.gateway for one in plan()["a"] if one.rail == 1 and one.gateway))
+    pods.run("a", f"ip neighbour replace {gateway} lladdr {far} dev rail1 nud permanent")
+
+
+@pytest.mark.parametrize("one_segment", [False, True])
+@pytest.mark.parametrize("child", ["", "macvlan"])
+def test_traffic_to_a_rail_leaves_by_that_rail(child: str, one_segment: bool) -> None:
+    @nodes.on_a_node
+    def test() -> None:
+        pods = Pods(child=child, one_segment=one_segment)
+        nodes.wait_for_ipv6()
+        learn_neighbors(pods)
+        for version in (4, 6):
+            for rail in RAILS:
+                for bound in (False, True):
+                    sent_by(pods, rail, version, bound)  # so that the neighbor is known
+                    counts = sent_by(pods, rail, version, bound)
+                    other = 1 - rail
+                    # beside the datagrams there are messages of neighbor discovery and router solicitations
+                    assert counts[rail] >= SENT, (version, rail, bound, counts)
+                    assert counts[other] < SENT / 2, (version, rail, bound, counts)
+        pods.end()
+
+    test()
+
+
+@nodes.on_a_node
+def test_an_address_of_a_rail_reaches_this_rail_alone() -> None:
+    pods = Pods()
+    nodes.wait_for_ipv6()
+    for version in (4, 6):
+        for rail in RAILS:
+            own, across = pods.addresses["a", rail, version], pods.addresses["b", 1 - rail, version]
+            before = pods.left("a")
+            assert pods.send("a", across, own) == "No route to host", (version, rail)
+            assert all(count - before[one] < SENT / 2 for one, count in pods.left("a").items())
+    pods.end()
+
+
+@nodes.on_a_node
+def test_with_reach_all_an_address_reaches_other_rails_by_its_own() -> None:
+    pods = Pods(reach="all")
+    for name in "ab":
+        assert "default via 10.101.0" in pods.run(name, "ip route show table all")
+    own = pods.addresses["a", 1, 4]
+    shown = pods.run("a", f"ip route get 10.100.0.99 from {own}")
+    assert "dev rail1" in shown and "via 10.101.0.49" in shown
+    assert "dev rail1" in pods.run("a", "ip route get 10.101.77.77"), "by the router of the rail"
+    pods.end()
+
+
+@nodes.on_a_node
+def test_two_interfaces_of_one_rail_each_send_by_themselves() -> None:
+    nodes.without_dad()
+    (own,) = (one for one in plan()["a"] if one.rail == 0 and one.family == "ipv4")
+    with nodes.Pod() as pod:
+        chosen = [address for address, _each in zip(own.addresses(), range(2))]
+        for number, address in enumerate(chosen):
+            name = f"nic{number}"
+            nodes.run(f"ip link add {name} type veth peer name {name}-far; ip link set {name}-far up")
+            identity = Identity(None, None, name)
+            config = {"railAddresses": [rails.handed_out(own, str(address))]}
+            host = interfaces.snapshot(identity)
+            interfaces.attach(identity, host, config, pod.pin)
+            interfaces.attach(identity, host, config, pod.pin)  # as after a crash
+        for number, address in enumerate(chosen):
+            assert f"dev nic{number}" in pod.run(f"ip route get 10.100.9.9 from {address}")
+
+
+@nodes.on_a_node
+def test_fields_of_the_claim_come_before_those_of_the_rail() -> None:
+    nodes.without_dad()
+    nodes.pair("one")
+    nodes.wait_for_ipv6()
+    (own,) = (one for one in plan()["a"] if one.rail == 1 and one.family == "ipv4")
+    given = [rails.handed_out(own, str(next(own.addresses())))]
+    host = interfaces.snapshot(nodes.ONE)
+    config: dict[str, t.Any] = {"railAddresses": given, "addresses": ["fd00:7::1/64"], "routes": [], "rules": []}
+    config["sysctls"] = {"net.ipv4.conf.IFNAME.arp_ignore": 0}
+    with nodes.Pod() as pod:
+        attached = interfaces.attach(nodes.ONE, host, config, pod.pin)
+        assert set(attached.network["ips"]) == {given[0]["address"], "fd00:7::1/64"}
+        assert "10.101.0.0/16" not in pod.run("ip route show table all")
+        assert str(given[0]["table"]) not in pod.run("ip rule")
+        assert pod.run("cat /proc/sys/net/ipv4/conf/one/arp_ignore").strip() == "0"
+        assert pod.run("cat /proc/sys/net/ipv4/conf/one/arp_announce").strip() == "2"
+        assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
+    assert interfaces.snapshot(nodes.ONE) == host
+
+
+def test_a_vrf_has_the_routes_of_the_rail_in_its_table() -> None:
+    (own,) = (one for one in plan()["a"] if one.rail == 1 and one.family == "ipv4")
+    config: dict[str, t.Any] = {
+        "railAddresses": [rails.handed_out(own, str(next(own.addresses())))],
+        "vrf": {"name": "red", "table": 77},
+    }
+    found = wanted({"addresses": [], "routes": [], "rules": [], "neighbors": []}, config)
+    assert [(one["destination"], one["table"]) for one in found.routes] == [("10.101.0.0/16", 77)]
+    assert found.rules == []

@@ -1,0 +1,232 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import csv
+import io
+import ipaddress
+import random
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.addresses import shown
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.addresses.site_plan import (
+    NodeInput,
+    Site,
+    ranges_of,
+    site_plan,
+)
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.rail_range import RailRange, read_ranges
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.reader import Reader
+
+Object = dict[str, t.Any]
+
+PLAN: Object = {
+    "per_node": 64,
+    "rails": [
+        {"rail": 0, "pool": "10.100.0.0/16"},
+        {"rail": 0, "pool": "fd00:100::/64"},
+        {"rail": 1, "pool": "10.101.0.0/16", "per_node": 32, "prefix": 27, "gateway": "first"},
+    ],
+}
+
+
+def node(name: str, index: object, plan: Object = PLAN, *own: str) -> NodeInput:
+    return NodeInput(name, plan, index, own)
+
+
+def refused(*nodes: NodeInput) -> str:
+    with pytest.raises(Problems) as caught:
+        site_plan(nodes)
+    return str(caught.value)
+
+
+def test_a_range_follows_from_the_index() -> None:
+    found = site_plan([node("a", 0), node("b", 17), node("c", "1023")]).ranges
+    assert [str(one.range) for one in found["b"]] == ["10.100.4.64/26", "fd00:100::440/122", "10.101.2.32/27"]
+    assert str(found["c"][0].range) == "10.100.255.192/26"
+    assert [one.usable for one in found["a"]] == [63, 63, 29], "without the subnet's own addresses and the gateway"
+    assert [one.usable for one in found["b"]] == [64, 64, 29]
+    assert found["c"][0].usable == 63, "without the broadcast address"
+    assert str(found["b"][2].gateway) == "10.101.2.33"
+
+
+def test_the_driver_reads_what_the_plan_says() -> None:
+    reader = Reader()
+    read = read_ranges(reader, ranges_of(PLAN, 17), "rail_addresses")
+    assert not reader.problems
+    assert read == site_plan([node("b", 17)]).ranges["b"]
+
+
+def test_addresses_of_the_subnet_and_its_gateway_are_not_handed_out() -> None:
+    (own,) = (one for one in site_plan([node("b", 17)]).ranges["b"] if one.rail == 1)
+    found = [str(one) for one in own.addresses()]
+    assert len(found) == own.usable == 29
+    assert found[0] == "10.101.2.34" and found[-1] == "10.101.2.62"
+
+
+def test_tables_of_addresses_differ() -> None:
+    found = site_plan([node("b", 17)]).ranges["b"]
+    tables = [one.table(address) for one in found if one.family == "ipv4" for address in one.addresses()]
+    assert len(set(tables)) == len(tables)
+    assert min(tables) > 1_001_000, "VRFs have tables up to there"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ([node("a", 3), node("b", 3)], "b: dra_driver_rail_index: 3 is the index of a too"),
+        ([node("a", None)], "a: dra_driver_rail_index: is missing"),
+        ([node("a", -1)], "must be from 0"),
+        ([node("a", "x")], "must be a whole number"),
+        ([node("a", True)], "must be a whole number"),
+        ([node("a", 1024)], "1024 is beyond the pool 10.100.0.0/16 of rail 0, which has room for 1024 nodes"),
+        ([node("a", 0, PLAN, "10.100.9.9")], "overlaps 10.100.9.9, which the node has itself"),
+        ([node("a", 0, PLAN, "10.0.0.0/8")], "overlaps 10.0.0.0/8, which the node has itself"),
+        ([node("a", 0, {"per_node": 60, "rails": PLAN["rails"]})], "must be a power of two, not 60 (such as 32 or 64"),
+        ([node("a", 0, {"rails": []})], "dra_driver_rail_addresses.rails: is missing"),
+        ([node("a", 0, {"rail": []})], "did you mean 'rails'?"),
+        (
+            [node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16"}, {"rail": 1, "pool": "10.0.128.0/17"}]})],
+            "10.0.128.0/17 overlaps 10.0.0.0/16 of rail 0",
+        ),
+        (
+            [node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16"}, {"rail": 0, "pool": "10.1.0.0/16"}]})],
+            "rail 0 has another pool of ipv4",
+        ),
+        ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.1/16"}]})], "is not a network without host bits"),
+        ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0"}]})], "it has no prefix length"),
+        ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/28"}]})], "fewer than the 64 of one node"),
+        (
+            [node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16", "reach": "all"}]})],
+            "is missing, and reach is all",
+        ),
+        ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16", "prefix": 32}]})], "gateway: is missing"),
+        ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16", "prefix": 28}]})], "must be from 16 to 26, or 32"),
+        (
+            [node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16", "prefix": 26, "gateway": "10.0.9.1"}]})],
+            "10.0.9.1 is not in 10.0.0.0/26, the subnet of this node",
+        ),
+        (
+            [node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16", "gateway": "fd00::1"}]})],
+            "is not of the IP family",
+        ),
+        (
+            [node("a", 0, {"per_node": 1, "rails": [{"rail": 0, "pool": "10.0.0.0/16"}]})],
+            "10.0.0.0/32 of rail 0 has no address that can be handed out",
+        ),
+        (
+            [node("a", 0), node("b", 1, {"rails": [{"rail": 5, "pool": "10.100.7.0/24"}]})],
+            "b: dra_driver_rail_addresses: the pool 10.100.7.0/24 overlaps 10.100.0.0/16 in the plan of a",
+        ),
+    ],
+)
+def test_what_is_refused(nodes: list[NodeInput], words: str) -> None:
+    assert words in refused(*nodes)
+
+
+def test_all_problems_are_reported_together() -> None:
+    said = refused(node("a", 3), node("b", 3), node("c", None), node("d", 5000))
+    assert all(f"{name}: " in said for name in "bcd")
+
+
+def test_plans_of_their_own_pools_do_not_disturb_each_other() -> None:
+    other = {"rails": [{"rail": 0, "pool": "10.200.0.0/16"}]}
+    found = site_plan([node("a", 0), node("b", 0, other), NodeInput("c", None, None)])
+    assert set(found.ranges) == {"a", "b"}
+
+
+def test_csv_and_lines() -> None:
+    site = site_plan([node("=cmd()", 0), node("b", 17)])
+    table = list(csv.DictReader(io.StringIO(shown.as_csv(site))))
+    assert [row["node"] for row in table if row["rail"] == "1"] == ["'=cmd()", "b"]
+    assert table[1]["range"] == "10.100.4.64/26" and table[1]["gateway"] == ""
+    lines = shown.lines(site)
+    assert lines[0].startswith("rail 0, 10.100.0.0/16: 64 addresses a node, 2 nodes, room for 1024")
+    assert any("10.100.4.64/26" in line and line.split()[0] == "b" for line in lines)
+
+
+# random plans
+
+
+class Dice:
+    """Random plans, right and wrong ones."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def plan(self) -> Object:
+        rails = [self.rail() for _each in range(self.random.randint(1, 3))]
+        return {"per_node": self.random.choice([2, 4, 4, 8, 8, 16, 64, 3]), "rails": rails}
+
+    def rail(self) -> Object:
+        length = self.random.choice([16, 20, 24, 24, 28])
+        if self.random.random() < 0.3:
+            base = int(ipaddress.ip_address("fd00::")) + (self.random.randrange(16) << 64)
+            pool = ipaddress.ip_network((base, 128 - (32 - length)))
+        else:
+            base = (10 << 24) + (self.random.randrange(1 << (length - 8)) << (32 - length))
+            pool = ipaddress.ip_network((base, length))
+        found: Object = {"rail": self.random.randrange(6), "pool": str(pool)}
+        if self.random.random() < 0.2:
+            found["prefix"] = self.random.choice([length, 26, 27, 30, 32, 128])
+        if self.random.random() < 0.5:
+            inside = str(pool[self.random.randrange(min(pool.num_addresses, 64))])
+            found["gateway"] = self.random.choice(["first", "last", inside, inside])
+        if self.random.random() < 0.2:
+            found["reach"] = self.random.choice(["rail", "all"])
+        return found
+
+    def nodes(self) -> list[NodeInput]:
+        plans = [self.plan() for _each in range(1 if self.random.random() < 0.8 else 2)]
+        most = self.random.choice([6, 8, 8, 64, 1024])
+        count = self.random.randint(2, 6)
+        indexes = self.random.sample(range(most), count)
+        if self.random.random() < 0.1:
+            indexes[0] = indexes[1]
+        return [NodeInput(f"n{number}", self.random.choice(plans), index) for number, index in enumerate(indexes)]
+
+
+def handed_out(one: RailRange) -> tuple[int, int, int]:
+    return one.range.version, int(one.range[0]), int(one.range[-1])
+
+
+def check_disjoint(site: Site) -> None:
+    spans = sorted(handed_out(one) for ranges in site.ranges.values() for one in ranges)
+    for (version, _first, last), (next_version, first, _last) in zip(spans, spans[1:]):
+        assert version != next_version or last < first, (spans, site)
+    gateways = {one.gateway for ranges in site.ranges.values() for one in ranges if one.gateway}
+    for ranges in site.ranges.values():
+        for one in ranges:
+            assert one.usable > 0 and one.range.subnet_of(one.pool)  # type: ignore[arg-type]
+            if one.range.num_addresses <= 128:
+                found = list(one.addresses())
+                assert len(found) == one.usable
+                assert not gateways & set(found), "also those of other nodes in the same pool"
+
+
+@pytest.mark.parametrize("number", [1_000, pytest.param(10_000, marks=pytest.mark.long)])
+def test_random_plans_are_disjoint_or_refused(number: int) -> None:
+    dice, planned, refusals = Dice(7), 0, 0
+    for _each in range(number):
+        nodes = dice.nodes()
+        try:
+            site = site_plan(nodes)
+        except Problems:
+            refusals += 1
+            continue
+        planned += 1
+        check_disjoint(site)
+        # a node that goes changes no other node's ranges
+        rest = site_plan(nodes[1:])
+        assert {name: rest.ranges[name] for name in rest.ranges} == {
+            name: ranges for name, ranges in site.ranges.items() if name != nodes[0].name
+        }
+        for node_input in nodes:
+            assert ranges_of(node_input.plan, node_input.index) == [
+                one.setting() for one in site.ranges[node_input.name]
+            ]
+    assert planned > number / 5 and refusals > number / 5, (planned, refusals)
