@@ -110,7 +110,7 @@ class RailAddresses:
         return order
 
     def _read(self) -> _Order:
-        """Raises DriverError if the file cannot be read. A damaged one counts as empty: the records have who has what."""
+        """Raises DriverError if the file cannot be read. A damaged one counts as empty: records say who has what."""
         try:
             content = self._path.read_bytes()
             value = bounded_json.loads(content, FILE_BYTES)

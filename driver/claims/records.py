@@ -81,8 +81,8 @@ class DeviceRecord:
     `request` is the allocation's (`nic`, or `nic/fast` for a subrequest). `known` is the inventory's Device as of
     allocation, or of a later boot, with the RDMA device names of the last prepare; `config` has the merged fields of
     its InterfaceConfigs, with the addresses that were handed out (`rails`). `host` (its host state) and `rdma` are set
-    while it may be in a pod; `network` and `leases` are results of attach. `interface` is the name in the pod, empty for
-    a device without network interface. `admin` devices are never moved. Operations on devices with the same `lock`
+    while it may be in a pod; `network` and `leases` are results of attach. `interface` is the name in the pod, empty
+    for a device without network interface. `admin` devices are never moved. Operations on devices with the same `lock`
     (functions of one port) are serialized.
     """
 

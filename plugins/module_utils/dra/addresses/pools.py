@@ -85,7 +85,7 @@ def read_pools(reader: Reader, value: object, path: str) -> tuple[Pool, ...]:
         for other in found:
             if rail_range.overlap(one.pool, other.pool):
                 message = f"{one.pool} overlaps {other.pool} of rail {other.rail}"
-                reader.problem(child(place, "pool"), message, "overlap", "give each rail a pool of its own")
+                reader.problem(child(place, "pool"), message, "duplicate", "give each rail a pool of its own")
             elif (one.rail, one.pool.version) == (other.rail, other.pool.version):
                 message = f"rail {one.rail} has another pool of ipv{one.pool.version}, {other.pool}"
                 reader.problem(place, message, "duplicate", "use one larger pool")

@@ -127,7 +127,7 @@ def _check_own(reader: Reader, node: NodeInput, pools: t.Iterable[Pool]) -> None
         for pool in pools if network is not None else ():
             if rail_range.overlap(t.cast(Network, network), pool.pool):
                 message = f"the pool {pool.pool} of rail {pool.rail} overlaps {text}, which the node has itself"
-                reader.problem(PLAN, message, "overlap", "use addresses that nothing else has")
+                reader.problem(PLAN, message, "duplicate", "use addresses that nothing else has")
 
 
 def _network(text: str) -> Network | None:
@@ -147,7 +147,7 @@ def _between_plans(found: Site) -> list[Problem]:
                     if rail_range.overlap(one.pool, other.pool):
                         message = f"the pool {one.pool} overlaps {other.pool} in the plan of {_some(other_members)}"
                         fix = "give all of these nodes one plan, or each plan pools of its own"
-                        problems.append(_of(members, Problem(PLAN, message, "overlap", fix)))
+                        problems.append(_of(members, Problem(PLAN, message, "duplicate", fix)))
     return problems
 
 

@@ -111,7 +111,7 @@ def read_ranges(reader: Reader, value: object, path: str) -> tuple[RailRange, ..
                 reader.problem(place, message, "duplicate", "a node has one range of each family on a rail")
             elif overlap(other.range, one.range):
                 message = f"{one.range} overlaps {other.range} of rail {other.rail}"
-                reader.problem(place, message, "overlap")
+                reader.problem(place, message, "duplicate")
         found.append(one)
     return tuple(found)
 
