@@ -57,14 +57,23 @@ CONFIGURATION: dict[str, Object] = {
         "name": "mac0",
         "mac": "02:00:00:00:02:03",
         "child": {"type": "macvlan"},
-        "addresses": ["198.51.100.8/24"],
+        "railAddresses": True,
         "sysctls": {"net.ipv6.conf.IFNAME.accept_dad": 0},
     },
+}
+#: The rail of the macvlan has one address for this node: if it were lost, the next pod would have none.
+RAIL_ADDRESS = "198.51.100.8"
+RAILS: Object = {
+    "rails": {"wire2": 5},
+    "rail_addresses": [{"rail": 5, "range": f"{RAIL_ADDRESS}/32", "pool": "198.51.100.0/24"}],
 }
 #: What a driver that was killed may leave until it is that old (files.sweep).
 DRAFT_SECONDS = 120.0
 #: In which the kernel is done, and less than what a driver that has started waits until it tries something again.
 KERNEL_SECONDS = 3.0
+
+
+_RULES_FROM = CONFIGURATION["wire0"]["rules"][0]["source"].partition("/")[0]
 
 
 class Gone(Exception):
@@ -94,6 +103,7 @@ class Node:
         self.server = ApiServer(self.folder / "server")
         self._publish()
         values = {"node_name": NODE, "kubeconfig": str(self.server.kubeconfig), "virtual_interfaces": ["wire*"]}
+        values |= RAILS
         self.paths.settings.write_text(json.dumps({**values, "metrics_address": ""}))
         options = ["settings", "plugin_dir", "registry_dir", "run_dir", "cdi_dir"]
         arguments = [f"--{name.replace('_', '-')}={getattr(self.paths, name)}" for name in options]
@@ -200,6 +210,9 @@ class Node:
         writers, which are swept when they are older."""
         roots = (self.paths.plugin_dir, self.paths.run_dir, self.paths.cdi_dir)
         found = [path for root in roots for path in root.rglob("*") if path.is_file()]
+        found = [
+            path for path in found if path != self.paths.rail_addresses
+        ]  # it has an order, with and without claims
         pinned = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines() if " nsfs " in line]
         return sorted([*(str(one) for one in found if not one.name.endswith(files.UNFINISHED)), *pinned])
 
@@ -255,12 +268,18 @@ class Node:
         wrong = differences(self.before, host_state())
         wrong += [] if ended else [f"in the pod: {name}" for name in pod_view(sandbox) if name != "lo"]
         wrong += [f"left: {path}" for path in self.files() if path not in self.files_before]
+        wrong += [f"{uid} still has {address}" for address, uid in self.held_addresses().items()]
         wrong += [f"lost: {path}" for path in self.files_before if path not in self.files()]
         return wrong + [f"the cluster still has a status of {name}" for name in self.statuses()]
 
     def statuses(self) -> list[str]:
         """The claims whose status in the cluster has devices of the driver."""
         return [name for name in UIDS if self.server.objects[self._claim(name)]["status"].get("devices")]
+
+    def held_addresses(self) -> dict[str, str]:
+        """The addresses of rails that claims have, with the UIDs of the claims."""
+        path = self.paths.rail_addresses
+        return dict(json.loads(path.read_text())["held"]) if path.exists() else {}
 
     def drafts(self) -> list[Path]:
         return list(self.folder.rglob(f"*{files.UNFINISHED}"))
@@ -284,8 +303,10 @@ def pod_view(sandbox: Sandbox) -> Object:
         routes = json.loads(ip("-j", family, "route", "show", "table", "all", netns=sandbox.pid))
         for route in routes:
             found.get(route.get("dev"), {}).setdefault("routes", []).append(repr(world._still(route)))
-        if "net1" in found:
-            found["net1"][f"rules {family}"] = ip(family, "rule", netns=sandbox.pid)
+        rules = ip(family, "rule", netns=sandbox.pid).splitlines()
+        for name, source in (("net1", _RULES_FROM), ("mac0", RAIL_ADDRESS)):
+            if name in found:
+                found[name][f"rules {family}"] = [line for line in rules if source in line]
     for neighbor in json.loads(ip("-j", "neighbour", "show", "nud", "permanent", netns=sandbox.pid)):
         found[neighbor["dev"]].setdefault("neighbors", []).append(repr(neighbor))
     for entry in found.values():

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox
 from ansible_collections.lanewise.dra.tests.driver.killed_node import (
+    RAIL_ADDRESS,
     UIDS,
     Gone,
     Node,
@@ -106,6 +107,8 @@ class Killing:
                     shown = pod_view(sandbox)
                     node.pod_view = node.pod_view or shown
                     assert {"net1", "rail1", "mac0"} < set(shown) and node.is_as_recorded(sandbox) == []
+                    assert node.held_addresses() == {RAIL_ADDRESS: UIDS["child"]}
+                    assert all(shown[name]["rules -4"] for name in ("net1", "mac0"))
             self.settled(sandbox)
             sandbox.end()
             self.changes[counted] = self.made(counted)

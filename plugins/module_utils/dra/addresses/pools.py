@@ -151,7 +151,7 @@ def _per_node(reader: Reader, value: object, path: str) -> int | None:
 
 def _gateway(reader: Reader, value: object, path: str) -> Address | str | None:
     if value is None or value in (FIRST, LAST):
-        return t.cast("str | None", value)
+        return value
     text = reader.string(value, path)
     if text is None:
         return None
