@@ -18,7 +18,6 @@ Node I has the addresses from `I * per_node` on in every pool. So ranges of diff
 from __future__ import annotations
 
 import ipaddress
-import typing as t
 from dataclasses import dataclass
 
 from ..config import rail_range
