@@ -98,12 +98,12 @@ class Policy:
 
     `include` empty means all devices, `exclude` wins. `virtual` are patterns of interfaces without a PCI function
     that are published too. `management` are patterns of interface names and PCI addresses that never are. `aliases`
-    are names of devices by PCI address or interface. `rails` are the rails of interfaces without a PCI function, by name.
-    `uplinks` is the reason why the node needs an interface (a default route in any table, an SSH session, or being below
-    such an interface). With `keep_ib`, interfaces of InfiniBand functions stay on the node, whatever they carry there,
-    and pods only get the RDMA device. With `exclusive`, RDMA devices belong to network namespaces, and an interface moves
-    with its RDMA device. `held` are the devices that pods have, by name, as they were published when they were allocated;
-    `held_shares` are the shares that pods have, by the names of the devices for shares.
+    are names of devices by PCI address or interface, `rails` are the rails of interfaces without a PCI function, by
+    name. `uplinks` is the reason why the node needs an interface (a default route in any table, an SSH session, or
+    being below such an interface). With `keep_ib`, interfaces of InfiniBand functions stay on the node, whatever they
+    carry there, and pods only get the RDMA device. With `exclusive`, RDMA devices belong to network namespaces, and an
+    interface moves with its RDMA device. `held` are the devices that pods have, by name, as they were published when
+    they were allocated; `held_shares` are the shares that pods have, by the names of the devices for shares.
     """
 
     include: tuple[Selector, ...] = ()
