@@ -37,17 +37,23 @@ Object = dict[str, t.Any]
 
 class Dranet:
     """DRANET on a node, with an administrator's rights; `sys` is what it sees as /sys, `gates` are its feature gates.
+    `kubeconfig` is another administrator's than the control plane's.
 
     Raises Missing without the program.
     """
 
     def __init__(
-        self, node: Node, sys: Path | None = None, filter_: str = FILTER, gates: t.Mapping[str, bool] | None = None
+        self,
+        node: Node,
+        sys: Path | None = None,
+        filter_: str = FILTER,
+        gates: t.Mapping[str, bool] | None = None,
+        kubeconfig: Path | None = None,
     ) -> None:
         self.node, self.plane = node, node.plane
         program = programs(self.plane.minor, "dranet", build=False)["dranet"]
         arguments = [
-            f"--kubeconfig={self.plane.kubeconfig}",
+            f"--kubeconfig={kubeconfig or self.plane.kubeconfig}",
             f"--hostname-override={node.name}",
             "--v=4",
             f"--filter={filter_}",

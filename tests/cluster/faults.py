@@ -1,0 +1,376 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""One node on which our driver and DRANET get the same faults, and what can be seen of them from outside.
+
+Only one of the two drivers runs at a time. Both have the same interfaces and pods, and the same configuration in the
+words of each. Both reach the API server through a forwarder that a test can stop, and pods get their network from a
+CNI plugin that a test can make wait, so that a fault comes at the same moment for both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+import time
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
+from ansible_collections.lanewise.dra.tests.cluster import driver as ours
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed, free_ports
+from ansible_collections.lanewise.dra.tests.cluster.dranet_node import Dranet
+from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
+
+Object = dict[str, t.Any]
+
+PODS = "/api/v1/namespaces/default/pods"
+CLAIMS = f"{ours.API}/namespaces/default/resourceclaims"
+RAILS = ("rail0", "rail1")
+#: Without it DRANET leaves veth interfaces out; with it the rails alone are published.
+FILTER = '"dra.net/ifName" in attributes && attributes["dra.net/ifName"].StringValue.matches("^rail[0-9]+$")'
+SLOW = 60  # seconds: kubelet tries again after 10 to 15, more than once
+#: Files that make the node's CNI plugin wait, and with which it says that it does.
+HOLD, HELD = Path("/run/hold-cni"), Path("/run/held-cni")
+
+HAS = "pod has its interface"
+LATE = "pod starts before it has its interface"
+BARE = "pod runs without its interface"
+NONE = "pod does not start"
+SAME = "node as before"
+LOST = "node: interface lost"
+
+
+class Forwarder:
+    """A port of this machine that leads to the API server, as long as a test lets it."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        (self.port,) = free_ports(1)
+        self._ends: set[socket.socket] = set()
+        self._flows = threading.Event()
+        self.asked = threading.Event()
+        self._flows.set()
+        self.open()
+
+    def open(self) -> None:
+        """Take connections."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def cut(self) -> None:
+        """End all connections, and refuse others until `open`."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for end in list(self._ends):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def hold(self) -> None:
+        """Keep what is sent to the API server until `release`; `asked` says that there is something."""
+        self.asked.clear()
+        self._flows.clear()
+
+    def release(self) -> None:
+        self._flows.set()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _address = listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+                self._ends |= {near, far}
+                threading.Thread(target=self._pump, args=(near, far, True), daemon=True).start()
+                threading.Thread(target=self._pump, args=(far, near, False), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, up: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if up and not self._flows.is_set():
+                    self.asked.set()
+                    self._flows.wait()
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+class Subject(t.Protocol):
+    """A driver as the tests handle it."""
+
+    name: str
+    process: str  # its name with the control plane
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def published(self) -> set[str]: ...
+
+    def opaque(self, config: Object) -> Object: ...
+
+
+class Lanewise:
+    """Our driver, with the rights that it is shipped with."""
+
+    name = ours.NAME
+    process = "driver"
+
+    def __init__(self, node: Node, url: str) -> None:
+        self._driver = ours.Driver(node)
+        self.stop()
+        place = ours.FOLDER / "kubeconfig"
+        place.write_text(place.read_text().replace(node.plane.url, url))
+
+    def start(self) -> None:
+        self._driver.start()
+        self._driver.wait_ready(SLOW)
+
+    def stop(self) -> None:
+        self._driver.stop()
+
+    def published(self) -> set[str]:
+        """The interfaces of the devices."""
+        return _interfaces(self._driver.devices(), "ifName")
+
+    def opaque(self, config: Object) -> Object:
+        return dict(parameters(config))
+
+
+class Peer:
+    """DRANET 1.4.0, with the rights of an administrator."""
+
+    name = "dra.net"
+    process = "dranet"
+
+    def __init__(self, node: Node, url: str) -> None:
+        kubeconfig = node.folder / "dranet.kubeconfig"
+        kubeconfig.write_text(node.plane.kubeconfig.read_text().replace(node.plane.url, url))
+        self._driver = Dranet(node, filter_=FILTER, kubeconfig=kubeconfig)
+
+    def start(self) -> None:
+        self._driver.start()
+
+    def stop(self) -> None:
+        self._driver.stop()
+
+    def published(self) -> set[str]:
+        """The interfaces of the devices."""
+        return _interfaces(self._driver.devices(), "dra.net/ifName")
+
+    def opaque(self, config: Object) -> Object:
+        """DRANET has the interface's fields apart from routes."""
+        config = dict(config)
+        return {**{key: config.pop(key) for key in ("routes",) if key in config}, "interface": config}
+
+
+def _interfaces(devices: t.Mapping[str, Object], attribute: str) -> set[str]:
+    return {one["attributes"].get(attribute, {}).get("string", "") for one in devices.values()}
+
+
+class Scene:
+    """The node with one of the drivers, fresh rails, and what can be done to them."""
+
+    def __init__(self, node: Node, forwarder: Forwarder, subject: Subject) -> None:
+        self.node, self.plane, self.forwarder, self.subject = node, node.plane, forwarder, subject
+        for number, rail in enumerate(RAILS):
+            with contextlib.suppress(Failed):
+                ip(f"link delete {rail}")
+            ours.add_rail(number)
+        self.start()
+        self.note()
+
+    def note(self) -> None:
+        """Take the state of the rails as the one that is to come back."""
+        self.before = {rail: state(rail) for rail in RAILS}
+
+    # the driver
+
+    def start(self) -> None:
+        """Start the driver, and wait until its free devices can be allocated."""
+        self.subject.start()
+        free = {rail for rail in RAILS if rail in links()}
+        self.plane.wait_for(lambda: free <= self.subject.published(), f"the devices of {self.subject.name}", 90)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.subject.stop()
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.plane.pids[self.subject.process], number)
+
+    # pods
+
+    def post(self, name: str, *claims: Object, privileged: bool = False) -> None:
+        """Make a pod with a claim for each configuration, of rail0, rail1 and so on."""
+        entries = []
+        for number, config in enumerate(claims or [{"name": "net1", "addresses": ["203.0.113.2/28"]}]):
+            template = f"{name}-{number}"
+            self._template(template, RAILS[number], config)
+            entries.append({"name": f"net{number}", "resourceClaimTemplateName": template})
+        pod = self.node.pod(name, resourceClaims=entries)
+        container = pod["spec"]["containers"][0]
+        container["command"] = ["/bin/sh", "-c", "ip -brief link >/tmp/first; trap exit TERM; sleep infinity & wait"]
+        if privileged:
+            container["securityContext"] = {"privileged": True}
+        self.plane.expect("POST", PODS, pod)
+
+    def _template(self, name: str, rail: str, config: Object) -> None:
+        domain = self.subject.name
+        wanted = f'device.driver == "{domain}" && device.attributes["{domain}"].ifName == "{rail}"'
+        exactly = {"deviceClassName": "any", "selectors": [{"cel": {"expression": wanted}}]}
+        devices = {
+            "requests": [{"name": "nic", "exactly": exactly}],
+            "config": [{"opaque": {"driver": domain, "parameters": self.subject.opaque(config)}}],
+        }
+        body = {"metadata": {"name": name}, "spec": {"spec": {"devices": devices}}}
+        self.plane.expect("POST", f"{ours.API}/namespaces/default/resourceclaimtemplates", body)
+
+    def ready(self, name: str) -> bool:
+        """Whether the pod runs. Lets kubelet look at it now, which it otherwise does seconds after a failure."""
+        self.plane.request("PATCH", f"{PODS}/{name}", {"metadata": {"annotations": {"poked": str(time.monotonic())}}})
+        time.sleep(0.5)
+        found = self.plane.expect("GET", f"{PODS}/{name}")["status"]
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in found.get("conditions", ()))
+
+    def run(self, name: str, *claims: Object, privileged: bool = False) -> None:
+        """A pod that runs with its interface."""
+        self.post(name, *claims, privileged=privileged)
+        self.plane.wait_for(lambda: self.ready(name), f"pod {name}", SLOW)
+        assert self.has(name), self.log()
+
+    def has(self, name: str) -> bool:
+        """Whether the pod has net1, in its first seconds at the latest."""
+        with contextlib.suppress(Failed):
+            self.plane.wait_for(lambda: "net1" in self.node.execute(name, "ip", "-brief", "link"), "net1", 8)
+            return True
+        return False
+
+    def seen(self, name: str) -> str:
+        """What became of a pod that was to start."""
+        try:
+            self.plane.wait_for(lambda: self.ready(name), f"pod {name}", SLOW)
+        except Failed:
+            print(*self.node.events(name), sep="\n")
+            return NONE
+        if not self.has(name):
+            return BARE
+        return HAS if "net1" in self.node.execute(name, "cat", "/tmp/first") else LATE
+
+    def refused(self, name: str, *words: str) -> str:
+        """What became of a pod that cannot start: whether an event names the cause, by one of these words."""
+
+        def named() -> bool:
+            return any(word in line for line in self.node.events(name) for word in words)
+
+        try:
+            self.plane.wait_for(named, "an event", 20)
+        except Failed:
+            print(*self.node.events(name), sep="\n")
+            return self.seen(name) if self.ready(name) else f"{NONE}; no event names the cause"
+        return f"{NONE}; an event names the cause"
+
+    def delete(self, name: str, grace: int | None = None) -> None:
+        body = None if grace is None else {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace}
+        self.plane.request("DELETE", f"{PODS}/{name}", body)
+
+    def stuck(self) -> list[str]:
+        """Pods and claims that are not gone."""
+        return [one["metadata"]["name"] for path in (PODS, CLAIMS) for one in self.plane.expect("GET", path)["items"]]
+
+    def end(self) -> str:
+        """End all pods; what the node is like then, beside before."""
+        for one in self.plane.expect("GET", PODS)["items"]:
+            self.delete(one["metadata"]["name"])
+        try:
+            self.plane.wait_for(lambda: not self.stuck(), "the end of pods and claims", 2 * SLOW)
+        except Failed:
+            return "pod does not end"
+        found: list[str] = []
+        deadline = time.monotonic() + 20
+        while (found := self.differences()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return f"node: {', '.join(found)}" if found else SAME
+
+    def differences(self) -> list[str]:
+        """What of the rails is not as it was."""
+        found: set[str] = set()
+        for rail, before in self.before.items():
+            if rail not in links():
+                found.add(LOST.removeprefix("node: "))
+                continue
+            after = state(rail)
+            found |= {name for name in {*before, *after} if before.get(name) != after.get(name)}
+        return sorted(found)
+
+    def close(self) -> None:
+        """Leave nothing to the next."""
+        HOLD.unlink(missing_ok=True)
+        self.forwarder.release()
+        for one in self.plane.expect("GET", PODS)["items"]:
+            self.delete(one["metadata"]["name"], grace=0)
+        with contextlib.suppress(Failed):
+            self.plane.wait_for(lambda: not self.stuck(), "the end of pods and claims", 2 * SLOW)
+        templates = f"{ours.API}/namespaces/default/resourceclaimtemplates"
+        for one in self.plane.expect("GET", templates)["items"]:
+            self.plane.expect("DELETE", f"{templates}/{one['metadata']['name']}")
+        self.subject.stop()
+
+    def log(self) -> str:
+        return self.plane.log(self.subject.process).read_text(errors="replace")[-6000:]
+
+
+def links() -> set[str]:
+    return {one["ifname"] for one in json.loads(ip("-json link"))}
+
+
+#: ip(8)'s words for what has a name in our tables.
+_NAMES = {"address": "MAC", "mtu": "MTU", "ifalias": "alias"}
+
+
+def state(rail: str) -> dict[str, str]:
+    """What the kernel says of an interface, by what it is about."""
+    found: dict[str, list[t.Any]] = {}
+    for entry in json.loads(ours.host_state(rail)):
+        if isinstance(entry, list):
+            found.setdefault("sysctls", []).append(entry)
+        elif "addr_info" in entry:
+            found["addresses"] = entry["addr_info"]
+        elif "linkinfo" in entry:
+            found.update({_NAMES.get(key, key): [value] for key, value in entry.items()})
+        else:
+            kind = "neighbors" if "lladdr" in entry else "rules" if "priority" in entry else "routes"
+            found.setdefault(kind, []).append(entry)
+    return {name: json.dumps(value, sort_keys=True) for name, value in found.items()}
+
+
+def make_cni_wait(node: Node) -> None:
+    """Put a program before the node's CNI plugin that waits as long as the file HOLD is there."""
+    plugin = node.folder / "cni-bin" / "ptp"
+    program = plugin.resolve()
+    plugin.unlink()
+    plugin.write_text(
+        f'#!/bin/sh\nwhile [ -e {HOLD} ]; do echo "$CNI_COMMAND" >{HELD}; sleep 0.05; done\nexec {program}\n'
+    )
+    plugin.chmod(0o755)
+
+
+@contextlib.contextmanager
+def held(plane: ControlPlane, command: str) -> t.Iterator[t.Callable[[], None]]:
+    """The network of pods is held; the function waits until the CNI plugin's command (ADD or DEL) has come."""
+    HELD.unlink(missing_ok=True)
+    HOLD.touch()
+
+    def wait() -> None:
+        plane.wait_for(lambda: HELD.exists() and HELD.read_text().strip() == command, f"CNI {command}", SLOW)
+
+    try:
+        yield wait
+    finally:
+        HOLD.unlink(missing_ok=True)
