@@ -288,7 +288,7 @@ def test_a_topology_that_changes(site: Site) -> None:
     try:
         stored.write_text(json.dumps(node))
         verdict = site.claim(site.verify()[0], "pair")
-        assert verdict["verdict"] == "unknown" and "the kernel says pci0000:ff" in json.dumps(verdict["findings"])
+        assert verdict["verdict"] == "unknown" and "the kernel reports pci0000:ff" in json.dumps(verdict["findings"])
         del node["facts"]["functions"][address]
         node["facts"]["nics"] = [one for one in node["facts"]["nics"] if one["address"] != address]
         stored.write_text(json.dumps(node))

@@ -122,7 +122,7 @@ def test_overdue(fleet: Fleet, modules: Modules) -> None:
         fleet.plane.expect("PATCH", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}", change)
     (line,) = modules.holds()["overdue"]
     assert line == f"hold demo of team a, until {past} (a demo), is overdue: 2 devices are still held"
-    assert "expires: must be later than now" in modules.hold("demo", *GPUS, expires=past)["msg"]
+    assert "expires: must be in the future" in modules.hold("demo", *GPUS, expires=past)["msg"]
     assert modules.hold("demo", *GPUS[:2])["changed"]  # it is extended
     assert modules.holds()["overdue"] == []
 

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Whether allocated devices are aligned as promised, and what a measurement of them has to use.
+"""Checks whether allocated devices are aligned as promised, and prepares measurements of them.
 
-It imports every other room of this package and `topology`; no other room imports it.
+It imports all other folders of this package and `topology`; none of them imports it.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
 
 A scheduler reads slices once, when it allocates. They may have been wrong, or have changed since. So every promise is
 compared with what the drivers publish now, and with what the kernel of the node reports of the same PCI functions. If
-the two disagree, or one lacks a value, the answer is `unknown`, with the reason and what to
-do. Nothing that is unknown counts as kept.
+the two disagree, or one lacks a value, the verdict is `unknown`, with the reason and what to do. An unknown promise
+never counts as kept.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _CONTAINER = re.compile(r"([0-9a-f]{64})")
 def cgroup_cpusets(text: str) -> dict[str, dict[str, str]]:
     """By pod UID and container id, the CPUs that a container may run on.
 
-    `text` are lines `PATH:CPUS` as `grep -H . cpuset.cpus.effective` writes them in a cgroup v2 tree. Lines of
-    anything but a container of a pod are passed over.
+    `text` has lines `PATH:CPUS` as `grep -H . cpuset.cpus.effective` prints them in a cgroup v2 tree. Lines that are
+    not of a pod's container are ignored.
     """
     found: dict[str, dict[str, str]] = {}
     for line in text.splitlines():
@@ -48,9 +48,9 @@ class Check(Cluster):
     """Compares allocated claims with a cluster."""
 
     def run(self, claims: t.Iterable[Facts], wanted: t.Callable[[Facts], bool] = lambda claim: True) -> Object:
-        """One report of each claim that is allocated and `wanted`, and a summary; see the module's documentation.
+        """A report for each claim that is allocated and `wanted`, and a summary; see the module's documentation.
 
-        `claims` are all of the cluster: they show which devices are free.
+        `claims` are all claims of the cluster: they show which devices are free.
         """
         known = [v1(one, "ResourceClaim") for one in claims]
         for claim in known:

@@ -16,7 +16,7 @@ from .words import Device, Finding, Reason
 PROBE_AGAIN = "probe the node again (playbook lanewise.dra.probe) and look at the driver's log there"
 
 
-RESTART = "if it stays so, look at the driver's log on the node: it has not published the devices again"
+RESTART = "if this does not change, look at the driver's log on the node: it has not published the devices again"
 
 
 class ClaimDevices:
@@ -68,10 +68,10 @@ class ClaimDevices:
             )
             self.reasons.append(Reason(f"{reason}at {pool.generation}: its slice is stale", RESTART))
         elif device.state == "gone":
-            fix = "look for the device on the node; if it is gone for good, delete the pods and the claim"
+            fix = "check the device on the node; if it is gone permanently, delete the pods and the claim"
             self.reasons.append(Reason(f"{device.shown} is gone from its pool {device.pool}", fix))
         elif device.state == "incomplete":
-            reason = f"{device.shown}: {pool.slices} of {pool.wanted} slices of the pool {device.pool} are there"
+            reason = f"{device.shown}: {pool.slices} of {pool.wanted} slices of the pool {device.pool} exist"
             self.reasons.append(Reason(reason, "wait for the driver to publish the rest; " + RESTART))
         published = device.published
         if published is None:
@@ -84,7 +84,7 @@ class ClaimDevices:
             self.reasons.append(Reason(reason, PROBE_AGAIN))
 
     def _node(self) -> str | None:
-        """The node that the claim is allocated to, by its devices and by the allocation's own word."""
+        """The node that the claim is allocated to, by its devices and by the allocation's node selector."""
         nodes = {device.node for device in self.devices if device.node}
         if len(nodes) > 1:
             reason = f"its devices are on several nodes: {', '.join(sorted(nodes))}"
@@ -122,7 +122,7 @@ class ClaimDevices:
             if pod is None or (consumer.get("uid") and pod["metadata"].get("uid") not in (None, consumer["uid"])):
                 entry["phase"] = "Gone"
                 reason = f"its consumer, pod {name}, is gone" + (": another pod has its name" if pod else "")
-                fix = "the controller manager lifts the reservation in a moment; if not, look at its log"
+                fix = "the controller manager removes the reservation soon; if it does not, look at its log"
                 self.reasons.append(Reason(reason, fix))
                 continue
             entry["node"] = (pod.get("spec") or {}).get("nodeName")

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What a claim was promised of its devices, and whether it holds today."""
+"""The promises of a claim about its devices, and whether they still hold."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ClaimPromises(ClaimDevices):
             if name is None:
                 continue
             covered = [one for one in self.devices if _covers(entry.get("requests"), one.request)]
-            # a constraint on the alternative that was not taken ties nothing
+            # a constraint on an alternative that was not taken has no effect
             if len(covered) > 1:
                 found.append(self._constraint(name, distinct, covered))
         return found
@@ -59,7 +59,7 @@ class ClaimPromises(ClaimDevices):
         hollow = [shown for shown, value in promise.values.items() if value in ("", -1) and not isinstance(value, bool)]
         if hollow:
             value = promise.values[hollow[0]]
-            promise.reason = f"{' and '.join(hollow)} says {value!r}, which means that its driver does not know"
+            promise.reason = f"{' and '.join(hollow)} publishes {value!r}, which means that its driver does not know it"
             promise.fix = f"align on another attribute than {name}, or repair what prevents the driver from reading it"
             return promise
         said = _holds([_compared(published, name) for _one, published in known], distinct)
@@ -94,17 +94,18 @@ class ClaimPromises(ClaimDevices):
         truth = _holds([kernel for _shown, _value, kernel in readings], distinct) if complete else None
         differ = [reading for reading in readings if _own(reading[1]) != reading[2]]
         if not differ:
-            # the kernel confirms the first of a list: where those are equal one is shared, else it says nothing
+            # the kernel confirms only the first value of a list: if the first values are equal, one is shared; else it
+            # is unknown
             promise.proven = complete and promise.verdict == KEPT and (not lists or (bool(truth) and not distinct))
             return
         reason = "; ".join(
             dict.fromkeys(
-                f"{shown}: the driver publishes {value}, the kernel says {'nothing' if kernel is None else kernel}"
+                f"{shown}: the driver publishes {value}, the kernel reports {'nothing' if kernel is None else kernel}"
                 for shown, value, kernel in differ
             )
         )
         if truth is not None and not lists and truth == (promise.verdict == KEPT):
-            # both readings come to the same answer, by different values
+            # both readings lead to the same verdict, by different values
             self._find("warning", "driver-and-kernel-differ", f"{name}: {reason}", PROBE_AGAIN)
             promise.proven = truth
             return
@@ -113,7 +114,7 @@ class ClaimPromises(ClaimDevices):
         promise.fix = PROBE_AGAIN
 
     def _nearest(self) -> list[Promise]:
-        """Are the devices of alternatives that are tied together still the nearest ones of their board?"""
+        """Whether the devices of paired alternatives are still the nearest ones of their board."""
         found = []
         for form in pair_forms(self.spec):
             first = self._taken(form.first, form.ours)
@@ -132,7 +133,7 @@ class ClaimPromises(ClaimDevices):
         again = "render the claims for the boards as they are now; then delete the pod and the claim for another pair"
         if not form.allowed(gpu.request.partition("/")[2], nic.request.partition("/")[2]):
             promise.verdict, promise.fix = BROKEN, again
-            promise.reason = f"{gpu.shown} and {nic.shown} are no pair of this claim"
+            promise.reason = f"{gpu.shown} and {nic.shown} are not a pair of this claim"
             return promise
         if self.machine is None or gpu.published is None or nic.published is None:
             return promise
@@ -140,7 +141,7 @@ class ClaimPromises(ClaimDevices):
         promise.values = {nic.shown: level}
         if level == "UNKNOWN":
             promise.verdict, promise.fix = UNKNOWN, PROBE_AGAIN
-            promise.reason = f"the probe of {self.node} does not say how near {nic.shown} is to {gpu.shown}"
+            promise.reason = f"the probe of {self.node} does not report how near {nic.shown} is to {gpu.shown}"
             return promise
         others = [(self.machine.level(gpu.address, one.address)[0], one) for one in self._candidates(form)]
         best = next((entry for entry in others if not any(nearer(one[0], entry[0]) for one in others)), None)
@@ -159,7 +160,7 @@ class ClaimPromises(ClaimDevices):
         return [one for one in here if any(self._matches(body, one) for body in bodies)]
 
     def _matches(self, body: Object, published: Published) -> bool:
-        """Whether a device surely is one that a request selects."""
+        """Whether a request certainly selects a device."""
         texts = expressions([*class_selectors(self.check.classes or {}, body), *(body.get("selectors") or ())])
         try:
             return self.check.engine is not None and all(
@@ -169,7 +170,7 @@ class ClaimPromises(ClaimDevices):
             return False
 
     def _selectors(self) -> list[Promise]:
-        """Do the devices still match what the requests and classes ask for? What cannot be checked is unknown."""
+        """Whether the devices still match the requests and classes. What cannot be checked is unknown."""
         found: list[Promise] = []
         bodies = dict(_bodies(self.spec))
         for device in self.devices:
@@ -179,13 +180,13 @@ class ClaimPromises(ClaimDevices):
             asked = []
             name = str(body.get("deviceClassName"))
             if self.check.classes is not None and name not in self.check.classes:
-                reason = "the DeviceClass is gone, and with it what it asked for"
+                reason = "the DeviceClass is gone, so its selectors are unknown"
                 fix = "apply the class again: without it, new pods cannot have this claim either"
                 asked.append(Promise("class", name, [device.request], UNKNOWN, reason=reason, fix=fix))
             entries = [*class_selectors(self.check.classes or {}, body), *(body.get("selectors") or ())]
             asked += [self._selector(text, device, device.published) for text in expressions(entries)]
             if len(expressions(entries)) < len(entries):
-                reason = "a selector is of another kind than cel, which cannot be evaluated"
+                reason = "a selector is not of kind cel, and cannot be evaluated"
                 fix = "check by hand whether the device still matches"
                 asked.append(Promise("selector", name, [device.request], UNKNOWN, reason=reason, fix=fix))
             # what cannot be checked is reported once for all devices of a request
@@ -196,7 +197,7 @@ class ClaimPromises(ClaimDevices):
         promise = Promise("selector", text, [device.request], UNKNOWN)
         if self.check.engine is None:
             promise.reason, promise.fix = (
-                "there is no engine to evaluate it",
+                "there is no CEL engine to evaluate it",
                 "install cel-expr-python on the controller",
             )
             return promise
@@ -209,10 +210,10 @@ class ClaimPromises(ClaimDevices):
             if silent:
                 reason = f"{device.driver} does not publish {', '.join(silent)} while a pod has the device"
                 hint = DRIVERS[device.driver].hint("in_use")
-                promise.reason, promise.fix = reason, "look again when no pod has it" + (f"; {hint}" if hint else "")
+                promise.reason, promise.fix = reason, "check again when no pod has it" + (f"; {hint}" if hint else "")
                 return promise
             promise.verdict, promise.reason = BROKEN, f"{device.shown} no longer matches"
-            promise.fix = "delete the pod and the claim for another device, or change what is asked for"
+            promise.fix = "delete the pod and the claim to get another device, or change the request"
         except Uncheckable as error:
             promise.reason, promise.fix = str(error), "check by hand whether the device still matches"
         except EvaluationError as error:
@@ -227,7 +228,7 @@ class ClaimPromises(ClaimDevices):
         firsts = {form.first for form in pair_forms(self.spec)}
         for request in self.spec.get("requests") or ():
             if request["name"] in firsts:
-                continue  # its alternatives are places, none better than another
+                continue  # its alternatives are locations, and none is better than another
             alike = tied.get(request["name"], ())
             subs = [sub["name"] for sub in request.get("firstAvailable") or ()]
             names = list(dict.fromkeys(NEAREST if name in alike else name for name in subs))
@@ -246,7 +247,7 @@ class ClaimPromises(ClaimDevices):
 
 
 def _covers(requests: t.Sequence[str] | None, request: str) -> bool:
-    """Whether a constraint covers a result; of a request with alternatives its name covers them all."""
+    """Whether a constraint covers a result; the name of a request with alternatives covers all of them."""
     return not requests or request in requests or request.partition("/")[0] in requests
 
 
@@ -256,7 +257,7 @@ def _compared(published: Published, name: str) -> t.Hashable:
 
 
 def _own(value: object) -> object:
-    """What a device has for itself: of a list the first, which others as good follow."""
+    """The primary value of a device: the first of a list, which equally good ones follow."""
     return value[0] if isinstance(value, list) and value else value
 
 
@@ -271,8 +272,8 @@ def _holds(values: t.Sequence[t.Any], distinct: bool) -> bool:
 
 
 def _by_silence(engine: Engine, text: str, published: Published) -> list[str]:
-    """The attributes by which alone a selector does not match, because the driver does not publish them for a device
-    that a pod has; empty where anything that it does publish decides."""
+    """The attributes that are the only reason why a selector does not match, because the driver does not publish
+    them for a device that a pod has; empty if a published value also prevents the match."""
     silent = hidden(published)
     found: set[str] = set()
     for part in conjuncts(text) if mentioned(text, silent) else ():
@@ -289,7 +290,7 @@ def _by_silence(engine: Engine, text: str, published: Published) -> list[str]:
 
 
 def _bodies(devices: Facts) -> t.Iterator[tuple[str, Facts]]:
-    """What is asked for, by the request name that results have."""
+    """Request bodies, by the request name in results."""
     for request in devices.get("requests") or ():
         if request.get("firstAvailable"):
             for sub in request["firstAvailable"]:

@@ -22,7 +22,7 @@ _FREE = "which is free"
 
 
 class ClaimReport(ClaimPromises):
-    """What is reported of a claim: its promises, how near its devices are, and where its pods' CPUs are."""
+    """The report of a claim: its promises, how near its devices are, and where its pods' CPUs are."""
 
     def report(self) -> Object:
         for device in self.devices:
@@ -61,8 +61,8 @@ class ClaimReport(ClaimPromises):
         }
 
     def _pairs(self, promises: list[Promise]) -> list[Object]:
-        """The affinity of each GPU with each NIC of the claim, and what could be nearer."""
-        # devices with admin access are only watched, and send nothing
+        """The affinity of each GPU with each NIC of the claim, and nearer NICs that it could have."""
+        # devices with admin access are only monitored, and send nothing
         own = [one for one in self.devices if one.published and not one.admin]
         gpus = [one for one in own if one.kind == GPU]
         nics = [one for one in own if one.kind == NIC]
@@ -104,14 +104,14 @@ class ClaimReport(ClaimPromises):
         summary = f"{gpu.shown} has {nic.shown} at {level}; {other.driver}/{other.name}, {state}, would be at {best[0]}"
         if promised:
             summary = f"aligned as promised by {' and '.join(promised)}, but could be nearer: {summary}"
-            fix = "a promise on an attribute is not one of the same switch; ask for the NIC by its near GPU or its rail"
+            fix = "an equal attribute does not mean the same switch; ask for the NIC by its near GPU or its rail"
         else:
             summary = f"could be aligned: {summary}"
             fix = "ask for it: align: [pcie_root, numa_node, any] in dra_claims_templates"
         self._find("note", "could-be-aligned", summary, fix)
 
     def _state_of(self, other: Published) -> str:
-        """What keeps a device from being allocated, in words."""
+        """Why a device cannot be allocated, as a clause."""
         holder = self.check.taken.get(other.id)
         if holder is None:
             return _FREE
@@ -132,7 +132,7 @@ class ClaimReport(ClaimPromises):
                     self._find("warning", "not-ready", summary, "see the events of the pod and the driver's log")
 
     def _cpus(self, pods: list[Object]) -> list[Object]:
-        """Where each container's CPUs are, against where the claim's devices are."""
+        """Compare the NUMA nodes of each container's CPUs with those of the claim's devices."""
         found: list[Object] = []
         nodes = sorted({one.numa_node for one in self.devices if one.numa_node is not None and one.kind != CPU})
         for pod in pods:
@@ -160,7 +160,7 @@ class ClaimReport(ClaimPromises):
         return found
 
     def _named(self, entry: Object, cpusets: t.Mapping[str, str]) -> dict[str, str]:
-        """CPU sets by the name of the container; those of containers that the pod does not have are left out."""
+        """CPU sets by container name, without those of containers that the pod does not have."""
         pod = (self.check.pods or {}).get((self.claim["metadata"]["namespace"], entry["name"])) or {}
         status = pod.get("status") or {}
         names = {}
@@ -175,7 +175,7 @@ def _of_place(promise: Promise) -> bool:
 
 
 def _is_left(device: Facts, shares: t.Sequence[Facts]) -> bool | None:
-    """Whether shares leave something of each capacity of a device; None where their amounts are unknown."""
+    """Whether shares leave some of each capacity of a device; None if their amounts are unknown."""
     complete = True
     for name, entry in (device.get("capacity") or {}).items():
         used = [quantity.parse(share[name]) for share in shares if name in share]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What all claims of a cluster are compared with."""
+"""The state of a cluster that claims are compared with."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .devices import Facts, Machine
 
 
 class Cluster:
-    """What all claims are compared with.
+    """The state of a cluster that claims are compared with.
 
     `slices`, `classes` and `pods` are objects as the API serves them, `machines` topology facts by node. `pods`
     or `classes` None means that they were not read. `cpusets` are CPU lists by pod UID and container name or id,
-    read on the node. `engine` evaluates selectors; without one they are unknown. Raises ValueError for objects of
-    other kinds.
+    read on the node. `engine` evaluates selectors; without it their verdict is unknown. Raises ValueError for objects
+    of other kinds.
     """
 
     def __init__(

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The devices that claims have: what their drivers publish now, and what the kernel reports of the same functions.
+"""The devices that claims have: what their drivers publish, and what the kernel reports of the same functions.
 
-Two separate readings of one thing: `scheduler.published` reads ResourceSlices, `Machine` a node's topology facts.
+These are two independent readings: `scheduler.published` reads ResourceSlices, `Machine` a node's topology facts.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ..vendors.drivers import DRIVERS
 from ..vendors.knowledge import NUMA_NODE, NUMA_NODE_DRANET, OWN, PCI_BUS_ID, PCIE_ROOT
 
 Facts = ObjectView
-#: What a machine must report for its devices to be compared.
+#: Facts that a machine must have for its devices to be compared.
 SECTIONS = ("functions", "gpus", "nics", "numa_nodes")
 
 GPU, NIC, CPU, OTHER = "gpu", "nic", "cpu", "other"
 
-#: Attributes of which the kernel has a reading of its own, and its name among a function's `kubernetes` facts.
+#: Attributes that the kernel reports too, and their names among a function's `kubernetes` facts.
 KERNEL = {
     PCIE_ROOT: "pcieRoot",
     PCI_BUS_ID: "pciBusID",
@@ -38,7 +38,7 @@ KERNEL = {
     NUMA_NODE_DRANET: "numaNode",
     "gpu.amd.com/numaNode": "numaNode",
 }
-#: Attributes of a device's location; the kernel has none of the CPU driver's, whose devices are not PCI functions.
+#: Attributes of a device's location. The kernel has none for the CPU driver, whose devices are not PCI functions.
 LOCALITY = (*KERNEL, "dra.cpu/numaNodeID", "dra.cpu/socketID")
 
 
@@ -55,8 +55,8 @@ def kind_of(driver: str, address: str | None, machine: Machine | None) -> str:
 class Machine:
     """A node's topology facts, as `lanewise.dra.topology_info` returns them.
 
-    A probe sees little of a NIC that a pod has. Rate and link layer of such a one are then those of `published`, the
-    devices of the node. Raises ValueError where the facts lack what alignment needs.
+    A probe sees little of a NIC that a pod has. Its rate and link layer are then taken from `published`, the devices of
+    the node. Raises ValueError if the facts lack sections that alignment needs.
     """
 
     def __init__(self, facts: Facts, published: t.Iterable[Published] = ()) -> None:
@@ -99,7 +99,7 @@ class Machine:
         return self.functions[self._proximity.gpu_to_nic(gpu, nic)[1]]
 
     def alike(self, one: str | None, other: str | None) -> bool:
-        """Whether two NICs differ in nothing but their place: rate, link layer, RDMA, both PFs or both VFs."""
+        """Whether two NICs differ only in location: same rate, link layer and RDMA, both PFs or both VFs."""
         ours, theirs = self.nics.get(one or ""), self.nics.get(other or "")
         if ours is None or theirs is None:
             return False
@@ -107,9 +107,9 @@ class Machine:
         return same and bool(ours.get("physfn")) == bool(theirs.get("physfn")) and has_rdma(ours) == has_rdma(theirs)
 
     def kernel_value(self, published: Published, name: str) -> t.Any:
-        """The kernel's reading of an attribute; None where it has none, or the facts are not the kernel's.
+        """The kernel's value of an attribute; None if it has none, or if the facts are not the kernel's.
 
-        Where the site states the NUMA node, lanewise.dev publishes that: it counts instead of the kernel's.
+        If the site states the NUMA node, lanewise.dev publishes that: it counts instead of the kernel's.
         """
         key = KERNEL.get(name)
         function = self.functions.get(published.address or "")
@@ -133,7 +133,7 @@ class Machine:
         return function.numa_node if function else None
 
     def nodes_of_cpus(self, cpus: str) -> list[int] | None:
-        """The NUMA nodes that a kernel list of CPUs lies on; None where that is unknown."""
+        """The NUMA nodes of a kernel list of CPUs; None if unknown."""
         wanted = cpuset.from_list(cpus)
         if not wanted:
             return None
@@ -152,7 +152,7 @@ def has_rdma(nic: Facts) -> bool:
 
 
 def _completed(nic: Facts, published: Published) -> Facts:
-    """The facts of a NIC whose interface or RDMA device is in a pod, with what its driver publishes of it."""
+    """The facts of a NIC whose interface or RDMA device is in a pod, completed by what its driver publishes."""
     from_slices = {
         key: value_of(attribute(published.offer, f"{published.driver}/{name}"))
         for key, name in (("speed_mbps", "linkSpeedMbps"), ("link_layer", "linkLayer"))

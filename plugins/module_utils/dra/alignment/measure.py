@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which pods can measure with each other and how, and what measuring programs print, read into one shape.
+"""Which pods can measure with each other and how, and parsers for the output of measuring programs.
 
-A measurement is `tool`, `gb_per_s` (10^9 bytes a second), `latency_us`, `bytes` of a message where those are known,
-and `details`. The forms of iperf3 3.12 and perftest 6.24 were read from their own output; that of nccl-tests is as its
-source (src/util.cu) and tables that people show have it, and was tried on no GPU.
+A measurement is `tool`, `gb_per_s` (10^9 bytes per second), `latency_us`, `bytes` of a message where those are known,
+and `details`. The formats of iperf3 3.12 and perftest 6.24 are from their own output; that of nccl-tests is from its
+source (src/util.cu) and published tables, and was not tested on a GPU.
 """
 
 from __future__ import annotations
@@ -49,13 +49,12 @@ def pairs(
 ) -> list[Object]:
     """For each claim whose pod runs and has a NIC, a pod to measure with, and the commands for it.
 
-    It is one of another node where there is any: what two NICs of one node send may not leave the card. It is never the
-    claim's own pod, and None where there is no other.
+    It is on another node if possible: traffic between two NICs of one node may not leave the card. It is never the
+    claim's own pod, and None if there is no other.
     `reports` are those of `alignment.Check.run`, `claims` and `pods` the objects. Each end is described with the
-    container that has the NIC, None where the pod does not show it. `commands` has a `server` and
-    a `client` for each program that can be used, the most informative first: `ib_write_bw` where the NICs of both
-    ends have an RDMA device, `iperf3` where both drivers publish the NICs' addresses, so that it measures these NICs
-    and no other network.
+    container that has the NIC, None if the pod does not show it. `commands` has a `server` and a `client` for each
+    program that can be used, the most informative first: `ib_write_bw` if the NICs of both ends have an RDMA device,
+    `iperf3` if both drivers publish the NICs' addresses, so that it measures these NICs and no other network.
     """
     networks = {}
     for claim in claims:
@@ -67,7 +66,7 @@ def pairs(
     ends = [end for report in reports for end in _ends(report, networks, running, pools)]
     found = []
     for index, client in enumerate(ends):
-        # between claims of one pod nothing leaves it
+        # traffic between claims of one pod does not leave it
         others = [end for end in ends[index + 1 :] + ends[:index] if _pod(end) != _pod(client)]
         apart = [end for end in others if end["node"] != client["node"]]
         server = next(iter(apart or others), None)
@@ -85,7 +84,7 @@ def _ends(
 ) -> t.Iterator[Object]:
     """The NIC that a claim's first running pod measures with: the nearest of its first GPU, or its first."""
     pod = next((one for one in report["pods"] if one["phase"] == "Running" and one["uid"] in pods), None)
-    # who has admin access watches devices, and sends nothing
+    # requests with admin access only monitor devices, and send nothing
     own = [one for one in report["devices"] if one["state"] == "current" and not one["admin"]]
     nics = [one for one in own if one["kind"] == NIC]
     if pod is None or not nics:
@@ -110,7 +109,7 @@ def _ends(
 
 
 def _container(pod: ObjectView, claim: str, request: str) -> str | None:
-    """The first container that has the devices of a request; None where the pod lists none."""
+    """The first container that has the devices of a request; None if the pod lists none."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     statuses = [*(spec.get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ())]
     names = {one["name"] for one in statuses if one.get("resourceClaimName") == claim}
@@ -138,9 +137,9 @@ def _commands(server: Object, client: Object, seconds: int) -> Object:
 
 
 def read(tool: str, text: str, status: int = 0) -> Object:
-    """A program's output as a measurement. `status` is what it ended with: of a failed run nothing counts.
+    """A program's output as a measurement. `status` is its exit status; output of a failed run does not count.
 
-    Raises Unreadable, and KeyError for a program that is not known.
+    Raises Unreadable, and KeyError for an unknown program.
     """
     readers = {"iperf3": iperf3, "ib_write_bw": perftest, "ib_write_lat": perftest, "all_gather_perf": nccl_tests}
     if status in _STOPPED:
@@ -191,8 +190,8 @@ def iperf3(text: str) -> Object:
 
 
 def perftest(text: str) -> Object:
-    """The table of a perftest program (`ib_write_bw`, `ib_write_lat` and the like): its row with the best average, or
-    of latencies that with the smallest message."""
+    """The table of a perftest program (`ib_write_bw`, `ib_write_lat` and the like): the row with the best average, or,
+    for latencies, with the smallest message."""
     columns: list[str] = []
     rows: list[dict[str, float]] = []
     for line in text.splitlines():
@@ -224,10 +223,9 @@ def perftest(text: str) -> Object:
 def nccl_tests(text: str) -> Object:
     """The table of an nccl-tests program: the bus bandwidth of the largest message, out of place.
 
-    Its head names the columns: size, count, type, mostly redop and root, then time (us), algbw, busbw (GB/s) and the
-    number of wrong results out of place, the same in place; options of the program add
-    columns between these. A table with wrong results is rejected, and so is a run that fails at a later size. mpirun
-    may have marked each line with its rank.
+    Its header names the columns: size, count, type, usually redop and root, then time (us), algbw, busbw (GB/s) and the
+    number of wrong results out of place, the same in place; program options add columns between these. A table with
+    wrong results is rejected, as is a run that fails at a later size. mpirun may have prefixed each line with its rank.
     """
     text = _MPI_TAG.sub("", text)
     failure = _FAILURE.search(text)
@@ -250,14 +248,14 @@ def nccl_tests(text: str) -> Object:
             time, algorithm, bus = (float(first.get(name, "")) for name in (columns[0], "algbw", "busbw"))
         except ValueError:
             continue
-        # older versions report an "error" instead, which rounding gives sums too
+        # older versions report an "error" instead, which sums also have through rounding
         wrong = [value for name, value in values if name == "#wrong" and value not in ("N/A", "0", "0e+00")]
         rows.append((int(words[0]), time, algorithm, bus, wrong))
     if not rows:
         raise _ended(text)
     bad = [row for row in rows if row[4]]
     outside = _OUT_OF_BOUNDS.search(text)
-    wrong = [f"{len(bad)} size(s) came out wrong"] if bad else []
+    wrong = [f"{len(bad)} size(s) have wrong results"] if bad else []
     wrong += [f"{outside.group(1)} values are out of bounds"] if outside else []
     if wrong:
         raise Unreadable(f"{', '.join(wrong)}: the results of this run cannot be trusted")

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What alignment is worth: a prediction of what a GPU can send through a NIC, and claims to measure it by.
+"""What alignment is worth: a prediction of the rate from a GPU through a NIC, and claims to measure it with.
 
-The model: a flow gets the least of the NIC's rate (less what headers take), the PCIe links on its way, each shared by
-the flows on it, and the link between sockets; and less where the NIC cannot read the GPU's memory directly. It is a
-prediction with bounds, never a measurement, and says so in all it returns.
+The model: a flow gets the minimum of the NIC's rate (minus headers), the PCIe links on its way, each shared by the
+flows on it, and the link between sockets; and less if the NIC cannot read the GPU's memory directly. It is a
+prediction with bounds, not a measurement, and every result says so.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..scheduler.published import Published
 from ..scheduler.search_devices import DeviceId
 from .devices import GPU, NIC, Machine, has_rdma, kind_of, nearer
 
-#: What a NIC carries of its rate in large messages.
+#: The share of a NIC's rate that is left for the payload of large messages.
 NIC_SHARE = 0.93
-#: GB/s that NCCL assumes for a PCIe link of 16 lanes, by GT/s a lane (nccl src/graph/topo.cc); beyond it the
+#: GB/s that NCCL assumes for a PCIe link of 16 lanes, by GT/s per lane (nccl src/graph/topo.cc); for faster links the
 #: payload rate is the bound.
 _NCCL_X16 = {8.0: 12.0, 16.0: 24.0, 32.0: 48.0, 64.0: 96.0}
-#: GB/s that NCCL gives a link between sockets (src/graph/topo.h), by what the CPU's name has. They are weights for its
-#: search and no limits (GB200: 25 measured where the weight is 6), so they are lower bounds here.
+#: GB/s that NCCL assumes for a link between sockets (src/graph/topo.h), by a part of the CPU's name. They are weights
+#: for its search and not limits (GB200: 25 measured, the weight is 6), so they are lower bounds here.
 _SOCKETS = (
     (r"AMD|EPYC", 16.0),
     (r"Neoverse|Grace|\bARM|Ampere", 6.0),
@@ -42,24 +42,24 @@ _SOCKETS = (
     (r"Xeon.*v4|Broadwell|Haswell", 6.0),
 )
 _SLOWEST_SOCKET = 6.0
-#: What is left without GPUDirect RDMA: least, likely, most. The published pairs of aligned and unaligned runs have .37
-#: to .71, but for one of .14 (MI300X).
+#: The share of the rate without GPUDirect RDMA: lowest, likely, highest. Published pairs of aligned and unaligned runs
+#: have .37 to .71, except one of .14 (MI300X).
 STAGED = (0.37, 0.5, 0.71)
-#: Slower NICs may not notice: none of the published pairs has one.
+#: Slower NICs may not be affected: none of the published pairs has one.
 _STAGED_MBPS = 100_000
 #: NCCL uses GPUDirect RDMA by itself up to PXB, and on some machines to PHB (NCCL_NET_GDR_LEVEL).
 _DIRECT = ("SELF", "PIX", "PXB")
-#: Grace's root port for its GPU, and its CPU where its name is known: by the link between the two (C2C) NCCL may use
-#: GPUDirect to NICs of the CPU's other root ports, each of which is a PCI domain of its own (GB200: 46 measured at
-#: NODE, and nothing is nearer).
+#: Grace's root port for its GPU, and the name of its CPU. Over the link between the two (C2C) NCCL may use GPUDirect to
+#: NICs below the CPU's other root ports, each of which is a separate PCI domain (GB200: 46 measured at NODE, and no
+#: NIC is nearer).
 _GRACE_PORT = ("10de", "22b8")
 _GRACE = re.compile(r"Neoverse-V2|Grace", re.IGNORECASE)
 
 
 def _link(function: PciFunction, fastest: float | None = None) -> tuple[float, float] | None:
-    """GB/s of a function's own link upwards, from NCCL's estimate to the payload rate; None where it is unknown.
+    """GB/s of a function's own link upwards, from NCCL's estimate to the payload rate; None if it is unknown.
 
-    `fastest` is the speed in GT/s that counts, if it is not the present one.
+    `fastest` is the speed in GT/s to use instead of the present one.
     """
     link = function.link
     if link is None:
@@ -73,10 +73,10 @@ def _link(function: PciFunction, fastest: float | None = None) -> tuple[float, f
 
 
 def _fastest(machine: Machine, gpu: str) -> dict[str, float]:
-    """The speed in GT/s that both ends of a GPU's link can do, by end, where it runs slower now.
+    """The highest speed in GT/s that both ends of a GPU's link support, by end, if it runs slower now.
 
-    An idle GPU lowers it to save power, so the present speed does not limit what is sent. NCCL uses what both can
-    do as well (src/graph/xml.cc).
+    An idle GPU lowers it to save power, so the present speed is not a limit. NCCL also uses the highest common speed
+    (src/graph/xml.cc).
     """
     function = machine.functions[gpu]
     ends = [machine.functions[one] for one in (gpu, *function.bridges[-1:]) if one in machine.functions]
@@ -86,13 +86,13 @@ def _fastest(machine: Machine, gpu: str) -> dict[str, float]:
 
 
 def _port(machine: Machine, nic: str) -> str:
-    """The function whose port and link a NIC has: of a VF those of its PF, where the machine shows it."""
+    """The function whose port and link a NIC uses: for a VF its PF, if the machine shows it."""
     physfn = machine.nics[nic].get("physfn") if nic in machine.nics else None
     return physfn if physfn in machine.functions else nic
 
 
 def _path(machine: Machine, gpu: str, nic: str) -> list[str]:
-    """The functions whose links upwards a flow crosses: both ends and the bridges below where their ways meet."""
+    """The functions whose upward links a flow crosses: both ends, and the bridges below their meeting point."""
     one, other = machine.functions[gpu], machine.end(gpu, _port(machine, nic))
     ours, theirs = [*one.bridges, one.address], [*other.bridges, other.address]
     shared = 0
@@ -103,7 +103,7 @@ def _path(machine: Machine, gpu: str, nic: str) -> list[str]:
 
 
 def _between(machine: Machine, gpu: str, nic: str) -> tuple[int, int] | None:
-    """The two NUMA nodes, in order, where a flow goes from one to another; None where it does not, or if unknown."""
+    """The two NUMA nodes of a flow in order, if it goes from one to another; None if it does not, or if unknown."""
     one, other = machine.numa_of(gpu), machine.end(gpu, nic).numa_node
     if machine.level(gpu, nic)[0] != "SYS" or one is None or other is None:
         return None
@@ -116,7 +116,7 @@ def _socket_rate(machine: Machine) -> float:
 
 
 def _direct(machine: Machine, gpu: str, level: str) -> bool | None:
-    """Whether a NIC at some level reads the GPU's memory by itself; None where that is unknown."""
+    """Whether a NIC at some level reads the GPU's memory directly; None if unknown."""
     if level in _DIRECT:
         return True
     return None if level == "PHB" or (level == "NODE" and _on_grace(machine, gpu)) else False
@@ -131,11 +131,11 @@ def _on_grace(machine: Machine, gpu: str) -> bool:
 
 
 def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object]:
-    """What each of several flows, GPU to NIC at the same time on one node, is predicted to carry, in GB/s.
+    """The predicted rate in GB/s of each of several concurrent flows from GPU to NIC on one node.
 
     `pairs` are PCI addresses. Each answer has `low`, `likely` and `high`, `limits` by name with their bounds, and
-    `unknown`: what the machine does not say. VFs share the rate and the link of their PF. A prediction without a bound
-    from the NIC's rate and at least one link is None: then nothing is predicted.
+    `unknown`: what the machine does not report. VFs share the rate and the link of their PF. Without bounds from the
+    NIC's rate and at least one link the prediction is None.
     """
     known = [pair for pair in pairs if pair[0] in machine.functions and pair[1] in machine.functions]
     uses: dict[t.Hashable, int] = {}
@@ -161,7 +161,7 @@ def of_claims(reports: t.Iterable[Object], machines: t.Mapping[str, Machine]) ->
             if pair["gpu_address"] is None or nic is None or level == "UNKNOWN":
                 continue
             addresses[gpu] = pair["gpu_address"]
-            # of NICs as near, the one that serves the fewest GPUs of the claim
+            # of equally near NICs, the one that serves the fewest GPUs of the claim
             rank = (RANK[level], used.get(nic, 0))
             if gpu not in best or rank < (RANK[best[gpu][1]], used.get(best[gpu][0], 0) - 1):
                 if gpu in best:
@@ -185,7 +185,7 @@ def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Hashab
     limits: dict[str, list[float]] = {}
     unknown: list[str] = []
     if level == "UNKNOWN":
-        return {**answer, "limits": limits, "unknown": ["where the two are to each other"]}
+        return {**answer, "limits": limits, "unknown": ["how near the two are to each other"]}
     rate = (machine.nics.get(nic) or {}).get("speed_mbps")
     if rate:
         share = rate / 8000 / uses["nic", _port(machine, nic)]
@@ -194,7 +194,7 @@ def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Hashab
         unknown.append("the NIC's rate")
     fastest = _fastest(machine, gpu)
     if fastest:
-        unknown.append(f"whether the link of {gpu} is slow, or the GPU idle")
+        unknown.append(f"whether the link of {gpu} is slow, or the GPU is idle")
     for address in _path(machine, gpu, nic):
         found = _link(machine.functions[address], fastest.get(address)) if address in machine.functions else None
         if found is None:
@@ -211,7 +211,7 @@ def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Hashab
         low, high = min(low for low, _high in limits.values()), min(high for _low, high in limits.values())
         likely = min(limits["nic"][0], *(low for low, _high in bounded))
         if not direct:
-            # where NCCL may or may not use it, all of the rate is possible
+            # if NCCL may or may not use it, the full rate is possible
             least, middle, most = STAGED
             certain = direct is False and (rate or 0) >= _STAGED_MBPS
             low, likely, high = low * least, likely * middle, high * (most if certain else 1)
@@ -234,8 +234,8 @@ def placements(
     """For one GPU (PCI address), the nearest and the farthest NIC that a claim could get with it, to compare them.
 
     `published` are the node's devices. Those that cannot be allocated (`held`, see `Pools.taken`) or that have a
-    taint are left out, and so is the farthest of another rate or kind: what is compared should differ in the place
-    alone. Either is None where there is none, and `reason` says why.
+    taint are left out, as is a farthest NIC of another rate or kind: the two should only differ in location. Either is
+    None if there is none, and `reason` says why.
     """
     mine = [one for one in published if one.address == gpu and kind_of(one.driver, one.address, machine) == GPU]
     answer: Object = {"node": node, "gpu_address": gpu, "gpu": None, "nearest": None, "farthest": None, "reason": ""}
@@ -253,7 +253,7 @@ def placements(
             free.append((level, sort_key(one.address or ""), one))
     free.sort(key=lambda entry: (RANK[entry[0]], entry[1]))
     if not free:
-        return {**answer, "reason": f"no NIC of {node} is free, well, and of a place that is known"}
+        return {**answer, "reason": f"no NIC of {node} is free, untainted, and at a known location"}
     level, _key, nearest = free[0]
     answer["nearest"] = {**_named(nearest), "level": level}
     alike = [entry for entry in free if machine.alike(nearest.address, entry[2].address)]
@@ -273,8 +273,8 @@ def comparison_claims(
 ) -> tuple[list[Object], str]:
     """The DeviceClasses and the claims `compare-near-BDF` and `compare-far-BDF` for a plan of `placements`.
 
-    Rendered by the compiler, with selectors for just these devices. `drivers` is dra_claims_drivers; a driver that it
-    lacks is taken for the newest. Empty, with the reason, where they cannot be selected by address.
+    Rendered by the compiler, with selectors for exactly these devices. `drivers` is dra_claims_drivers; a driver that
+    is not in it is assumed to be the newest. Empty, with the reason, if the devices cannot be selected by address.
     """
     if not plan["nearest"] or not plan["farthest"]:
         return [], str(plan["reason"])

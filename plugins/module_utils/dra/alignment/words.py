@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What a check of alignment finds, and its words for people."""
+"""The results of an alignment check, and their text for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..scheduler.published import Published
 KEPT, BROKEN, UNKNOWN, NONE = "kept", "broken", "unknown", "none"
 
 
-#: Of several verdicts the first of these that occurs is the verdict of all.
+#: The verdict of several is the first of these that occurs.
 WORST = (BROKEN, UNKNOWN, KEPT, NONE)
 
 
@@ -33,8 +33,8 @@ class Reason:
 
 @dataclass
 class Device:
-    """A device that a claim has. `state` is current, stale (only an older generation of its pool has it), gone,
-    incomplete (slices of its pool are missing, and it is in none that is there) or no-pool. `namesake` says that the
+    """A device that a claim has. `state` is current, stale (only in an older generation of its pool), gone,
+    incomplete (slices of its pool are missing, and it is in none of the others) or no-pool. `namesake` says that the
     claim also has a device of the same driver and name from another pool."""
 
     request: str
@@ -61,11 +61,11 @@ class Device:
 
 @dataclass
 class Promise:
-    """What a claim was promised of its devices: a constraint (`match` or `distinct` of an attribute), a selector, or
-    a class that is gone, so that what it asks for is unknown.
+    """A promise of a claim about its devices: a constraint (`match` or `distinct` of an attribute), a selector, or a
+    class that is gone, so that its selectors are unknown.
 
     `values` are what the drivers publish, `kernel` what the kernel reports, by device. `proven` says that the kernel
-    confirms a promise of locality; promises that the kernel knows nothing about rest on the driver's slices alone.
+    confirms a promise of locality; promises about anything else rely on the driver's slices alone.
     """
 
     rule: str
@@ -94,7 +94,8 @@ def worst(verdicts: t.Iterable[str]) -> str:
 
 
 def failures(reports: t.Iterable[Object], require_proof: bool = False) -> list[str]:
-    """What a run has to fail for, a line each: broken promises and, where proof is required, all that lacks it."""
+    """The reasons why a run fails, a line each: broken promises and, if proof is required, every claim without
+    proof."""
     found = []
     for report in reports:
         lacking = report["verdict"] == UNKNOWN or (report["verdict"] == KEPT and not report["proven"])
@@ -107,7 +108,7 @@ def failures(reports: t.Iterable[Object], require_proof: bool = False) -> list[s
 
 
 def lines(reports: t.Iterable[Object]) -> list[str]:
-    """For a person: each claim with its verdict, and what was found of it."""
+    """Text for people: each claim with its verdict and findings."""
     words = {KEPT: "aligned as promised", BROKEN: "BROKEN", UNKNOWN: "unknown", NONE: "nothing was promised"}
     found = []
     for report in reports:

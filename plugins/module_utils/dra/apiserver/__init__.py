@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What an API server does with a DRA object: decode it by the schema, drop what feature gates hide, validate the rest.
+"""What an API server does with a DRA object: decode it by the schema, drop fields of disabled feature gates, validate.
 
 It imports `kube`. It knows neither sites nor nodes, and the driver does not carry it.
 """

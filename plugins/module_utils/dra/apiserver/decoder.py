@@ -43,8 +43,8 @@ def _zero(item: str) -> object:
 class Decoder:
     """Reads a JSON object into the fields of a kind, as the API server's strict decoder does.
 
-    `types` gets what no server would read, `unknown` the fields, with their values, that a strict server refuses and
-    a lenient one drops.
+    `types` collects values that no server accepts; `unknown` collects fields, with their values, that a strict server
+    refuses and a lenient one drops.
     """
 
     def __init__(self, version: str, minor: int) -> None:
@@ -53,7 +53,7 @@ class Decoder:
         self.unknown: list[tuple[Problem, object]] = []
 
     def struct(self, value: object, name: str, path: str) -> Object:
-        """`value` without unset (null) and unknown fields; lists and maps hold no null either."""
+        """`value` without unset (null) and unknown fields, and without nulls in lists and maps."""
         if not isinstance(value, dict):
             self._wrong(path, "an object", value)
             return {}
@@ -131,7 +131,7 @@ class Decoder:
         self._wrong(path, "a time such as 2026-01-02T03:04:05Z", value)
         return None
 
-    #: By kind, what reads a value that is not null: it returns the value, or notes the error and returns the zero.
+    #: Readers of non-null values by kind: they return the value, or add a problem and return the zero value.
     _SCALARS: t.ClassVar[dict[str, t.Callable[[Decoder, object, str], object]]] = {
         "string": _string,
         "bool": _bool,

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The feature gates of dynamic resource allocation, and what a server without them would drop or ignore.
+"""The feature gates of dynamic resource allocation, and what a server without them drops or ignores.
 
 Sources: pkg/features/kube_features.go and pkg/registry/resource/*/strategy.go of Kubernetes 1.34 to 1.37.
 """
@@ -32,9 +32,9 @@ class GatedField:
     """A field that a server drops while its gate is off.
 
     `path` is in the v1 form, with `[]` for the items of a list and `{}` for the values of a map. Servers before
-    1.`drops_since` keep the field and act as if it were not there; with `fatal_without`, the name of another gate,
-    their scheduler gives up every pod that uses the field where that one is off too. Up to 1.`idle_until` it has
-    no effect even while its gate is on.
+    1.`drops_since` keep the field and ignore it; with `fatal_without`, the name of another gate, their scheduler fails
+    every pod that uses the field while that gate is off too. Up to 1.`idle_until` the field has no effect even while
+    its gate is on.
     """
 
     kind: str
@@ -46,7 +46,8 @@ class GatedField:
 
 @dataclass(frozen=True)
 class Feature:
-    """A feature gate: its default from a minor release on, since when it cannot be changed, and what hangs on it."""
+    """A feature gate: its default by minor release, the release from which it is locked, and the fields that need
+    it."""
 
     gate: str
     default: t.Mapping[int, bool]
@@ -55,7 +56,7 @@ class Feature:
     fields: tuple[GatedField, ...] = ()
 
     def on(self, minor: int, gates: Gates = None) -> bool:
-        """Whether the gate is on in Kubernetes 1.`minor`, `gates` being what the site changed."""
+        """Whether the gate is on in Kubernetes 1.`minor`; `gates` are the gates that the site sets."""
         known = minor >= min(self.default)
         default = known and limits.at(self.default, minor)
         if not known or minor >= self.locked:
@@ -127,7 +128,7 @@ FEATURES: dict[str, Feature] = {
                 ),
             ),
         ),
-        # On by itself only in a server that does not promise to fall back to 1.36, which no server does by default.
+        # On by default only if the minimum compatibility version is above 1.36, which is not the default.
         Feature("DRAFractionalCapacityRange", {37: False}, needs=("DRAConsumableCapacity",)),
         Feature(
             "DRAExtendedResource",
@@ -158,7 +159,7 @@ FEATURES: dict[str, Feature] = {
 
 
 def check_gates(gates: Gates) -> None:
-    """Raises ValueError for a gate that is neither on nor off: the string `false` would count as on."""
+    """Raises ValueError for a gate that is not a boolean: the string `false` would count as on."""
     for gate, on in (gates or {}).items():
         if not isinstance(on, bool):
             raise ValueError(f"{gate} must be true or false, without quotes, not {on!r}")
@@ -194,7 +195,7 @@ def _holders(value: object, steps: tuple[str, ...], path: str) -> t.Iterator[tup
 
 
 def lost_of_devices(minor: int, gates: Gates = None) -> frozenset[str]:
-    """The fields of a device in a v1 slice that a server of 1.`minor` drops, those of its values left out."""
+    """The fields of a device in a v1 slice that a server of 1.`minor` drops, without fields of its values."""
     start = "spec.devices[]."
     return frozenset(
         gated.path[len(start) :]
@@ -206,7 +207,7 @@ def lost_of_devices(minor: int, gates: Gates = None) -> frozenset[str]:
 
 
 def distinguishes(minor: int, gates: Gates = None) -> bool:
-    """Whether the scheduler of 1.`minor` takes constraints by distinctAttribute, with an effect or without."""
+    """Whether the scheduler of 1.`minor` accepts constraints by distinctAttribute, effective or not."""
     kept = minor < 35 and enabled("DRAResourceClaimDeviceStatus", minor, gates)
     return kept or enabled("DRAConsumableCapacity", minor, gates)
 
@@ -226,7 +227,7 @@ def drop_disabled(obj: Object, minor: int, gates: Gates = None) -> None:
 
 
 def own_path(path: str, kind: str, version: str) -> str:
-    """A path of the v1 form, as it reads in an object of `version`; one that already reads so stays as it is."""
+    """A path of the v1 form converted to `version`; a path that is already in that form stays unchanged."""
     if version != versions.V1BETA1:
         return path
     if kind == "ResourceSlice":
@@ -239,8 +240,8 @@ def unsupported(obj: ObjectView, kubernetes: str, gates: Gates = None) -> list[P
 
     `gates` are the feature gates that the site set. Rules of the problems: `unserved` (no such kind in this version),
     `unknown-field` (a strict server refuses it, a lenient one drops it), `dropped` (silently left out), `inactive` (no
-    effect while a gate is off) and `fatal` (the scheduler gives up every pod that uses it). Empty fields are never
-    reported. Raises ValueError as `minor_of`.
+    effect while a gate is off) and `fatal` (the scheduler fails every pod that uses it). Empty fields are never
+    reported. Raises ValueError like `minor_of`.
     """
     minor = versions.minor_of(kubernetes)
     kind, version = obj.get("kind"), obj.get("apiVersion")
@@ -284,7 +285,7 @@ def _gate_problem(path: str, gate: str, minor: int, rule: str) -> Problem:
     what = {
         "dropped": f"is dropped by Kubernetes 1.{minor}",
         "inactive": f"has no effect in Kubernetes 1.{minor}",
-        "fatal": f"is kept by Kubernetes 1.{minor}, whose scheduler then gives up every pod that uses it,",
+        "fatal": f"is kept by Kubernetes 1.{minor}, whose scheduler then fails every pod that uses it,",
     }
     if rule == "idle":
         return Problem(path, f"has no effect in Kubernetes 1.{minor}, whatever the feature gate {gate} is", "inactive")

@@ -3,13 +3,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which words of YAML without quotes are numbers to go-yaml v2 and v3 (resolve.go), and so to kubectl."""
+"""Which unquoted words of YAML are numbers for go-yaml v2 and v3 (resolve.go), and therefore for kubectl."""
 
 from __future__ import annotations
 
 #: The characters that a number can begin with.
 FIRST = "+-.0123456789"
-#: A number. Each underscore is passed over. Base 60 is not known.
+#: A number. Underscores are ignored. Base 60 is not supported.
 NUMBER = (
     r"(?:[-+]_*)?(?:0_*[xX][0-9a-fA-F_]+|0_*[oO]_*[-+]?[0-7_]+|0_*[bB]_*[-+]?[01_]+"
     r"|(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9_]+)(?:[eE]_*[-+]?[0-9_]+)?)"
@@ -17,7 +17,7 @@ NUMBER = (
 
 
 def number(text: str) -> int | float | str:
-    """What Go makes of a text that matches `NUMBER`: `017` is octal, `08` a float, `0x_` still text."""
+    """Go's value of a text that matches `NUMBER`: `017` is octal, `08` a float, `0x_` still text."""
     plain = text.replace("_", "")
     digits = plain.lstrip("+-")
     octal = digits.isdigit() and digits[0] == "0"

@@ -11,7 +11,7 @@ the language of the API's own documentation:
 - `string`, `bool`, `int64`, `quantity`, `time` (RFC 3339), `raw` (any JSON);
 - the name of a structure;
 - `[]TYPE` a list, `{}TYPE` a map with string keys;
-- a leading `*` where leaving the field out differs from its zero value, so that `false` or `""` counts as set.
+- a leading `*` if an absent field differs from its zero value, so that `false` or `""` counts as set.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NESTED = _ALL - _FLAT
 
 @dataclass(frozen=True)
 class Field:
-    """One field: its type, the minor releases `since`..`until` that know it, and the API versions that have it.
+    """One field: its type, the minor releases `since`..`until` that have it, and the API versions that have it.
 
     `required_until` is the last minor release whose OpenAPI document requires the field, `enums` the values that
     these documents list from a minor release on. They inform users; the server's own verdict is in `validate.py`.
@@ -48,7 +48,7 @@ class Field:
         return minor <= self.required_until
 
     def enum(self, minor: int) -> tuple[str, ...]:
-        """The values that the OpenAPI document of Kubernetes 1.`minor` lists; empty where it lists none."""
+        """The values that the OpenAPI document of Kubernetes 1.`minor` lists; empty if it lists none."""
         return limits.at(self.enums, minor) if self.enums and minor >= min(self.enums) else ()
 
 

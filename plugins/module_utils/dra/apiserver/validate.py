@@ -9,8 +9,8 @@ Sources: pkg/apis/resource/validation/validation.go, pkg/apis/resource/v1/{defau
 k8s.io/apimachinery/pkg/api/validation/objectmeta.go of Kubernetes 1.34 to 1.37. Like the server we read the object
 strictly, drop what a feature gate hides, and only then apply the rules, in the terms of `resource.k8s.io/v1`.
 
-What needs the cluster is left to it: that a namespace exists, and that one with `adminAccess` carries the label
-`resource.kubernetes.io/admin-access`.
+Checks that need the cluster are left to it: that a namespace exists, and that the namespace of a claim with
+`adminAccess` has the label `resource.kubernetes.io/admin-access`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def validate(
     gates: features.Gates = None,
     cel: CelEngine | None = None,
 ) -> list[Problem]:
-    """Every reason for which a server of release `kubernetes` would refuse to create `obj`; none means it accepts.
+    """All reasons why a server of release `kubernetes` would refuse to create `obj`; empty if it would accept it.
 
     `obj` is a DRA object in any version that the release serves, `gates` the feature gates that the site changed. The
-    reading is strict (`fieldValidation=Strict`): unknown fields are refused. Fields behind a gate that is off are not
-    judged, since the server drops them first; `features.unsupported` reports these. Paths are those of the
-    server's own errors; where it speaks of v1beta1 objects in the v1 form, we do not. CEL is judged by `cel`; without
-    it, by its length alone.
+    reading is strict (`fieldValidation=Strict`): unknown fields are refused. Fields of a gate that is off are not
+    checked, since the server drops them first; `features.unsupported` reports these. Paths are those of the server's
+    own errors, except that paths of v1beta1 objects are in the v1beta1 form. CEL is checked by `cel`; without it, only
+    its length is.
     Raises ValueError if `kubernetes` is not a release since 1.34.
     """
     minor = versions.minor_of(kubernetes)

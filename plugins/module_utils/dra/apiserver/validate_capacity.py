@@ -16,10 +16,10 @@ from .validate_report import Report
 
 
 class CapacityRules(Report):
-    """What devices have an amount of."""
+    """Rules for amounts: capacities, counters and node resources."""
 
     def _key_path(self, path: str, key: str) -> str:
-        """Where the server finds fault with the key of a map: 1.34 at the key, later releases at the map."""
+        """The path of an error in a map's key: 1.34 reports it at the key, later releases at the map."""
         return f"{path}[{key}]" if self._minor == 34 else path
 
     def _capacity(self, capacity: Object, path: str, shared: bool) -> None:
@@ -50,7 +50,7 @@ class CapacityRules(Report):
             for index, value in enumerate(values):
                 if value > capacity:
                     self._add(f"{path}[{index}]", f"{texts[index]} is more than the capacity", "value")
-            # Without fractional ranges the server takes 500m and 1 for the same value.
+            # Without fractional ranges 500m and 1 are equal for the server.
             exact = self._on("DRAFractionalCapacityRange")
             self._unique((value if exact else quantity.integer(value) for value in values), path)
         if default not in values:
@@ -100,7 +100,7 @@ class CapacityRules(Report):
                 return
         stride = whole(step)
         if stride == 0:
-            # Older servers divide by it and answer with an internal error, which refuses the object, too.
+            # Older servers divide by it and return an internal error, which refuses the object, too.
             self._add(f"{path}.step", "must be more than zero", "value")
             return
         for bound in (bounds[name] for name in ("default", "max") if name in bounds):
@@ -108,7 +108,7 @@ class CapacityRules(Report):
                 self._add(f"{path}.step", "default and max must be whole steps from min", "value")
 
     def _add_each(self, path: str, names: t.Sequence[str], message: str) -> bool:
-        """Add a problem for each of the fields; whether there is one."""
+        """Add a problem for each of the fields. Returns whether there is any."""
         for name in names:
             self._add(f"{path}.{name}", message, "value")
         return bool(names)
@@ -161,7 +161,7 @@ class CapacityRules(Report):
             total += own
         if total > limits.DEVICE_COUNTERS_PER_SLICE_134:
             limit = limits.DEVICE_COUNTERS_PER_SLICE_134
-            self._add(f"{path}.devices", f"consume more than {limit} counters together", "too-many")
+            self._add(f"{path}.devices", f"consume more than {limit} counters in total", "too-many")
 
     def _node_resources(self, device: Object, path: str) -> None:
         capacities = device.get("capacity", {})

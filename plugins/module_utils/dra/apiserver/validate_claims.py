@@ -90,7 +90,7 @@ class ClaimRules(MetadataRules):
         if mode not in _MODES:
             self._one_of(mode, _MODES, f"{path}.allocationMode")
         elif mode == "All" and count:
-            self._add(f"{path}.count", "must not be set where allocationMode is All", "forbidden")
+            self._add(f"{path}.count", "must not be set if allocationMode is All", "forbidden")
         elif mode == "ExactCount" and count < 0:
             self._add(f"{path}.count", "must be more than zero", "value")
         for index, toleration in enumerate(request.get("tolerations", [])):
@@ -121,7 +121,7 @@ class ClaimRules(MetadataRules):
             self._one_of(operator, _OPERATORS, f"{path}.operator")
         elif operator == "Exists":
             if value:
-                self._add(f"{path}.value", "must be empty where operator is Exists", "forbidden")
+                self._add(f"{path}.value", "must be empty if operator is Exists", "forbidden")
         elif limits.label_value(value):
             self._add(f"{path}.value", limits.label_value(value), "label")
         if toleration.get("effect"):
@@ -164,7 +164,7 @@ class ClaimRules(MetadataRules):
 
 
 def constrained_attributes(constraints: list[Object]) -> dict[str, set[str]]:
-    """Attributes that constraints use, by the request they name; "" means all requests."""
+    """Attributes that constraints use, by request name; "" means all requests."""
     used: dict[str, set[str]] = {}
     for constraint in constraints:
         attribute = constraint.get("matchAttribute", constraint.get("distinctAttribute"))

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What the rules for DRA objects are made of: the problems so far, and the checks that many fields share."""
+"""The base of the rules for DRA objects: the problems so far, and checks that many fields share."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Check = t.Callable[[str], str]
 
 
 class CelEngine(t.Protocol):
-    """What `validate` needs of `cel.Engine`."""
+    """The part of `cel.Engine` that `validate` needs."""
 
     def check(self, expression: str) -> list[str]:
         """What is wrong with a CEL selector: syntax, types, cost."""
 
 
 class Report:
-    """The rules of one release; every method checks a decoded part of an object and adds to `found`."""
+    """The rules of one release; every method checks a decoded part of an object and adds problems to `found`."""
 
     def __init__(self, minor: int, gates: features.Gates, cel: CelEngine | None, found: list[Problem]) -> None:
         self._minor = minor
@@ -55,7 +55,7 @@ class Report:
         return True
 
     def _unique(self, keys: t.Iterable[t.Hashable], path: str, field: str = "") -> None:
-        """`field` is what the keys are read from; only 1.34 has it in the path."""
+        """Check for duplicates. `field` is the field of the keys; only 1.34 has it in the path."""
         seen = set()
         for index, key in enumerate(keys):
             if key in seen:

@@ -75,7 +75,7 @@ class SliceRules(TaintRules, CapacityRules):
                 if way == "nodeName":
                     self._name(value, limits.dns_subdomain, where)
             else:
-                self._add(where, "must be left out or have a value", "value")
+                self._add(where, "must be absent or have a value", "value")
         if given != 1:
             self._add(path, f"must have exactly one of {', '.join(ways)}", "exactly-one")
 
@@ -96,11 +96,11 @@ class SliceRules(TaintRules, CapacityRules):
         if operator not in _SELECTOR_OPERATORS:
             self._one_of(operator, _SELECTOR_OPERATORS, f"{path}.operator")
         elif operator in ("In", "NotIn") and not values:
-            self._add(f"{path}.values", f"is required where operator is {operator}", "required")
+            self._add(f"{path}.values", f"is required if operator is {operator}", "required")
         elif operator in ("Exists", "DoesNotExist") and values:
-            self._add(f"{path}.values", f"must be empty where operator is {operator}", "forbidden")
+            self._add(f"{path}.values", f"must be empty if operator is {operator}", "forbidden")
         elif operator in ("Gt", "Lt") and len(values) != 1:
-            self._add(f"{path}.values", f"must be one value where operator is {operator}", "required")
+            self._add(f"{path}.values", f"must be one value if operator is {operator}", "required")
         self._name(wanted.get("key", ""), limits.label_key, f"{path}.key")
         for index, value in enumerate(values):
             wrong = limits.label_value(value)
@@ -201,7 +201,7 @@ class SliceRules(TaintRules, CapacityRules):
             attributes = device.get("attributes", {})
             attribute = attributes.get(name, attributes.get(bare) if bare else None)
             if device.get("consumesCounters") and "string" not in (attribute or {}):
-                self._add(f"{path}.devices[{index}].attributes[{name}]", "must be there, as a string", "required")
+                self._add(f"{path}.devices[{index}].attributes[{name}]", "is required, as a string", "required")
 
     def _skipped(self, operations: list[str], path: str) -> None:
         self._unique(operations, path)
@@ -212,5 +212,5 @@ class SliceRules(TaintRules, CapacityRules):
 
 
 def value_count(attribute: Object) -> int:
-    """How many values an attribute counts for: the length of its lists, else one."""
+    """The number of values of an attribute: the length of its lists, else one."""
     return sum(len(value) for value in attribute.values() if isinstance(value, list)) or 1

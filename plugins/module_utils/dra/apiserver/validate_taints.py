@@ -15,7 +15,7 @@ from .validate_report import Check
 
 
 class TaintRules(MetadataRules):
-    """Taints, and the devices that they are for."""
+    """Taints, and the devices that they apply to."""
 
     def taint_rule(self, spec: Object, path: str) -> None:
         selector, where = spec.get("deviceSelector", {}), f"{path}.deviceSelector"

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The verdict of an API server on a new selector, as far as it can be determined without one."""
+"""The verdict of an API server on a new selector, as far as it can be determined offline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .functions import SERVER_ONLY
 _COMPARISON = re.compile(r"no matching overload for '_(?:<|<=|>|>=)_' applied to '\((?:int|uint|double), ")
 
 
-# Called with a constant, these are evaluated by the server as it compiles
+# The server evaluates calls of these with a constant when it compiles
 _CONSTANTS_EVALUATED = ("matches", "duration", "timestamp", "int", "uint", "double", "bool")
 
 
@@ -29,12 +29,12 @@ _CONSTANTS_EVALUATED = ("matches", "duration", "timestamp", "int", "uint", "doub
 _SINGLE_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")
 
 
-# What has() may be asked of device itself in, or a comment that may hide it
+# Text that may contain has() of device itself, or a comment that may hide it
 _TESTED = re.compile(r"//|\bhas\b[\s(]*device\b(?!\.(?:attributes|capacity)\[)")
 
 
 def uses_bare_device(root: Node) -> bool:
-    """Whether `device` is used other than by one of its fields, which are declared to the engine as variables."""
+    """Whether `device` is used as a whole, not by its fields, which are declared to the engine as variables."""
     fields = [
         node.target.number
         for node in root.walk()
@@ -94,7 +94,7 @@ class Checker:
         if wrong:
             return Verdict(errors=(wrong,))
         nodes = list(checked.root.walk())
-        if any(node.kind == "call" and node.name == "format" for node in nodes):  # the server looks into the template
+        if any(node.kind == "call" and node.name == "format" for node in nodes):  # the server parses the template
             return Verdict(unchecked=("cannot be checked offline: format",))
         if any(node.kind == "struct" for node in nodes):
             return Verdict(unchecked=("cannot be checked offline: messages",))
@@ -115,7 +115,7 @@ class Checker:
         return read(self._checking.compile(expression, disable_check=True).serialize()).root
 
     def _refused(self, expression: str, error: RuntimeError) -> Verdict:
-        """What to make of the engine's refusal."""
+        """The verdict after the engine refused the expression."""
         try:
             parsed = self._parsed(expression)
         except RuntimeError as syntax:

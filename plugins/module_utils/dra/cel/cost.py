@@ -7,7 +7,7 @@
 
 The estimate follows checker/cost.go of cel-go, with the function costs of k8s.io/apiserver/pkg/cel/library/cost.go and
 the sizes that k8s.io/dynamic-resource-allocation/cel/compile.go declares for `device`. All three are part of the API's
-compatibility promise, as a selector that one server takes must not cost too much for the next.
+compatibility promise, as a selector that one release accepts must not be too expensive for the next.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .sizes import NOTHING, NOWHERE, ONE, UNKNOWN, UNLIMITED, Path, Range, decla
 DEVICE_FIELDS = ("driver", "attributes", "capacity", "allowMultipleAllocations")
 
 
-# What cel-go calls the variable that a macro gathers its result in
+# cel-go's name of the variable that collects a macro's result
 ACCUMULATORS = ("__result__", "@result")
 
 
@@ -256,7 +256,7 @@ class _Estimator:
         if overload in ("logical_and", "logical_or"):
             return Range(costs[0].low, (costs[0] + costs[1]).high), None
         if overload == "conditional":
-            # Only what is chosen is paid for
+            # Only the chosen branch is counted
             entries = [self.entries_of(argument.node) for argument in arguments[1:]]
             self.set_entries(node, self.either(*entries))
             return costs[0] + costs[1].union(costs[2]), arguments[1].or_unknown.union(arguments[2].or_unknown)
@@ -273,8 +273,8 @@ class _Estimator:
 
 
 def estimate(checked: Checked) -> int:
-    """The most that evaluating costs, in the server's units; `UNLIMITED` where there is no bound.
+    """The maximum cost of an evaluation, in the server's units; `UNLIMITED` if there is no bound.
 
-    Raises Unestimated where the expression calls a function whose cost is not known here.
+    Raises Unestimated if the expression calls a function of unknown cost.
     """
     return _Estimator(checked).cost(checked.root).high

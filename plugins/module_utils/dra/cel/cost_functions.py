@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The worst-case cost of calls of functions, by the sizes of their arguments.
+"""The worst-case cost of function calls, by the sizes of their arguments.
 
-They are those of checker/cost.go of cel-go and of k8s.io/apiserver/pkg/cel/library/cost.go.
+The costs are those of checker/cost.go of cel-go and of k8s.io/apiserver/pkg/cel/library/cost.go.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class Argument:
-    """A value as the library's cost functions see it: its size is what the expression says, else what is declared."""
+    """A value as the library's cost functions see it, with its size from the expression, else from its declaration."""
 
     node: Node
     type: Type
@@ -58,7 +58,7 @@ class Argument:
 CallCost = tuple[Range, t.Optional[Range]]
 
 
-# Functions whose call costs one unit besides their arguments, whatever is passed
+# Functions whose call costs one unit besides their arguments, whatever these are
 _CHEAP = frozenset(
     "!_ -_ _-_ _*_ _/_ _%_ _[_] _[?_] _?._ size type int uint double bool string bytes timestamp duration "
     "@not_strictly_false getFullYear getMonth getDayOfMonth getDate getDayOfYear getDayOfWeek getHours getMinutes "
@@ -126,7 +126,7 @@ def _regex_cost(text: Range, pattern: Range) -> Range:
 
 
 def cost_in_library(node: Node, target: Argument | None, arguments: list[Argument]) -> CallCost | None:
-    """What Kubernetes adds to the language. None for what it leaves to the language."""
+    """The cost of a function that Kubernetes adds to the language; None for other functions."""
     name = node.name
     if name in _ACCESSORS:
         return ONE, None
@@ -183,5 +183,5 @@ def cost_in_language(node: Node, overload: str, target: Argument | None, argumen
     raise Unestimated(node.name)
 
 
-#: Overloads that join two values of a kind; the entries of the result are those of either.
+#: Overloads that concatenate two values of a kind; the entries of the result are those of either.
 ADDITIONS = ("add_string", "add_bytes", "add_list")

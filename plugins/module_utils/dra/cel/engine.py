@@ -6,8 +6,8 @@
 """CEL device selectors, checked and evaluated without a server.
 
 The engine is cel-expr-python, the binding of Google's cel-cpp, on the controller only. Kubernetes compiles selectors
-with cel-go; the environment that it declares is declared to cel-cpp as far as that is possible. An answer is right,
-wrong, or, apart from both, one that needs a server.
+with cel-go; its environment is declared to cel-cpp as far as possible. A selector is valid, invalid, or can only be
+checked by a server.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def strings(root: Node) -> set[str]:
 
 
 class Engine:
-    """A compiler and evaluator of selectors. Making one takes some milliseconds; what it compiled is kept.
+    """Compiles and evaluates selectors. Creating an engine takes some milliseconds; compiled selectors are cached.
 
     `consumable_capacity` and `list_attributes` are the gates DRAConsumableCapacity (on by default since 1.36, for
     device.allowMultipleAllocations) and DRAListTypeAttributes (off by default). Raises EngineMissing.
@@ -83,13 +83,13 @@ class Engine:
     def matches(self, expression: str, device: ObjectView, driver: str) -> bool:
         """Whether a device of a driver matches; see `Subject` for both.
 
-        Raises EvaluationError where the server refuses the selector or evaluation fails, and Uncheckable where the
-        engine cannot evaluate it.
+        Raises EvaluationError if the server refuses the selector or evaluation fails, and Uncheckable if the engine
+        cannot evaluate it.
         """
         return self.selects(expression, Subject(device, driver))
 
     def selects(self, expression: str, subject: Subject) -> bool:
-        """The same for a device that is asked about more than once."""
+        """The same for a device that several selectors are evaluated on."""
         program = self._programs.get(expression)
         if program is None:
             program = self._programs[expression] = self._program(expression)
@@ -167,9 +167,9 @@ class Engine:
 
     @staticmethod
     def _with_defaults(checked: Checked, data: bytearray) -> None:
-        """Let look-ups by domain find an empty map where the device has nothing of that domain.
+        """Let look-ups by domain find an empty map if the device has nothing of that domain.
 
-        On the server looking up a domain never fails, while `in`, size and iteration see the domains that are there.
+        On the server looking up a domain never fails, but `in`, size and iteration only see the present domains.
         """
         looked_up = set()
         for node in checked.root.walk():
@@ -179,7 +179,7 @@ class Engine:
                 looked_up.add(node.parts[0].number)
         for node in checked.root.walk():
             if node.kind == "comprehension" and node.parts[1].kind == "ident" and node.parts[1].name in DEFAULTED:
-                # The server's answer then depends on whether the device has any domain
+                # The server's result then depends on whether the device has any domain
                 raise Uncheckable(f"cannot be evaluated offline: {node.parts[1].name} bound to a variable")
         for node in checked.root.walk():
             if node.kind == "ident" and node.name in DEFAULTED and node.number in looked_up:
@@ -192,7 +192,7 @@ class Engine:
 def engine_for(kubernetes: str, gates: features.Gates = None) -> Engine:
     """The CEL of a release of Kubernetes (`1.34`) with these feature gates.
 
-    Raises EngineMissing, and ValueError for a release that is not known.
+    Raises EngineMissing, and ValueError for an unknown release.
     """
     minor = versions.minor_of(kubernetes)
     return Engine(

@@ -93,7 +93,7 @@ def _typed_functions(cel: CelModule) -> list[CelFunction]:
 
 
 def _untyped_functions(cel: CelModule, any_type: CelType) -> list[CelFunction]:
-    """At run time the engine distinguishes overloads by its own types only, so that the calls check the types."""
+    """At run time the engine distinguishes overloads only by its own types, so the functions check the types."""
     types = _types(cel)
     functions = []
     for one in FUNCTIONS:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What can go wrong with a selector, and the verdict on one."""
+"""The errors of selectors, and the verdict on one."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class EngineMissing(Exception):
 
 
 class EvaluationError(Exception):
-    """The selector fails on this device. The scheduler aborts scheduling of the pod then, on any node."""
+    """The selector fails on this device. The scheduler then aborts scheduling of the pod on all nodes."""
 
 
 class Uncheckable(Exception):
-    """The engine lacks something that the server has: no answer without a server."""
+    """The engine lacks something that the server has, so only a server can check it."""
 
 
 @dataclass(frozen=True)
 class Verdict:
     """`errors` are reasons for which a server refuses the selector, `unchecked` what only a server can check.
 
-    `cost` is the server's estimate of the worst case, None where it is not known.
+    `cost` is the server's estimate of the worst case, None if it is unknown.
     """
 
     errors: tuple[str, ...] = ()

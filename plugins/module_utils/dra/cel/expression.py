@@ -61,9 +61,9 @@ class Node:
 
 @dataclass
 class Checked:
-    """A parsed or checked expression; of a parsed one only `root` is known.
+    """A parsed or checked expression; a parsed one only has `root`.
 
-    All maps are by a node's number; `references` has where the bytes begin of the name that the checker resolved an
+    All maps are by a node's number; `references` is where the bytes of the name begin that the checker resolved an
     identifier to.
     """
 
@@ -77,7 +77,7 @@ class Checked:
 
 
 _Span = tuple[int, int]
-#: An integer, eight bytes, or the span of what has a length, as the number of the field says.
+#: An integer, eight bytes, or the span of a length-delimited value, by the wire type of the field.
 _Value = t.Any
 _Fields = list[tuple[int, _Value]]
 
@@ -118,12 +118,12 @@ class _Reader:
             shift += 7
 
     def fields(self, span: _Span) -> t.Iterator[tuple[int, _Value]]:
-        """Field number and value: an integer, eight bytes, or the span of what has a length."""
+        """Field number and value: an integer, eight bytes, or the span of a length-delimited value."""
         data = self.data
         at, end = span
         while at < end:
             key = data[at]
-            if key < 0x80:  # almost always one byte is all
+            if key < 0x80:  # almost always a single byte
                 at += 1
             else:
                 key, at = self.varint(at)
@@ -143,7 +143,7 @@ class _Reader:
                 yield number, data[at : at + 8]
                 at += 8
             else:
-                raise ValueError(f"wire type {wire} has no place in a checked expression")
+                raise ValueError(f"wire type {wire} does not occur in checked expressions")
 
     def one(self, span: _Span) -> dict[int, _Value]:
         return dict(self.fields(span))
@@ -299,7 +299,7 @@ class _Reader:
 
 @lru_cache(maxsize=1024)
 def _type(message: bytes) -> Type:
-    """The type in a message; expressions have few different ones."""
+    """The type in a message; cached, as expressions have few different ones."""
     return _Reader(message).type_from((0, len(message)))
 
 

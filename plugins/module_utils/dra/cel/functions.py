@@ -81,7 +81,7 @@ FUNCTIONS = (
 )
 
 
-# What the server's libraries have and the engine's do not, or not with the same types
+# Functions that the server's libraries have and the engine's do not, or with other types
 SERVER_ONLY = frozenset(
     # apiserver: url, regex, ip, cidr, format, lists, jsonpatch, authorizer
     "url isURL getScheme getHost getHostname getPort getEscapedPath getQuery find findAll ip isIP ip.isCanonical "

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What a CEL selector looks at, read from its text."""
+"""The names that a CEL selector uses, read from its text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import lru_cache
 
 
 def mentions(expression: str, name: str) -> bool:
-    """Whether a selector looks at a qualified attribute or capacity."""
+    """Whether a selector uses a qualified attribute or capacity."""
     domain, _slash, identifier = name.partition("/")
     if domain not in expression and "[device.driver]" not in expression:
         return False
@@ -21,12 +21,12 @@ def mentions(expression: str, name: str) -> bool:
 
 @lru_cache(maxsize=8192)
 def mentioned(expression: str, names: frozenset[str]) -> frozenset[str]:
-    """Those of some qualified names that a selector looks at."""
+    """Those of some qualified names that a selector uses."""
     return frozenset(name for name in names if mentions(expression, name))
 
 
 def conjuncts(expression: str) -> list[str]:
-    """The parts that `&&` joins at the top of an expression; the whole one where there is none."""
+    """The operands of `&&` at the top of an expression; the whole expression if there are none."""
     parts, depth, start, at = [], 0, 0, 0
     while at < len(expression):
         character = expression[at]
@@ -38,7 +38,7 @@ def conjuncts(expression: str) -> list[str]:
         elif character in ")]}":
             depth -= 1
         elif depth == 0 and character in "?|":
-            return [expression]  # a condition or an or at the top; its parts decide nothing alone
+            return [expression]  # `?:` or `||` at the top: no operand decides alone
         elif depth == 0 and expression.startswith("&&", at):
             parts.append(expression[start:at].strip())
             at += 2
@@ -58,7 +58,7 @@ def _unwrapped(part: str) -> list[str]:
 
 
 def _closes(text: str) -> int:
-    """Where the bracket that opens at the beginning closes."""
+    """The position of the bracket that closes the first one."""
     depth, at = 0, 0
     while at < len(text):
         if text[at] in "\"'":

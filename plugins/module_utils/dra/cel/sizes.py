@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Sizes of what an expression reaches, as the API server estimates them."""
+"""Sizes of the values in an expression, as the API server estimates them."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ UNKNOWN = Range(0, UNLIMITED)
 class Path:
     """The way from `device` to a value.
 
-    cel-go keeps paths in slices and appends to them, so that two ways which part at a bound variable can share memory,
-    where the later one overwrites the last step of the earlier. That decides sizes, and is kept here.
+    cel-go keeps paths in slices and appends to them, so two paths that diverge at a bound variable can share memory,
+    and the later one overwrites the last step of the earlier. That affects sizes, so it is reproduced here.
     """
 
     def __init__(self, steps: list[str], length: int) -> None:
@@ -92,7 +92,7 @@ NOWHERE = Path([], 0)
 
 @dataclass(frozen=True)
 class _Declared:
-    """A declared type: the greatest size, and what is inside."""
+    """A declared type: its greatest size, and the types inside."""
 
     size: int
     fields: t.Mapping[str, _Declared] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A device as selectors see it, and what of it an expression looks up."""
+"""A device as selectors see it, and its values that an expression looks up."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .expression import Node
 from .functions import DEFAULTED, SCALAR_FIELDS
 from .values import VERSION, CelValue, Values, quantity_value, tag_of, version_value
 
-#: What an expression looks up: the map, the domain, and the name in it, None where only the domain is asked for.
+#: What an expression looks up: the map, the domain, and the name in it; None if it only looks up the domain.
 Lookups = tuple[tuple[str, str, t.Optional[str]], ...]
 
 
 def lookups(root: Node) -> Lookups | None:
-    """The attributes and capacities that an expression looks up by constant names; None where it may see others."""
+    """The attributes and capacities that an expression looks up by constant names; None if it may see others."""
     parents = {id(part): node for node in root.walk() for part in node.children()}
     found = set()
     for node in root.walk():

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Values that CEL has no type for: quantities and versions.
+"""Values without a type in CEL: quantities and versions.
 
-To the engine each is a map with one entry, which equals another if the values do.
+For the engine each is a map with one entry, equal to another if the values are equal.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_quantity(text: str) -> Fraction:
 
 
 def version_value(text: str, tolerant: bool = False) -> Tagged:
-    """A version without its build metadata, which no comparison looks at."""
+    """A version without its build metadata, which comparisons ignore."""
     if tolerant:
         text = _normalized(text)
     match = _SEMVER.fullmatch(text)
@@ -64,7 +64,7 @@ def version_value(text: str, tolerant: bool = False) -> Tagged:
 
 
 def _normalized(text: str) -> str:
-    """What semver(text, true) reads: without a leading v and leading zeros, and with minor and patch."""
+    """The text normalized as by semver(text, true): without a leading v and leading zeros, with minor and patch."""
     parts = (text[1:] if text.startswith("v") else text).split(".", 2)
     for index, part in enumerate(parts):
         if len(part) > 1:
@@ -152,7 +152,7 @@ def reads_without_error(read: t.Callable[..., object]) -> t.Callable[..., bool]:
 
 
 def same(left: object, right: object) -> bool:
-    """Equality as cel-go has it: with a quantity or version on the left and another type on the right, it fails."""
+    """Equality as in cel-go: with a quantity or version on the left and another type on the right, it fails."""
     tag = tag_of(left)
     if tag is not None and tag != tag_of(right):
         raise no_overload()
@@ -160,7 +160,8 @@ def same(left: object, right: object) -> bool:
 
 
 def one_of(left: object, right: t.Iterable[object]) -> bool:
-    """Membership in a list of constants, of which cel-go makes a set; it has no hash for values of Kubernetes' own."""
+    """Membership in a list of constants, which cel-go turns into a set; values of Kubernetes' own types have no
+    hash."""
     if tag_of(left) is not None:
         raise ValueError("hash of unhashable type")
     return any(_equal(left, one) for one in right)

@@ -5,8 +5,8 @@
 
 """Holds: devices that are kept for one job, by DeviceTaintRules that only its claims tolerate.
 
-It imports `apiserver` and `kube`. It never talks to a server: it makes objects and reads those that somebody else has
-listed. It does not choose devices: whoever wants a hold names them.
+It imports `apiserver` and `kube`. It never talks to a server: it makes objects, and reads objects that its caller has
+listed. It does not choose devices: the caller names them.
 """
 
 from __future__ import annotations

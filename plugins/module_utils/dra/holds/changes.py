@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What has to be created, changed and deleted so that a hold is as wanted."""
+"""The rules to create, replace and delete to make or release a hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .hold import KEY, Hold
 
 
 class Refused(ValueError):
-    """A hold cannot be made or released: another one has its name or a device."""
+    """A hold cannot be made or released: another hold has its name or one of its devices."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,9 @@ class Changes:
 
 
 def to_make(wanted: Hold, there: t.Iterable[ObjectView], api_version: str) -> Changes:
-    """The changes that turn `there`, the rules of all holds, into the wanted hold.
+    """The changes that make the `wanted` hold. `there` are the existing rules of all holds.
 
-    Raises Refused where the hold belongs to another owner or is for another purpose, and for devices that another hold
-    has.
+    Raises Refused if the hold belongs to another owner or has another purpose, or if another hold has a device.
     """
     named = {str(one["metadata"]["name"]): one for one in there}
     of_name = forms.holds(one for one in named.values() if _name(one) == wanted.name)
@@ -68,7 +67,7 @@ def to_make(wanted: Hold, there: t.Iterable[ObjectView], api_version: str) -> Ch
 
 
 def to_release(name: str, owner: str, there: t.Iterable[ObjectView]) -> Changes:
-    """The changes that remove a hold. Raises Refused where `owner` is given and it belongs to another one."""
+    """The changes that remove a hold. Raises Refused if it belongs to another owner than `owner`, if that is given."""
     rules = [one for one in there if _name(one) == name]
     for old in forms.holds(rules):
         if owner:
@@ -79,7 +78,7 @@ def to_release(name: str, owner: str, there: t.Iterable[ObjectView]) -> Changes:
 def refuse(old: Hold, owner: str) -> None:
     """Raises Refused for a hold of another owner."""
     if old.owner != owner:
-        raise Refused(f"this is {old.title()}, and not of {owner}: choose another name")
+        raise Refused(f"this is {old.title()}, not of {owner}: choose another name")
 
 
 def _name(one: ObjectView) -> str | None:

@@ -5,9 +5,8 @@
 
 """A hold as DeviceTaintRules, one for each device, and back.
 
-The name of a rule is a hash of the device alone. A server has only one object of each name, so two holds never have the
-same device, even if two runs make them at the same moment. Source: k8s.io/api/resource/v1 (DeviceTaintRule,
-DeviceTaintSelector).
+The name of a rule is a hash of the device alone. Names are unique on a server, so two holds never have the same device,
+even if two runs make them at the same time. Source: k8s.io/api/resource/v1 (DeviceTaintRule, DeviceTaintSelector).
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ DeviceId = tuple[str, str, str]
 KEY = "lanewise.dev/hold"
 EFFECT = "NoSchedule"
 OWNER, REASON, EXPIRES, PURPOSE = (f"{KEY}-{name}" for name in ("owner", "reason", "expires", "purpose"))
-#: What a hold is for: room for a job that comes later, or for one that pods are moved for.
+#: The purpose of a hold: a reservation for a later job, or defragmentation, where pods are moved for the job.
 RESERVE, DEFRAGMENT = "reserve", "defragment"
-#: The most bytes of a text, devices of a hold, and days until it expires.
+#: The maximum of bytes of a text, devices of a hold, and days until it expires.
 TEXT_BYTES, DEVICES, DAYS = 256, 4096, 366
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -54,11 +53,11 @@ class Hold:
     rules: tuple[str, ...] = ()
 
     def overdue(self, now: datetime) -> bool:
-        """Whether it has expired, or has no time at which it would."""
+        """Whether it has expired, or has no expiry."""
         return self.expires is None or self.expires <= now
 
     def title(self) -> str:
-        """Who has it, why and until when, in one line."""
+        """Its owner, reason and expiry, in one line."""
         until = f"until {self.expires.strftime(_TIME)}" if self.expires else "without an expiry"
         why = f" ({self.reason})" if self.reason else ""
         return f"hold {self.name} of {self.owner or 'an unknown owner'}, {until}{why}"
@@ -98,13 +97,13 @@ def check(hold: Hold, now: datetime) -> None:
         found.append(Problem("name", wrong, "bad-name", "use letters, digits and '-'"))
     for field, text in (("owner", hold.owner), ("reason", hold.reason)):
         if not text.strip():
-            found.append(Problem(field, "must not be empty", "missing", "drift shows it when the hold is overdue"))
+            found.append(Problem(field, "must not be empty", "missing", "drift.yml shows it when the hold is overdue"))
         elif limits.size(text) > TEXT_BYTES or _UNPRINTABLE.search(text):
             found.append(Problem(field, f"must be one line of at most {TEXT_BYTES} bytes", "bad-text"))
     if hold.expires is None:
-        found.append(Problem("expires", "must be given", "missing", "a hold without an end is never released"))
+        found.append(Problem("expires", "must be given", "missing", "a hold without an expiry is never released"))
     elif not now < hold.expires <= now + timedelta(days=DAYS):
-        found.append(Problem("expires", f"must be later than now, by at most {DAYS} days", "bad-time"))
+        found.append(Problem("expires", f"must be in the future, by at most {DAYS} days", "bad-time"))
     if len(hold.devices) > DEVICES:
         found.append(Problem("devices", f"must be at most {DEVICES}, one rule each", "too-many"))
     found += [
@@ -145,10 +144,10 @@ def rule(hold: Hold, one: DeviceId, api_version: str) -> Object:
 
 
 def holds(rules: t.Iterable[ObjectView]) -> list[Hold]:
-    """The holds that these DeviceTaintRules are, by name; rules with other taints are passed over.
+    """The holds in these DeviceTaintRules, sorted by name; rules with other taints are ignored.
 
-    The taint decides what a rule holds, and not its label. Where the rules of a hold differ, as after a run that was
-    killed, the earliest expiry counts, and owner, reason and purpose are those of the first rule.
+    The taint of a rule decides, not its label. If the rules of a hold differ, for example after a killed run, the
+    earliest expiry counts, and owner, reason and purpose are those of the first rule.
     """
     found: dict[str, Hold] = {}
     for one in sorted(rules, key=lambda one: str(one["metadata"].get("name"))):
@@ -191,5 +190,5 @@ def _joined(whole: Hold, part: Hold) -> Hold:
 
 
 def printable(text: object) -> str:
-    """What somebody wrote, as one line of bounded length."""
+    """Text from outside as one line of bounded length."""
     return _UNPRINTABLE.sub("?", str(text))[:TEXT_BYTES]

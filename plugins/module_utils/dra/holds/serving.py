@@ -14,14 +14,13 @@ KIND = "DeviceTaintRule"
 
 
 class Unsupported(ValueError):
-    """This server has no DeviceTaintRules, or does not act on them; the text says what to do."""
+    """This server does not serve DeviceTaintRules, or ignores them; the text says how to fix it."""
 
 
 def api_version(kubernetes: str) -> str:
     """The newest version in which a release serves DeviceTaintRules.
 
-    That is v1alpha3 for 1.34 and 1.35, v1beta2 for 1.36 and v1 from 1.37 on. Raises ValueError for a release that is
-    not known.
+    That is v1alpha3 for 1.34 and 1.35, v1beta2 for 1.36 and v1 from 1.37 on. Raises ValueError for an unknown release.
     """
     return versions.choose(versions.PREFERENCE, KIND, kubernetes)
 
@@ -29,8 +28,8 @@ def api_version(kubernetes: str) -> str:
 def require(kubernetes: str, gates: features.Gates = None) -> str:
     """`api_version` of a cluster whose scheduler acts on rules.
 
-    `gates` are the feature gates that differ from the defaults of the release. Raises Unsupported where the scheduler
-    would ignore the rules, so that nothing would be held; ValueError for a release that is not known.
+    `gates` are the feature gates that differ from the defaults of the release. Raises Unsupported if the scheduler
+    would ignore the rules, so that nothing would be held; ValueError for an unknown release.
     """
     minor = versions.minor_of(kubernetes)
     off = _off(minor, gates)
@@ -44,18 +43,18 @@ def require(kubernetes: str, gates: features.Gates = None) -> str:
 
 
 def active(kubernetes: str, gates: features.Gates = None) -> bool:
-    """Whether the scheduler of a release acts on rules. Raises ValueError for a release that is not known."""
+    """Whether the scheduler of a release acts on rules. Raises ValueError for an unknown release."""
     return not _off(versions.minor_of(kubernetes), gates)
 
 
 def _off(minor: int, gates: features.Gates) -> list[str]:
-    """The feature gates that keep rules from having an effect."""
+    """The disabled feature gates that rules need to have an effect."""
     needed = [gate_of(minor), *features.FEATURES[gate_of(minor)].needs]
     return [gate for gate in needed if not features.FEATURES[gate].on(minor, gates)]
 
 
 def gate_of(minor: int) -> str:
-    """The feature gate on which DeviceTaintRules depend."""
+    """The feature gate of DeviceTaintRules."""
     return "DRADeviceTaints" if minor == versions.OLDEST else "DRADeviceTaintRules"
 
 

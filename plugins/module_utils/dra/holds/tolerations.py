@@ -15,7 +15,7 @@ from .hold import EFFECT, KEY
 
 
 def toleration(name: str) -> Object:
-    """The v1 DeviceToleration of a hold, for each request of the claims that it is for."""
+    """The v1 DeviceToleration of a hold, to add to each request of the job's claims."""
     return {"key": KEY, "operator": "Equal", "value": name, "effect": EFFECT}
 
 
@@ -39,12 +39,12 @@ def lacking(claim: ObjectView, name: str) -> list[str]:
 
 
 def others(claim: ObjectView, name: str) -> list[str]:
-    """The requests of a claim that tolerate other holds, too: they could take what is kept for somebody else."""
+    """The requests of a claim that tolerate other holds, too: they could take devices that are kept for other jobs."""
     return [path for path, body in bodies(claim) if any(_is_for(one) and not _only(one, name) for one in _of(body))]
 
 
 def tolerating(claim: ObjectView, name: str) -> Object:
-    """A claim's spec that tolerates a hold in every request; `claim` stays as it is."""
+    """A copy of a claim's spec that tolerates a hold in every request."""
     found: Object = json.loads(json.dumps(claim))
     for request in found["devices"].get("requests") or ():
         for body in request.get("firstAvailable") or [request.setdefault("exactly", {})]:

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""What all who speak to a Kubernetes API need: limits, quantities, API versions, and reading JSON with bounds.
+"""The basics of the Kubernetes API: limits, quantities, API versions, and reading JSON with bounds.
 
-It imports the standard library alone. It never imports another room, and knows neither sites nor nodes.
+It imports only the standard library and no other folder, and knows neither sites nor nodes.
 """
 
 from __future__ import annotations

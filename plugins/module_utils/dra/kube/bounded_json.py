@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""JSON that others wrote, read with bounds on its size and nesting.
+"""Reads untrusted JSON with bounds on its size and nesting.
 
-An API server takes JSON that is nested 10,000 deep, and hands opaque parts of objects on byte by byte. Python's own
-reader raises RecursionError for some of that (at about 1,000 up to Python 3.11), and what it does read breaks the next
-comparison or copy. Such a part would make its whole list unreadable.
+An API server accepts JSON that is nested 10,000 levels deep, and returns opaque parts of objects unchanged. Python's
+own parser raises RecursionError for some of it (at about 1,000 levels up to Python 3.11), and values that it does parse
+can fail at the next comparison or copy. One such part would make a whole list unreadable.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import json
 import re
 import typing as t
 
-#: Nesting of what is read: a claim with its configuration takes about 15.
+#: Maximum nesting: a claim with its configuration has about 15 levels.
 DEPTH = 64
-#: Bytes of one object. An API server stores 1.5 MiB of it at most.
+#: Maximum bytes of one object. An API server stores 1.5 MiB at most.
 OBJECT_BYTES = 8 << 20
-#: Bytes of one list of objects.
+#: Maximum bytes of a list of objects.
 LIST_BYTES = 256 << 20
 
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
@@ -36,8 +36,8 @@ class JsonError(ValueError):
 
 
 def loads(text: bytes, most: int = OBJECT_BYTES, depth: int = DEPTH) -> t.Any:
-    """The value of a JSON text in UTF-8. Raises JsonError where it is longer than `most` bytes or nested deeper than
-    `depth`."""
+    """The value of a JSON text in UTF-8. Raises JsonError if it is invalid, longer than `most` bytes or nested
+    deeper than `depth`."""
     _check_length(text, most)
     if _is_deeper(text, depth):
         raise JsonError(f"it is nested deeper than {depth} levels, or its brackets do not match")
@@ -45,14 +45,14 @@ def loads(text: bytes, most: int = OBJECT_BYTES, depth: int = DEPTH) -> t.Any:
 
 
 def loads_cut(text: bytes, most: int = LIST_BYTES, depth: int = DEPTH) -> t.Any:
-    """As `loads`, but deeper values read as None, and invalid UTF-8 as U+FFFD: one odd part of an object
-    must not hide the others. Raises JsonError for everything else."""
+    """Like `loads`, but deeper values become None, and invalid UTF-8 becomes U+FFFD: one invalid part of an object
+    must not hide the others. Raises JsonError for other errors."""
     _check_length(text, most)
     return _value(_cut(text, depth) if _is_deeper(text, depth) else text, "replace")
 
 
 def is_nested_deeper(value: t.Any, depth: int = DEPTH) -> bool:
-    """Whether a value that was read elsewhere holds lists and mappings in more than `depth` levels."""
+    """Whether a value from another parser nests lists and mappings in more than `depth` levels."""
     level = [value]
     for _level in range(depth + 1):
         level = [one for one in level if isinstance(one, (dict, list))]
@@ -68,7 +68,8 @@ def _check_length(text: bytes, most: int) -> None:
 
 
 def _is_deeper(text: bytes, depth: int) -> bool:
-    """Also true where brackets do not match. Takes out the innermost pairs, one level at a time: no loop over bytes."""
+    """Also true if brackets do not match. Removes the innermost pairs, one level at a time, to avoid a loop over
+    bytes."""
     brackets = _STRINGS.sub(b"", text).translate(_ALIKE, _NO_BRACKETS)
     for _level in range(depth):
         brackets, before = brackets.replace(b"[]", b""), len(brackets)
@@ -96,7 +97,7 @@ def _cut(text: bytes, depth: int) -> bytes:
 
 def _value(text: bytes, errors: str) -> t.Any:
     try:
-        # not from bytes: json would take UTF-16 and UTF-32 too, whose brackets were not counted
+        # not from bytes: json would also accept UTF-16 and UTF-32, whose brackets were not counted
         value = json.loads(text.decode("utf-8", errors))
     except (ValueError, RecursionError) as error:
         raise JsonError(f"it is not JSON: {error}") from None
@@ -104,7 +105,7 @@ def _value(text: bytes, errors: str) -> t.Any:
 
 
 def _encodable(value: object) -> object:
-    """Halves of surrogate pairs, which no UTF-8 can hold, as U+FFFD."""
+    """The value with lone surrogates, which UTF-8 cannot encode, replaced by U+FFFD."""
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""What a server did not keep of an object that it was sent."""
+"""Which fields of an object a server did not keep."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import re
 
 from . import quantity
 
-# Metadata that belongs to the server; what a client sends there is not kept and not missed.
+# Metadata that belongs to the server, which ignores what a client sends there.
 SERVER_METADATA = frozenset(
     {
         "creationTimestamp",
@@ -35,8 +35,8 @@ _MAPS = re.compile(
 def dropped(sent: object, returned: object) -> list[str]:
     """Paths of the fields of `sent` that the server did not keep in `returned`, both of the same version.
 
-    Fields that say nothing (null, false, zero, empty), the server's own metadata and how quantities and times are
-    written make no difference; a value that the server changed counts as not kept.
+    Empty fields (null, false, zero, empty), the server's own metadata and different spellings of quantities and times
+    are ignored; a value that the server changed counts as not kept.
     """
     lost: list[str] = []
     _compare(sent, returned, "", lost)
@@ -69,7 +69,7 @@ def carries(value: object) -> bool:
 
 
 def _same(sent: object, returned: object) -> bool:
-    """Whether two scalars are one quantity or one time in different words."""
+    """Whether two scalars are the same quantity or time in different spellings."""
     if isinstance(sent, bool) or isinstance(returned, bool):
         return False
     try:
@@ -80,7 +80,7 @@ def _same(sent: object, returned: object) -> bool:
 
 
 def is_time(text: str) -> bool:
-    """Whether the API takes `text` for an RFC 3339 time."""
+    """Whether the API accepts `text` as an RFC 3339 time."""
     match = _TIME.fullmatch(text)
     if not match:
         return False

@@ -9,8 +9,8 @@ Sources: k8s.io/api/resource/v1/types.go, pkg/apis/resource/validation/validatio
 k8s.io/apimachinery/pkg/api/validate/content of Kubernetes 1.34 to 1.37. Where releases differ, the constant maps the
 first minor release with a value to that value; read it with `at`.
 
-Each name check returns what is wrong with the name, or `""` where it is right. Lengths are in bytes of UTF-8, as the
-API counts them.
+Each name check returns what is wrong with the name, or `""` if it is valid. Lengths are in bytes of UTF-8, as the API
+counts them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SELECTORS = 32
 FIRST_AVAILABLE = 8
 DERIVED_ATTRIBUTES = 32
 ALLOCATION_RESULTS = 32
-# Declared in types.go, yet enforced by no released server; tolerations that we write still respect it.
+# Declared in types.go, but not enforced by any released server; tolerations that we write respect it.
 TOLERATIONS = 16
 OPAQUE_BYTES = 10 * 1024
 CEL_BYTES = 10 * 1024
@@ -48,7 +48,7 @@ COUNTERS_PER_SET = {34: None, 35: 32}
 CONSUMED_SETS = {34: None, 35: 2}
 COUNTERS_PER_CONSUMPTION = {34: None, 35: 32}
 COMPATIBILITY_GROUPS = 2
-# 1.34 counted counters over a whole device and a whole slice instead.
+# 1.34 counted counters per device and per slice instead.
 COUNTERS_PER_DEVICE_134 = 32
 DEVICE_COUNTERS_PER_SLICE_134 = 1024
 SHARED_COUNTERS_134 = 32
@@ -104,7 +104,7 @@ def dns_subdomain(name: str) -> str:
 
 
 def driver_name(name: str) -> str:
-    """A driver: a subdomain of at most 63 bytes; the API lets upper case pass."""
+    """A driver: a subdomain of at most 63 bytes; the API accepts upper case."""
     if not name:
         return "must not be empty"
     if size(name) > DRIVER_BYTES:
@@ -113,7 +113,7 @@ def driver_name(name: str) -> str:
 
 
 def pool_name(name: str) -> str:
-    """A pool: subdomains joined with '/', 253 bytes over all."""
+    """A pool: subdomains joined with '/', at most 253 bytes in total."""
     if not name:
         return "must not be empty"
     if size(name) > POOL_BYTES:
@@ -131,7 +131,7 @@ def identifier(name: str) -> str:
 def qualified_name(name: str) -> str:
     """The name of an attribute or a capacity: `identifier` or `domain/identifier`.
 
-    Servers up to 1.37 let names with two or more slashes pass unchecked; this check does as they do.
+    Servers up to 1.37 accept names with two or more slashes unchecked; so does this check.
     """
     parts = name.split("/")
     if len(parts) == 1:
@@ -179,7 +179,7 @@ def semver(version: str) -> str:
 
 
 def extended_resource_name(name: str) -> str:
-    """`DeviceClass.spec.extendedResourceName`: a prefixed name outside kubernetes.io that quota can carry too."""
+    """`DeviceClass.spec.extendedResourceName`: a prefixed name outside kubernetes.io that quotas can use too."""
     if "/" not in name:
         return "must be a domain and a name with a slash between them"
     if "kubernetes.io/" in name:
@@ -192,6 +192,6 @@ def extended_resource_name(name: str) -> str:
 def opaque_size(parameters: object) -> int:
     """Bytes of opaque parameters as compact UTF-8 JSON.
 
-    The server counts the bytes it was sent, so a client that writes blanks or escapes has less room.
+    The server counts the bytes that it receives, so a client that writes blanks or escapes has less room.
     """
     return len(json.dumps(parameters, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass"))

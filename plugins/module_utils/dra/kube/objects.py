@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import typing as t
 
-#: A Kubernetes object or a part of one, as its JSON has it: any field may be missing.
+#: A Kubernetes object or a part of one as parsed JSON: any field may be missing.
 Object = dict[str, t.Any]
-#: The same, where it is only read.
+#: The same, read-only.
 ObjectView = t.Mapping[str, t.Any]
-#: A value that JSON has no structure for.
+#: A JSON value without structure.
 Scalar = t.Union[str, int, bool]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Errors in what a site wrote, all reported together."""
+"""Errors in a site's input, all reported together."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 class Problem:
     """One error.
 
-    `path` says where, as the user wrote it: `dra_claims_templates[0].devices[1].where.min_speed` for inventory,
+    `path` is the place in the input: `dra_claims_templates[0].devices[1].where.min_speed` for inventory,
     `spec.devices.requests[0].name` for an object. `rule` is a short constant name for programs; `fix` says how to fix
-    it, where `message` does not make that plain.
+    it if `message` does not make that obvious.
     """
 
     path: str

@@ -18,14 +18,14 @@ from . import limits
 
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
-# The parser asks for no digit at all: ".", "-" and "k" are zeros to it.
+# The parser requires no digit: it reads ".", "-" and "k" as zeros.
 _FORM = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*(?:[-+]?[0-9]*))", re.ASCII)
 _EXPONENT = re.compile(r"[eE]([+-]?[0-9]+)", re.ASCII)
 _NANO = Fraction(1, 10**9)
-# No exponent that a device needs comes near; beyond it powers of ten would only eat memory.
+# Far above any exponent that a device needs; larger powers of ten would only use memory.
 _EXPONENT_MAX = 4096
 
-#: A quantity as JSON has it.
+#: A quantity in JSON.
 Quantity = t.Union[str, int, float]
 
 DECIMAL_SI, DECIMAL_EXPONENT, BINARY_SI = "DecimalSI", "DecimalExponent", "BinarySI"
@@ -64,7 +64,7 @@ def _parse(text: str) -> tuple[Fraction, str]:
 
 
 def _up(number: Fraction) -> Fraction:
-    """Away from zero to a whole nano, the smallest unit that a quantity can hold."""
+    """The number rounded away from zero to 10^-9, the smallest unit of a quantity."""
     return Fraction(math.ceil(number / _NANO)) * _NANO
 
 
@@ -80,14 +80,14 @@ def parse(value: object) -> Fraction:
     """The exact value of a quantity, given as a string or as a JSON number.
 
     Accepts what the API accepts: a sign, digits with one point, and `n u m k M G T P E`, `Ki` to `Ei` or an exponent
-    (`1e3`, `2E-3`). What is finer than a nano is rounded away from zero; a binary suffix is capped at 2^63-1.
-    Raises QuantityError.
+    (`1e3`, `2E-3`). Values are rounded away from zero to 10^-9; with a binary suffix they are capped at 2^63-1. Raises
+    QuantityError.
     """
     return _parse(_text(value))[0]
 
 
 def suffix_form(value: object) -> str:
-    """`DecimalSI`, `DecimalExponent` or `BinarySI`: the form in which the API writes this quantity back."""
+    """`DecimalSI`, `DecimalExponent` or `BinarySI`: the format in which the API returns this quantity."""
     return _parse(_text(value))[1]
 
 
@@ -98,23 +98,23 @@ def compare(left: object, right: object) -> int:
 
 
 def integer(number: Fraction) -> int:
-    """What Go's `Quantity.Value()` returns: rounded away from zero; zero where it does not fit in 64 bits."""
+    """The result of Go's `Quantity.Value()`: rounded away from zero; zero if it does not fit in 64 bits."""
     whole = math.ceil(number) if number > 0 else math.floor(number)
     return whole if limits.INT64_MIN <= whole <= limits.INT64_MAX else 0
 
 
 def milli(number: Fraction) -> int:
-    """What Go's `Quantity.MilliValue()` returns: thousandths, rounded as `integer` rounds."""
+    """The result of Go's `Quantity.MilliValue()`: thousandths, rounded as in `integer`."""
     return integer(number * 1000)
 
 
 def canonical(number: Fraction, form: str = DECIMAL_SI) -> str:
     """The text that the API writes for a value: the largest suffix that leaves no fraction.
 
-    Raises QuantityError where the value is finer than a nano.
+    Raises QuantityError if the value is not a multiple of 10^-9.
     """
     if number % _NANO:
-        raise QuantityError("finer than a nano")
+        raise QuantityError("has more than nine decimal places")
     if not number:
         return "0"
     if form == BINARY_SI and abs(number) >= 1024 and number.denominator == 1:

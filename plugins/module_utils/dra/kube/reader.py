@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Reading of values that people wrote: each error is recorded with its path, and reading continues."""
+"""Reads values that people wrote: each error is recorded with its path, and reading continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 64
 
 
 def child(path: str, key: object) -> str:
-    """The path of an element of a list (`key` is an int) or of a mapping, as one would write it in Jinja."""
+    """The path of an element of a list (`key` is an int) or of a mapping, as in Jinja."""
     if isinstance(key, int) and not isinstance(key, bool):
         return f"{path}[{key}]"
     if isinstance(key, str) and len(key) > _SHOWN:
@@ -50,7 +50,7 @@ def _shown(value: object) -> str:
 
 
 class Reader:
-    """Collects problems. Every method returns a usable value, or `None` where what was written is of no use."""
+    """Collects problems. Every method returns a usable value, or `None` if the given one is not usable."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -62,7 +62,7 @@ class Reader:
         self.problem(path, f"must be {wanted}, not {_shown(value)}", "wrong-type", fix)
 
     def mapping(self, value: object, path: str, known: t.Iterable[str], what: str) -> Object | None:
-        """A mapping with known keys. Unknown keys are problems; keys with nothing in them are left out."""
+        """A mapping with known keys. Unknown keys are problems; keys with null values are left out."""
         if not isinstance(value, dict):
             self.wrong_type(value, path, "a mapping")
             return None
@@ -114,7 +114,7 @@ class Reader:
         return [item for item in found if item is not None]
 
     def name(self, value: object, path: str, check: t.Callable[[str], str]) -> str | None:
-        """A string that `check` of `limits` finds nothing wrong with."""
+        """A string that passes a `check` of `limits`."""
         text = self.string(value, path)
         wrong = check(text) if text is not None else ""
         if wrong:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""The API versions of `resource.k8s.io`: which kinds each has since which release, and conversion between them.
+"""The API versions of `resource.k8s.io`: the kinds of each by release, and conversion between them.
 
 Sources: pkg/api/resourceclaimspec/util.go and pkg/apis/resource/v1beta1/conversion.go of Kubernetes 1.34 to 1.37. In
 memory everything is `resource.k8s.io/v1`.
@@ -27,7 +27,7 @@ PLURALS = {
     "ResourceSlice": "resourceslices",
     "DeviceTaintRule": "devicetaintrules",
 }
-# First minor release that can serve a kind in a version (from 1.34 on, where this package begins).
+# First minor release that can serve a kind in a version (1.34 is the oldest supported release).
 SERVED: dict[tuple[str, str], int] = {
     **{(version, kind): 34 for version in (V1, V1BETA2, V1BETA1) for kind in PLURALS if kind != "DeviceTaintRule"},
     (V1ALPHA3, "DeviceTaintRule"): 34,
@@ -36,7 +36,7 @@ SERVED: dict[tuple[str, str], int] = {
 }
 PREFERENCE = (V1, V1BETA2, V1BETA1, V1ALPHA3)
 
-#: The fields of a request that are those of `exactly` in v1, and stand in the request itself in v1beta1.
+#: The fields of a request that are in `exactly` in v1, and in the request itself in v1beta1.
 EXACT_FIELDS = (
     *("deviceClassName", "adminAccess", "selectors", "allocationMode", "count"),
     *("tolerations", "capacity", "derivedAttributes"),
@@ -44,7 +44,7 @@ EXACT_FIELDS = (
 
 
 def minor_of(kubernetes: str) -> int:
-    """The minor release in `1.37`, `v1.37.1` or `1.37+`; a newer one than we know counts as the newest we know.
+    """The minor release in `1.37`, `v1.37.1` or `1.37+`; an unknown newer one counts as the newest known one.
 
     Raises ValueError for anything but a release since 1.34; older ones do not serve `resource.k8s.io/v1`.
     """
@@ -60,15 +60,15 @@ def minor_of(kubernetes: str) -> int:
 
 
 def is_dra(obj: ObjectView) -> bool:
-    """Whether an object is of the API group of dynamic resource allocation."""
+    """Whether an object belongs to the API group of dynamic resource allocation."""
     return str(obj.get("apiVersion")).partition("/")[0] == GROUP
 
 
 def choose(served: t.Iterable[str], kind: str = "ResourceClaim", kubernetes: str = f"1.{NEWEST}") -> str:
     """The newest API version of `served` that has the kind: `resource.k8s.io/v1` before v1beta2, v1beta1, v1alpha3.
 
-    `served` holds API versions with or without their group; others are passed over. Raises LookupError where none
-    fits.
+    `served` has API versions with or without their group; those of other groups are ignored. Raises LookupError if
+    none has the kind.
     """
     offered = {version if "/" in version else f"{GROUP}/{version}" for version in served}
     minor = minor_of(kubernetes)
@@ -79,11 +79,11 @@ def choose(served: t.Iterable[str], kind: str = "ResourceClaim", kubernetes: str
 
 
 def convert(obj: ObjectView, api_version: str) -> Object:
-    """`obj`, a DRA object in any version, in `api_version` (`resource.k8s.io/v1beta1`).
+    """Convert `obj`, a DRA object in any version, to `api_version` (`resource.k8s.io/v1beta1`).
 
-    v1beta1 has no `exactly` in requests, wraps what describes a device in `basic`, and knows no unset `nodeName` and
-    `allNodes`. The result shares its leaves with `obj`, which stays as it is. Raises ValueError for a kind or a
-    version that is not of DRA, or where the version lacks the kind.
+    v1beta1 has no `exactly` in requests, wraps a device's fields in `basic`, and cannot leave `nodeName` and `allNodes`
+    unset. The result shares leaves with `obj`, which is not modified. Raises ValueError for a kind or version that does
+    not belong to DRA, or if the version lacks the kind.
     """
     kind, version = obj.get("kind"), obj.get("apiVersion")
     if not isinstance(kind, str) or not isinstance(version, str) or (version, kind) not in SERVED:
@@ -134,7 +134,7 @@ def _nested_requests(requests: object) -> object:
 def _nest(request: Object) -> Object:
     nested = {name: value for name, value in request.items() if name not in EXACT_FIELDS}
     exactly = {name: value for name, value in request.items() if name in EXACT_FIELDS and value is not None}
-    # The server's own rule: text and numbers count when they are not zero, everything else when it is there.
+    # The server's own rule: text and numbers count if they are not zero, everything else if it is present.
     if any(value or name not in ("deviceClassName", "allocationMode", "count") for name, value in exactly.items()):
         nested["exactly"] = exactly
     return nested

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The scheduler's search for devices, offline: the same order, the same answer, and a reason where nothing fits.
+"""The scheduler's search for devices, offline: the same order, the same result, and a reason if nothing fits.
 
 It imports `kube`, `cel` and `vendors`. It never talks to a server, and knows no inventory of a site.
 """

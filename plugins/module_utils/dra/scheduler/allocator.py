@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Would the scheduler find devices on a node for the claims of a pod, and which; and where it would not, why."""
+"""Which devices of a node the scheduler would allocate for the claims of a pod, or why it finds none."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .search_selection import Engine
 
 __all__ = ("BUDGET", "PATIENCE", "Allocation", "Engine", "Refusal", "Result", "allocate", "attribute")
 
-#: Looks at devices before the search gives up; about a second of work.
+#: Devices that are examined before the search gives up; about a second of work.
 BUDGET = 200_000
-#: Looks at devices that a scheduler surely manages in its ten seconds for a node.
+#: Devices that a scheduler can certainly examine in its ten seconds per node.
 PATIENCE = 5_000_000
 
 
 def not_predicted(driver: str) -> str:
-    """Why nothing is certain of a driver's devices on a node that was only probed."""
+    """The reason why a driver's devices on a node that was only probed are uncertain."""
     return f"what {driver} publishes on a node where it does not run yet is unknown"
 
 
@@ -45,22 +45,23 @@ def allocate(
     budget: int = BUDGET,
     explain: bool = True,
 ) -> Allocation | Refusal:
-    """Find devices of one node for all the claims of a pod, as the scheduler would.
+    """Find devices of a node for all the claims of a pod, like the scheduler.
 
     `claims` are `spec` of v1 ResourceClaims, `classes` v1 DeviceClasses by name, `offers` the node's devices (see
     `offers.offers`). `held` are results of earlier allocations, which still hold their devices. `blind` are drivers
-    whose devices a probe cannot predict, or drivers with the reason why nothing is certain of their devices: requests
-    for them have no answer. `constraints` are the kinds that the scheduler knows (see `offers.Server`).
-    Paths begin with `claims[0].spec.devices`.
+    whose devices a probe cannot predict, or drivers with the reason why their devices are uncertain: the result of
+    requests for them is unknown. `constraints` are the kinds that the scheduler supports (see `offers.Server`). Paths
+    begin with `claims[0].spec.devices`.
 
-    Which devices a scheduler of 1.34 picks cannot be predicted: it goes through the pools in random order. It may pick
-    others, or fail on a selector that is an error on some devices. Whether enough devices exist is the same.
+    The devices that a 1.34 scheduler picks cannot be predicted, because it visits the pools in random order. It may
+    pick other devices, or fail on a selector that is an error on some of them. Whether enough devices exist does not
+    change.
 
-    A device whose selector asks for something that the probe does not know is not a candidate at first. Where nothing
-    is found without such devices, but something is with them, the answer is a Refusal of kind unknown.
+    A device is not a candidate at first if a selector needs a value of it that the probe does not know. If nothing is
+    found without such devices, but something with them, the result is a Refusal of kind unknown.
 
-    Without `explain` the Refusal of a search that found nothing is the search's own: that saves the time of a
-    diagnosis, and of the search with uncertain devices.
+    Without `explain`, a failed search returns its own Refusal, which saves the time of a diagnosis and of the search
+    with uncertain devices.
     """
     question = Question(claims, classes, NodeMemory(offers, engine), list(held), budget, constraints)
     return answered(question, blind, explain)
@@ -100,7 +101,7 @@ def answered(
 
 def _long(found: Allocation) -> Refusal:
     reason = (
-        f"the devices are there, but the scheduler looks at devices {found.steps} times to find them, and it may run "
-        "into its time limit of ten seconds a node: ask for fewer devices in one claim, or for fewer levels"
+        f"the devices exist, but the scheduler examines {found.steps} devices to find them, and it may reach its time "
+        "limit of ten seconds per node: ask for fewer devices in one claim, or for fewer levels"
     )
     return Refusal(reason, "claims", "budget", found.steps)

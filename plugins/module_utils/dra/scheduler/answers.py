@@ -33,8 +33,8 @@ class Result:
 class Allocation:
     """The devices that the scheduler would pick, in the order of requests.
 
-    `assumed` are qualified attributes that a selector found in the value that the probe takes for likely. `steps`
-    counts devices looked at.
+    `assumed` are qualified attributes for which a selector matched the value that the probe considers likely. `steps`
+    counts examined devices.
     """
 
     results: tuple[Result, ...]
@@ -42,17 +42,17 @@ class Allocation:
     steps: int = 0
 
     def of(self, claim: int, request: str) -> list[Result]:
-        """The results of a request, or of whichever of its alternatives was taken."""
+        """The results of a request, or of the alternative that was taken."""
         return [one for one in self.results if one.claim == claim and one.request.partition("/")[0] == request]
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why there is no allocation. `path` is the part of the claims to look at.
+    """Why there is no allocation. `path` is the part of the claims that is the reason.
 
     `kind` is class (no such DeviceClass), limit (more than 32 devices), absent (the driver publishes nothing here),
-    selector, capacity, taint, used, count (each fits, all together do not), constraint, error (a selector or rule that
-    makes the scheduler give up the pod), unknown (the probe does not know) or budget (not decided).
+    selector, capacity, taint, used, count (each fits, but not all together), constraint, error (a selector or rule that
+    makes scheduling of the pod fail), unknown (the probe does not know) or budget (not decided).
     """
 
     reason: str
@@ -62,12 +62,12 @@ class Refusal:
 
     @property
     def unknown(self) -> bool:
-        """Whether this is not an answer: the claim may be satisfiable."""
+        """Whether the result is open: the claim may be satisfiable."""
         return self.kind in ("unknown", "budget")
 
 
 class Abort(Exception):
-    """The scheduler gives up the pod."""
+    """Scheduling of the pod fails with an error."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.reason)

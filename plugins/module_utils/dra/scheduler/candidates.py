@@ -23,7 +23,7 @@ from .search_selection import FAILS, MAYBE, NO, YES
 
 @dataclass
 class Question:
-    """What every search for the claims of a pod is about."""
+    """The input of every search for the claims of a pod."""
 
     claims: t.Sequence[Spec]
     classes: t.Mapping[str, Spec]
@@ -34,8 +34,8 @@ class Question:
 
 
 class Candidates(NodeDevices):
-    """What each request of a pod asks for, and which devices of a node fit it. An `optimist` takes what may match for
-    a match."""
+    """The requests of a pod, and the devices of a node that fit each. For an `optimist`, a device that may match
+    does."""
 
     def __init__(self, question: Question, optimist: bool = False) -> None:
         super().__init__(question.memory.layout(optimist), question.held, len(question.claims))
@@ -47,7 +47,7 @@ class Candidates(NodeDevices):
         self.failed = False
         self.requests: list[list[list[Request]]] = []
         self.constraints: list[list[Constraint]] = []
-        # by what is asked of a device
+        # by request
         self.candidates: dict[str, list[tuple[int, bool]]] = {}
         self.fitting: dict[str, tuple[list[int], bool]] = {}
 
@@ -92,7 +92,7 @@ class Candidates(NodeDevices):
         except Unsupported as error:
             raise Abort(Refusal(str(error), request.path, "error")) from error
         if request.spec.get("allocationMode", "ExactCount") != "All":
-            request.count = int(request.spec.get("count") or 1)  # the server takes 0 for a count that is left out
+            request.count = int(request.spec.get("count") or 1)  # for the server, 0 means no count
             return
         found = []
         for position, offer in enumerate(self.offers):
@@ -123,7 +123,7 @@ class Candidates(NodeDevices):
         if verdict == FAILS:
             error = self.selection.error(expression, self.offers[position])
             driver, _pool, device = self.ids[position]
-            reason = f"the selector fails on device {device} of {driver}, which ends the scheduling of the pod: "
+            reason = f"the selector fails on device {device} of {driver}, so scheduling of the pod fails: "
             raise Abort(Refusal(reason + str(error), where, "error"))
         return verdict
 
@@ -132,10 +132,10 @@ class Candidates(NodeDevices):
         return self.selection.judge(expression, self.offers[position])
 
     def room(self, request: Request, position: int, fresh: bool = False) -> bool:
-        """Whether the device has the capacity that is left to ask for. Raises Abort."""
+        """Whether the device has enough capacity left for the request. Raises Abort."""
         wanted = request.amounts
         if not wanted and self.plain[position]:
-            return True  # it takes all that there is
+            return True  # the request gets all of the device
         offer = self.offers[position]
         capacity = offer.device.get("capacity") or {}
         missing = [name for name in wanted if name not in capacity]
@@ -154,7 +154,7 @@ class Candidates(NodeDevices):
         return True
 
     def _consumed(self, request: Request, position: int) -> dict[str, Fraction]:
-        """By capacity, what the request takes of the device. Raises Abort."""
+        """The amount of each capacity that the request takes from the device. Raises Abort."""
         consumed = {}
         for name, entry in (self.offers[position].device.get("capacity") or {}).items():
             try:
@@ -165,16 +165,16 @@ class Candidates(NodeDevices):
         return consumed
 
     def has_room(self, request: Request, position: int, fresh: bool = False) -> bool:
-        """As `room`; false where the scheduler would give up."""
+        """Like `room`, but false instead of Abort."""
         try:
             return self.room(request, position, fresh)
         except Abort:
             return False
 
     def worth(self, request: Request) -> list[tuple[int, bool]]:
-        """The positions of the devices that fit a request unless they are taken, and whether to look again to be sure.
+        """The positions of the devices that fit a request unless they are taken, each with whether to check it again.
 
-        To be looked at again are devices that can be shared, and those that end the search when it comes to them.
+        Devices are checked again if they can be shared, or if the search ends with an error when it reaches them.
         """
         if request.ask not in self.candidates:
             found = self._suitable(request).worth
@@ -182,7 +182,7 @@ class Candidates(NodeDevices):
         return self.candidates[request.ask]
 
     def _suitable(self, request: Request) -> Suitable:
-        """The devices that a request selects, whether they are in use or not."""
+        """The devices that a request selects, in use or not."""
         key = (request.ask, self.optimist)
         if key not in self.memory.verdicts.suitable:
             positions, worth, fails = [], [], False
@@ -203,7 +203,7 @@ class Candidates(NodeDevices):
         return self.memory.verdicts.suitable[key]
 
     def _again(self, request: Request, position: int) -> bool | None:
-        """Whether to look again to be sure that a selected device fits; None where it does not."""
+        """Whether a selected device has to be checked again; None if it does not fit."""
         try:
             if not self.room(request, position, fresh=True):
                 return None
@@ -228,13 +228,13 @@ class Candidates(NodeDevices):
         return sorted(found)
 
     def fits(self, request: Request, position: int) -> bool:
-        """Whether a device fits a request, apart from all others; `failed` is called with errors."""
+        """Whether a device fits a request on its own; `failed` is called with errors."""
         suitable = self._suitable(request)
         self.failed = self.failed or suitable.fails
         return position in suitable.positions and self._free(request, position)
 
     def _free(self, request: Request, position: int) -> bool:
-        """Whether a suitable device is left for the request; `failed` is called with errors."""
+        """Whether a suitable device is left for the request; `failed` is set if there are errors."""
         try:
             return (request.admin or self.ids[position] not in self.held) and self.room(request, position)
         except Abort:
@@ -242,7 +242,7 @@ class Candidates(NodeDevices):
             return False
 
     def doubtful(self) -> bool:
-        """Whether an optimist sees more than others: candidates that may match, or may be there."""
+        """Whether an optimist has more candidates: devices that may match, or may exist."""
         try:
             self.prepare()
         except Abort:
@@ -271,7 +271,7 @@ class Candidates(NodeDevices):
         return False
 
     def doubts(self, allocation: Allocation) -> tuple[str, str]:
-        """Where an optimist's allocation rests on what is not known: path and reason."""
+        """The part of an optimist's allocation that depends on unknown values: path and reason."""
         by_name = {(one.key[0], one.name): one for rows in self.requests for row in rows for one in row}
         for result in allocation.results:
             request = by_name[result.claim, result.request]
@@ -282,7 +282,7 @@ class Candidates(NodeDevices):
                     return (
                         where if where.startswith("claims") else request.path,
                         f"request {request.name}: whether devices of {result.offer.driver} match is unknown before "
-                        f"the driver runs: {', '.join(sorted(names))} is not seen by a probe",
+                        f"the driver runs: a probe does not see {', '.join(sorted(names))}",
                     )
             if result.offer.possible:
                 return (
@@ -295,6 +295,6 @@ class Candidates(NodeDevices):
                 request = by_name[result.claim, result.request]
                 return (
                     f"{request.path}.capacity",
-                    f"request {request.name}: a capacity of {result.offer.driver} is not seen by a probe",
+                    f"request {request.name}: a probe does not see a capacity of {result.offer.driver}",
                 )
-        return "claims", "the answer rests on what a probe does not see"
+        return "claims", "the result depends on values that a probe does not see"

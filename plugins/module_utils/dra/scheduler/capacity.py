@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What a request takes of a device's capacities, as kube-scheduler 1.37 reckons it (consumable_capacity.go)."""
+"""How much a request takes of a device's capacities, as computed by kube-scheduler 1.37 (consumable_capacity.go)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .search_devices import Spec
 
 
 class Unrepresentable(ValueError):
-    """An amount that the scheduler cannot reckon with: it gives up the pod."""
+    """An amount that the scheduler cannot represent: scheduling of the pod fails."""
 
 
 def consumed(wanted: Quantity | None, entry: Spec) -> Fraction:
-    """What a request for `wanted`, or for nothing said, takes of a v1 DeviceCapacity. Raises Unrepresentable."""
+    """How much a request for `wanted`, or without an amount, takes of a v1 DeviceCapacity. Raises Unrepresentable."""
     policy = entry.get("requestPolicy") or {}
     if wanted is None:
         default = policy.get("default")
@@ -43,7 +43,7 @@ def _rounded_up(amount: Fraction, valid: Spec) -> Fraction:
     step = quantity.parse(valid["step"])
     if _in_thousandths(valid):
         if not _is_milli(amount):
-            raise Unrepresentable("the scheduler cannot reckon with the amount in thousandths")
+            raise Unrepresentable("the scheduler cannot represent the amount in thousandths")
         unit = 1000
     else:
         if amount > limits.INT64_MAX:
@@ -59,7 +59,7 @@ def _rounded_up(amount: Fraction, valid: Spec) -> Fraction:
 
 
 def violates(amount: Fraction, policy: Spec) -> bool:
-    """Whether a device with this requestPolicy cannot give the amount."""
+    """Whether the amount violates this requestPolicy."""
     if policy.get("default") is not None and amount == quantity.parse(policy["default"]):
         return False
     valid = policy.get("validRange")
@@ -80,7 +80,7 @@ def violates(amount: Fraction, policy: Spec) -> bool:
 
 
 def _in_thousandths(valid: Spec) -> bool:
-    """Whether the scheduler reckons a range in thousandths (gate DRAFractionalCapacityRange, on from 1.37)."""
+    """Whether the scheduler computes a range in thousandths (gate DRAFractionalCapacityRange, on from 1.37)."""
     given = [quantity.parse(valid[name]) for name in ("min", "max", "step") if valid.get(name) is not None]
     return all(_is_milli(one) for one in given) and quantity.parse(valid["step"]) > 0
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Why no devices satisfy a claim, for users."""
+"""Explains to users why no devices satisfy a claim."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _DRIVER = re.compile(r"""device\.driver\s*==\s*["']([a-z0-9.-]+)["']|["']([a-z0-
 
 
 class Diagnosis:
-    """Explains why a search failed, in the order in which a person would look.
+    """Explains why a search failed, in the order in which a person would check.
 
-    Where an optimist's search failed too (`doubtful`), only what prevents the optimist's allocation is a reason: a
-    request whose devices may exist is not. All its searches together look at devices a quarter as often as the search
-    that failed was allowed to. What they leave open is no reason.
+    If an optimist's search failed too (`doubtful`), only what prevents the optimist's allocation is a reason: a request
+    whose devices may exist is not. All its searches together may examine a quarter of the devices that the failed
+    search was allowed to. What they leave undecided is not a reason.
     """
 
     def __init__(self, question: Question, steps: int, doubtful: bool) -> None:
         self.question = replace(question, budget=max(question.budget // 8, 1000))
         self.claims = question.claims
         self.plain = Search(question)
-        self.plain.prepare()  # it went well before
+        self.plain.prepare()  # it has succeeded before
         self.search = self._optimist() if doubtful else self.plain
         self.steps = steps
-        self.left = max(question.budget // 4, 2000)  # looks at devices
+        self.left = max(question.budget // 4, 2000)  # devices that may still be examined
         self.open = False  # whether a search ended early
 
     def _optimist(self) -> Search:
@@ -87,9 +87,9 @@ class Diagnosis:
 
     @staticmethod
     def _no_alternative(row: list[Request], reasons: list[Refusal]) -> Refusal:
-        """One reason for a list of alternatives of which none has enough devices."""
+        """One reason for a list of alternatives if none has enough devices."""
         path = row[0].path.rpartition(".")[0]
-        # what each lacks is said once where it is the same for all
+        # a reason that is the same for all is reported once
         plain = {one.reason.replace(f"request {request.name} ", "", 1) for request, one in zip(row, reasons)}
         if len(plain) == 1:
             return Refusal(f"request {row[0].base} {plain.pop()}", path, reasons[0].kind)
@@ -105,7 +105,7 @@ class Diagnosis:
         return answer
 
     def _none(self, claims: t.Sequence[Spec]) -> bool:
-        """Whether it is certain that there are no devices for the claims, and no error that hides them."""
+        """Whether it is certain that no devices satisfy the claims, and that no error hides some."""
         answer = self._search(claims)
         return isinstance(answer, Refusal) and answer.kind in ("count", "limit")
 
@@ -115,7 +115,7 @@ class Diagnosis:
         return {**claim, "devices": {**claim["devices"], "constraints": kept}}
 
     def _repetitions(self, index: int, alike: list[list[int]]) -> Refusal | None:
-        """How many of the groups that ask for the same can be satisfied at a time, and where devices are short."""
+        """How many identical groups can be satisfied at the same time, and where devices are missing."""
         claim = self.claims[index]
         requests = claim["devices"]["requests"]
         for number in range(len(alike) - 1, 0, -1):
@@ -171,7 +171,7 @@ class Diagnosis:
         return found
 
     def _alone(self, search: Search, request: Request) -> Refusal | None:
-        """Why a request has too few devices even if it were the only one; None where it has enough."""
+        """Why a request has too few devices even on its own; None if it has enough."""
         yes = (YES, MAYBE) if search.optimist else (YES,)
         need = request.count if request.all is None else max(request.count, 1)
         if sum(not search.consumption[position] for position in search.fit([request])) >= need:
@@ -197,7 +197,7 @@ class Diagnosis:
                 if where.startswith("claims"):
                     which = f"its selector matches {len(kept)} of {len(left)} ({expression})"
                 fails = sum(verdict == FAILS for verdict in verdicts.values())
-                which += f", and fails on {fails}" if fails else ""
+                which += f" and fails on {fails}" if fails else ""
                 reason = f"{wanted}: {source}, {which}"
                 return Refusal(reason, where if where.startswith("claims") else request.path, "selector")
             left = kept
@@ -244,10 +244,10 @@ class Diagnosis:
         return f"{name} {wanted}, where " + (f"the most is {most}" if most else "none has this capacity")
 
     def _constraint(self, constraint: Constraint, claim: int) -> Refusal:
-        """Why one constraint cannot be met."""
+        """Why a constraint cannot be satisfied."""
         offers = self.search.offers
         per_request = self._values(constraint, claim)
-        # requests with an alternative that the constraint does not cover can do without it; the others are the reason
+        # a request with an alternative that the constraint does not cover can avoid it; the others are the reason
         whole = {
             row[0].base for row in self.search.requests[claim] if all(constraint.covers(request) for request in row)
         }

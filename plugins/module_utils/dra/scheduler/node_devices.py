@@ -28,11 +28,11 @@ class NodeDevices:
         self.multiple, self.plain, self.consumption = layout.multiple, layout.plain, layout.consumption
         self.column = layout.column
         self.results: list[list[Result]] = [[] for _claim in range(claims)]
-        # what earlier allocations hold
+        # devices and amounts of earlier allocations
         self.held: set[DeviceId] = set()
         self.shares: dict[DeviceId, dict[str, Fraction]] = {}
         self._take_held(held)
-        # what this search takes: positions as bits of a number, for each claim
+        # devices that this search takes: positions as bits of a number, for each claim
         self.taken = [0] * claims
         self.sharing: dict[int, dict[str, Fraction]] = {}
         self.sharers: dict[int, int] = {}
@@ -52,7 +52,7 @@ class NodeDevices:
                 self.held.add(one.id)
 
     def _counters(self, layout: Layout) -> dict[CounterId, Fraction]:
-        """What is left of each counter, by driver, pool, set and name."""
+        """The rest of each counter, by driver, pool, set and name."""
         left = dict(layout.counters)
         for identity, counters in zip(self.ids, self.consumption):
             if counters and (identity in self.held or identity in self.shares):
@@ -67,7 +67,7 @@ class NodeDevices:
         return self.ids[position] in self.held or any(taken >> position & 1 for taken in self.taken)
 
     def _within(self, position: int, counters: list[tuple[CounterId, Fraction]]) -> bool:
-        """Whether the pool's counters suffice for what is counted."""
+        """Whether the pool's counters are sufficient for these amounts."""
         return self.ids[position][:2] not in self.overdrawn and all(
             self.counted[key] <= self.available.get(key, self.counted[key]) for key, _value in counters
         )

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What drivers publish: the reader of ResourceSlices for alignment, for plans, and where they stand in for a probe."""
+"""Reads published devices from ResourceSlices: for alignment, for plans, and for nodes without a probe."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Counter = tuple[str, str, str, str]  # driver, pool, counter set, name
 API_VERSION = "resource.k8s.io/v1"
 
 _ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
-#: Names that drivers make of a function's address: `pci-0000-8a-00-0`, `0000-8a-00-0-0x56c0`.
+#: Device names that contain the function's address: `pci-0000-8a-00-0`, `0000-8a-00-0-0x56c0`.
 _NAMED = re.compile(r"^(?:pci-)?([0-9a-f]{4,8})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])(?:-0x[0-9a-f]+)?$")
 
 
 def value_of(typed: ObjectView | None) -> t.Any:
-    """The value of an attribute: a scalar, or a list; None where there is none."""
+    """The value of an attribute: a scalar, or a list; None if it has none."""
     return next((value for value in (typed or {}).values() if value is not None), None)
 
 
 def address_of(driver: str, device: ObjectView) -> str | None:
-    """The PCI address of a published device, by an attribute or by its name; None for what is not a PCI function."""
+    """The PCI address of a published device, by an attribute or by its name; None if it is not a PCI function."""
     names = [PCI_BUS_ID]
     known = DRIVERS.get(driver)
     for kind in known.kinds.values() if known else ():
@@ -58,7 +58,7 @@ class Published:
     driver: str
     pool: str
     device: Object
-    node: str | None  # None where the slice is of several nodes
+    node: str | None  # None if the slice is for several nodes
     address: str | None
 
     @property
@@ -76,8 +76,8 @@ class Published:
 
 @dataclass
 class Pool:
-    """The slices of one pool. `older` maps devices that only an earlier generation has to that generation, `counters`
-    are what devices share."""
+    """The slices of one pool. `older` maps devices that only an earlier generation has to that generation; `counters`
+    are the shared counters."""
 
     generation: int
     slices: int
@@ -89,7 +89,7 @@ class Pool:
 
     @property
     def whole(self) -> bool:
-        """Whether all slices of the newest generation are there: a scheduler takes nothing from a pool before."""
+        """Whether all slices of the newest generation exist: until then a scheduler takes no device of the pool."""
         return self.slices == self.wanted
 
 
@@ -136,14 +136,15 @@ class Pools:
         return self.pools.get((driver, name))
 
     def on(self, node: str) -> list[Published]:
-        """The devices of a node that a scheduler can give away, by driver and pool."""
+        """The devices of a node that a scheduler can allocate, by driver and pool."""
         return self._on.get(node, [])
 
     def taken(self, holders: t.Mapping[DeviceId, str]) -> dict[DeviceId, str]:
-        """Who keeps devices from being given away: `holders` has claims by the device that they have.
+        """The claim that prevents the allocation of a device, by device. `holders` are claims by the device that they
+        have.
 
-        That is the claim with the device, or one with another device that leaves too little of the counters which both
-        draw on, as a PF and its VFs do, or a GPU and its partitions.
+        It is the claim with the device, or one with another device that leaves too little of their common counters,
+        such as those of a PF and its VFs, or of a GPU and its partitions.
         """
         found = dict(holders)
         for pool in self.pools.values():
@@ -160,16 +161,16 @@ class Pools:
 
 
 def v1(obj: ObjectView, kind: str) -> Object:
-    """An object of any served version as v1. Raises ValueError where it is none of `kind`."""
+    """An object of any served version as v1. Raises ValueError if it is not of `kind`."""
     if not isinstance(obj, dict) or obj.get("kind") != kind:
         raise ValueError(f"this is not a {kind}: {str(obj)[:80]}")
     return convert(obj, API_VERSION)
 
 
 def hidden(published: Published) -> frozenset[str]:
-    """Attributes without a current value: a pod has its interface, and the driver reads them on the node only.
+    """Attributes without a current value: a pod has the interface, and the driver can only read them on the node.
 
-    It has it where the driver publishes none of those that go with the interface.
+    A pod has it if the driver publishes none of the attributes that need the interface.
     """
     known = DRIVERS.get(published.driver)
     offer = published.offer
@@ -183,7 +184,7 @@ def hidden(published: Published) -> frozenset[str]:
 class PublishedNode:
     """A node as its ResourceSlices show it.
 
-    `unclear` are drivers of whose devices here nothing is certain, with the reason.
+    `unclear` are drivers whose devices on this node are uncertain, with the reason.
     """
 
     offers: tuple[Offer, ...] = ()
@@ -197,9 +198,10 @@ Nodes = t.Mapping[str, t.Union[NodeFacts, PublishedNode]]
 class PublishedNodes:
     """The nodes of a cluster by the devices that their drivers publish, for a server.
 
-    `nodes` are by name: all that a slice names. `notes` say which devices are left out and why. With `free`, a device
-    is as it would be if no pod had it: what its driver leaves out meanwhile is unknown, not absent. `held` are the
-    devices that claims have; None: any device may be in use. Raises ValueError for what is not a ResourceSlice.
+    `nodes` has all nodes that a slice names. `notes` say which devices are left out and why. With `free`, a device is
+    as it would be if no pod had it: values that its driver leaves out meanwhile are unknown, not absent. `held` are the
+    devices that claims have; None: any device may be in use. Raises ValueError for an object that is not a
+    ResourceSlice.
     """
 
     def __init__(
@@ -240,7 +242,7 @@ class PublishedNodes:
         }
 
     def _offers(self, pool: Pool) -> t.Iterator[Offer]:
-        """The devices of a pool that belong to one node, as the server keeps them."""
+        """The devices of a pool that belong to one node, as the server stores them."""
         sets = _counter_sets(pool)
         for one in pool.devices.values():
             if one.node is not None:
@@ -255,11 +257,10 @@ class PublishedNodes:
 def stand_in(
     objects: t.Iterable[ObjectView], server: Server | None = None, claims_known: bool = False
 ) -> PublishedNodes:
-    """The nodes that stand in for probed ones, from the ResourceSlices among objects of any served version.
+    """Nodes that replace probed ones, from the ResourceSlices among objects of any served version.
 
-    Allocated ResourceClaims among them say which devices are in use; without any, that is known only with
-    `claims_known`. Raises ValueError where the objects are not as the Kubernetes API has them, or where there is no
-    slice.
+    Allocated ResourceClaims among them say which devices are in use; without any, that is only known with
+    `claims_known`. Raises ValueError for objects that the Kubernetes API would not return, or if there is no slice.
     """
     given = list(objects)
     slices = [one for one in given if one.get("kind") == "ResourceSlice"]

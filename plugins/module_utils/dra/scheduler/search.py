@@ -6,8 +6,8 @@
 """The search for devices of kube-scheduler 1.37 with its default features.
 
 It is that of k8s.io/dynamic-resource-allocation/structured/internal/incubating: depth first, the first fit wins, over
-claims, their requests and the devices in the order of their drivers, pools and slices. What is left to do in a state
-that was seen to fail before is not tried again, which the scheduler does: it is only counted.
+claims, their requests and the devices in the order of their drivers, pools and slices. The scheduler searches a state
+again that has failed before; here that is only counted.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .search_devices import CounterId, tolerated
 from .search_memory import Failures
 from .search_requests import Constraint, Request
 
-#: Looks at devices after which failed states are kept: before that it is quicker to look again.
+#: Examined devices after which failed states are remembered: before that, searching again is faster.
 _LONG = 200
 
 
 class TooMany(Exception):
-    """More than 32 devices in a claim: what comes before in the claim cannot help."""
+    """More than 32 devices in a claim: other devices for its earlier requests cannot help."""
 
 
 class Search(Candidates):
     """One run of the search.
 
-    `steps` counts the looks at devices that the scheduler needs, `looks` those that were needed here.
+    `steps` counts the devices that the scheduler examines, `looks` those that were examined here.
     """
 
     def __init__(self, question: Question, optimist: bool = False) -> None:
@@ -47,10 +47,10 @@ class Search(Candidates):
         self.exceeded = 0  # how often there were too many devices for a claim
 
     def run(self) -> Allocation | Refusal:
-        """The scheduler's answer; kind budget where it takes too many looks."""
+        """The scheduler's result; a Refusal of kind budget if it takes too many steps."""
         try:
             self.prepare()
-            # counting finds a node with too few devices without a search
+            # counting recognises a node with too few devices without a search
             found = not self._short() and self._claim(0)
         except Abort as abort:
             return Refusal(abort.refusal.reason, abort.refusal.path, abort.refusal.kind, self.steps)
@@ -62,7 +62,8 @@ class Search(Candidates):
         return Allocation(results, tuple(sorted(self._assumptions(results))), self.steps)
 
     def _short(self) -> bool:
-        """Whether counting shows that there is no allocation, and nothing that the scheduler would end with before."""
+        """Whether counting shows that there is no allocation, and that the scheduler would not fail with an error
+        first."""
         every = [one for rows in self.requests for row in rows for one in row]
         if any(one.all is not None and one.rules for one in every):
             return False  # devices that have to be taken may not satisfy a constraint
@@ -91,7 +92,7 @@ class Search(Candidates):
                 return self._claim(claim + 1)
             except TooMany:
                 self.exceeded += 1
-                # an earlier claim may take another alternative, but its devices do not count here
+                # an earlier claim may take another alternative, but its number of devices does not count here
                 return False
         row = self.requests[claim][number]
         if not row[0].is_sub:
@@ -138,7 +139,7 @@ class Search(Candidates):
             back = self.take(request, request.all[number], must=True)
             return back is not None and self._further(request, number, 0, back)
         worth = self.worth(request)
-        looked = start  # the scheduler looks at the others too
+        looked = start  # the scheduler examines the others too
         for index in range(bisect_left(worth, (start, False)), len(worth)):
             position, again = worth[index]
             self._step(request, position + 1 - looked)
@@ -154,7 +155,7 @@ class Search(Candidates):
         return False
 
     def _further(self, request: Request, number: int, start: int, back: t.Callable[[], None]) -> bool:
-        """The rest of the search below a device that was taken, which is given back where the rest fails."""
+        """The rest of the search after a device was taken, which is released if the rest fails."""
         try:
             done = self._device(request, number + 1, start)
         except TooMany:
@@ -165,7 +166,7 @@ class Search(Candidates):
         return done
 
     def take(self, request: Request, position: int, must: bool) -> t.Callable[[], None] | None:  # noqa: C901  # one step
-        """Give a device to the request, if it is free and fits. Returns what undoes it. Raises Abort."""
+        """Give a device to the request, if it is free and fits. Returns the function that undoes it. Raises Abort."""
         claim = request.key[0]
         if self._busy(request, position):
             return None
@@ -215,7 +216,7 @@ class Search(Candidates):
         driver, _pool, device = self.ids[position]
         reason = (
             f"request {request.name} asks for all devices, and device {device} of {driver} does not satisfy a "
-            f"constraint on {constraint.attribute}, which ends the scheduling of the pod"
+            f"constraint on {constraint.attribute}, so scheduling of the pod fails"
         )
         return Refusal(reason, constraint.path, "error")
 
@@ -225,6 +226,6 @@ class Search(Candidates):
         if self.looks > self.budget:
             reason = (
                 f"not decided after {self.budget} steps, at request {request.name}: the scheduler, which searches the "
-                "same way, may well run into its time limit of ten seconds a node"
+                "same way, may reach its time limit of ten seconds per node"
             )
             raise Abort(Refusal(reason, request.path, "budget"))

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Counting that finds nodes with too few devices without a search."""
+"""Recognises nodes with too few devices by counting, without a search."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .search_requests import Request
 
 
 def too_few(search: Candidates) -> str:
-    """Names of requests that need more devices together than there are, whatever else is asked; empty if none.
+    """Requests that together need more devices than fit, whatever the constraints, as a clause; empty if none.
 
-    A matching of the devices that are wanted and those that fit; requests for all devices, with admin access or for
-    devices that can be shared are left out.
+    Computed by a bipartite matching; requests for all devices, with admin access or for devices that can be shared are
+    left out.
     """
     units: list[tuple[str, list[int]]] = []
     for rows in search.requests:
@@ -32,7 +32,7 @@ def too_few(search: Candidates) -> str:
     seen = unplaced([fits for _name, fits in units])
     if seen is None:
         return ""
-    # the devices that were tried are all that these have
+    # these requests have no other devices than those that were tried
     short = [name for name, fits in units if seen.issuperset(fits)]
     names = ", ".join(dict.fromkeys(short))
     what = f"request {names} needs" if len(set(short)) == 1 else f"requests {names} together need"
@@ -40,12 +40,13 @@ def too_few(search: Candidates) -> str:
 
 
 def hopeless(search: Candidates) -> bool:
-    """Whether counting by value shows that a matchAttribute cannot be met, or not in all repetitions at a time.
+    """Whether counting by value shows that a matchAttribute cannot be satisfied, at least not in all repetitions at
+    once.
 
-    Of a constraint, only requests count that it covers with all their alternatives.
+    Only requests count whose alternatives the constraint covers all.
     """
     if any(one.all is not None for rows in search.requests for row in rows for one in row):
-        return False  # their devices are given, and end the search where they do not fit
+        return False  # their devices are fixed, and the search ends if they do not fit
     for rows, constraints in zip(search.requests, search.constraints):
         alike: dict[tuple[str, tuple[t.Hashable, ...]], list[list[list[Request]]]] = {}
         for constraint in constraints:
@@ -61,7 +62,7 @@ def hopeless(search: Candidates) -> bool:
 
 
 def _repeatable(search: Candidates, name: str, rows: list[list[Request]], wanted: int) -> bool:
-    """Whether there are devices for so many groups of requests like these, each of one value of an attribute."""
+    """Whether there are devices for `wanted` groups of requests like these, each with one value of an attribute."""
     values: dict[Comparable | tuple[Comparable, int], set[int]] = {}
     by_row = [search.fit(row) for row in rows]
     for position in set().union(*by_row):
@@ -88,7 +89,7 @@ def _repeatable(search: Candidates, name: str, rows: list[list[Request]], wanted
 
 
 def unplaced(units: t.Sequence[t.Sequence[int]]) -> set[int] | None:
-    """None where every unit can have one of its devices, no two the same; else the devices that are contended for."""
+    """None if every unit can have a different one of its devices; else the devices that are too few."""
     owner: dict[int, int] = {}
 
     def place(unit: int, seen: set[int]) -> bool:

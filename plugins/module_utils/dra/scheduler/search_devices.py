@@ -44,7 +44,7 @@ def attribute(offer: Offer, name: str) -> ObjectView | None:
 
 
 def comparable(offer: Offer, name: str) -> Comparable | None:
-    """A device's attribute as constraints compare it: its type and value, LIST, or None where it is missing."""
+    """A device's attribute as constraints compare it: its type and value, LIST, or None if it is missing."""
     value = attribute(offer, name)
     if value is None:
         return None
@@ -52,14 +52,14 @@ def comparable(offer: Offer, name: str) -> Comparable | None:
 
 
 def consumption(offer: Offer) -> t.Iterator[tuple[CounterId, Fraction]]:
-    """The counters that a device takes while it is allocated, with the amounts."""
+    """The counters that a device consumes while it is allocated, with the amounts."""
     for entry in offer.device.get("consumesCounters") or ():
         for name, counter in entry["counters"].items():
             yield (offer.driver, offer.pool, entry["counterSet"], name), quantity.parse(counter["value"])
 
 
 def tolerated(request: Spec, offer: Offer) -> bool:
-    """Whether no taint keeps the device from the request."""
+    """Whether the request tolerates all taints of the device."""
     return all(
         taint["effect"] not in _BLOCKING or any(_tolerates(one, taint) for one in request.get("tolerations") or ())
         for taint in offer.device.get("taints") or ()

@@ -3,11 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""States of a search that were seen to fail, so that what is left to do in them is not tried again.
+"""Remembers states in which a search failed, so that they are not searched again.
 
-What is left depends on the request and how many of its devices are picked, which devices are free, what is left of
-those that are shared, and the values that constraints hold. Devices that are alike to all requests and constraints are
-counted, not named.
+A state is the request and how many of its devices are picked, the free devices, the rest of shared ones, and the values
+of constraints. Devices that no request or constraint can distinguish are counted, not listed.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ Key = tuple[t.Hashable, ...]
 
 
 class Failures:
-    """`steps` has, for each state that failed, the looks at devices that the scheduler needed to see it fail."""
+    """`steps` has, for each failed state, the number of devices that the scheduler examines until it fails."""
 
     def __init__(self, search: Candidates) -> None:
         self.steps: dict[Key, int] = {}
         self.search = search
         self.admin = any(one.admin for rows in search.requests for row in rows for one in row)
         self.own: dict[tuple[int, int, int], int] = {}  # request -> its devices
-        self.all: dict[tuple[int, int, int], int] = {}  # request -> the devices of it and of those after it
-        self.rules: dict[tuple[int, int, int], list[Constraint]] = {}  # request -> what ties it or those after it
+        self.all: dict[tuple[int, int, int], int] = {}  # request -> its devices and those of later requests
+        self.rules: dict[tuple[int, int, int], list[Constraint]] = {}  # request -> constraints of it or later ones
         after = 0
         for rows in reversed(search.requests):
             ties: set[int] = set()
@@ -69,7 +68,7 @@ class Failures:
         for ask in asks:
             worth = dict(search.worth(ask))
             for position, kind in enumerate(kinds):
-                # a device that is looked at again is like no other
+                # a device that has to be checked again is not interchangeable
                 kind.append((position,) if worth.get(position) else position in worth)
         forced = {position for one in every for position in one.all or ()}
         groups: dict[Key, int] = {}

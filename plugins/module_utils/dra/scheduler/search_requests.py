@@ -19,12 +19,12 @@ CONSTRAINTS = ("matchAttribute", "distinctAttribute")
 
 
 class Unsupported(ValueError):
-    """A part of a claim or class that the scheduler does not know: it gives up the pod."""
+    """A part of a claim or class that the scheduler does not support: scheduling of the pod fails."""
 
 
 @dataclass
 class Request:
-    """A request, or one of its alternatives, with what the search found out before it began."""
+    """A request, or one of its alternatives, with values that are computed before the search."""
 
     key: tuple[int, int, int]
     path: str
@@ -39,7 +39,7 @@ class Request:
     all: list[int] | None = None  # positions of the devices of mode All
     texts: list[tuple[str, str]] = field(default_factory=list)  # its selectors, each with its path
     rules: list[Constraint] = field(default_factory=list)  # the constraints that cover it
-    ask: str = ""  # the same for requests that the same devices fit
+    ask: str = ""  # equal for requests that the same devices fit
 
     def __post_init__(self) -> None:
         self.name = f"{self.base}/{self.sub}" if self.is_sub else self.base
@@ -48,7 +48,7 @@ class Request:
 
     @classmethod
     def row(cls, claim: int, number: int, request: Spec) -> list[Request]:
-        """A request of a claim as its alternatives, or as itself alone."""
+        """The alternatives of a request, or the request itself if it has none."""
         path = f"claims[{claim}].spec.devices.requests[{number}]"
         base = request["name"]
         return [
@@ -62,9 +62,9 @@ class Request:
         Raises Unsupported.
         """
         if self.spec.get("allocationMode", "ExactCount") not in ("ExactCount", "All"):
-            raise Unsupported(f"the scheduler does not know the allocationMode {self.spec['allocationMode']!r}")
+            raise Unsupported(f"the scheduler does not support the allocationMode {self.spec['allocationMode']!r}")
         if self.spec.get("derivedAttributes"):
-            raise Unsupported("the scheduler takes no derivedAttributes (gate DRADerivedAttributes, off by default)")
+            raise Unsupported("derivedAttributes are not supported (gate DRADerivedAttributes, off by default)")
         own = self.spec.get("selectors") or ()
         named = [(f"class {self.spec['deviceClassName']}", entry) for entry in of_class]
         named += [(f"{self.path}.selectors[{number}]", entry) for number, entry in enumerate(own)]
@@ -73,16 +73,16 @@ class Request:
 
 
 def expression_of(selector: Spec, where: str) -> str:
-    """The CEL expression of a selector. Raises Unsupported where it has none."""
+    """The CEL expression of a selector. Raises Unsupported if it has none."""
     expression = (selector.get("cel") or {}).get("expression")
     if expression is None:
         kinds = ", ".join(map(str, selector)) or "nothing"
-        raise Unsupported(f"{where}: the scheduler knows selectors of the kind cel only, and this one has {kinds}")
+        raise Unsupported(f"{where}: the scheduler only supports selectors of kind cel, and this one has {kinds}")
     return str(expression)
 
 
 def expressions(selectors: t.Iterable[Spec]) -> list[str]:
-    """The CEL expressions of selectors; those of another kind have none."""
+    """The CEL expressions of selectors; selectors of other kinds are ignored."""
     found = [(selector.get("cel") or {}).get("expression") for selector in selectors]
     return [str(expression) for expression in found if expression is not None]
 
@@ -99,11 +99,11 @@ class Constraint:
 
     @classmethod
     def read(cls, entry: Spec, path: str, kinds: t.Sequence[str] = CONSTRAINTS) -> Constraint:
-        """A constraint of a claim. Raises Unsupported where it is of none of the kinds."""
+        """A constraint of a claim. Raises Unsupported if it is of another kind."""
         kind = next((one for one in kinds if entry.get(one) is not None), None)
         if kind is None:
             known = " and ".join(kinds)
-            raise Unsupported(f"the scheduler knows constraints by {known} only, and gives up the pod")
+            raise Unsupported(f"the scheduler only supports constraints by {known}, so scheduling of the pod fails")
         return cls(entry[kind], frozenset(entry.get("requests") or ()), kind == "distinctAttribute", path)
 
     def covers(self, request: Request) -> bool:
@@ -141,9 +141,9 @@ def class_selectors(classes: t.Mapping[str, Spec], request: Spec) -> list[Spec]:
 
 
 def alike_groups(claim: Spec) -> list[list[list[int]]]:
-    """Groups of requests that constraints tie together, gathered where they ask for the same: the repetitions.
+    """Groups of requests that constraints tie together, collected if they are identical: the repetitions.
 
-    Groups are lists of request numbers. Constraints on all requests tie nothing: they hold for any order.
+    Groups are lists of request numbers. Constraints on all requests do not form groups: they hold in any order.
     """
     requests = claim["devices"].get("requests") or ()
     number = {request["name"]: position for position, request in enumerate(requests)}
@@ -177,7 +177,7 @@ def alike_groups(claim: Spec) -> list[list[list[int]]]:
 
 
 def _takes_all(requests: t.Sequence[Spec], alike: list[list[int]]) -> bool:
-    """Whether the first request of such groups is for all devices: then there is no order to keep."""
+    """Whether the first request of such groups is for all devices: then their order does not matter."""
     first = requests[alike[0][0]]
     bodies = first.get("firstAvailable") or [first.get("exactly") or {}]
     return any(body.get("adminAccess") or body.get("allocationMode") == "All" for body in bodies)

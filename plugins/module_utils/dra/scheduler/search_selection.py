@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Whether selectors match devices, of which a probe may not know all that a driver publishes."""
+"""Whether selectors match devices, for which a probe may not know all published values."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..cel.selector_text import conjuncts, mentioned
 from ..kube.objects import ObjectView
 from ..vendors.offer import Offer
 
-#: Whether a selector matches a device; FAILS is an error, which makes the scheduler give up the pod
+#: Whether a selector matches a device; FAILS is an error, with which scheduling of the pod fails
 YES, NO, MAYBE, FAILS = "yes", "no", "maybe", "fails"
 
 
 class Engine(t.Protocol):
-    """What evaluates selectors; `cel.Engine` does."""
+    """The evaluator of selectors, such as `cel.Engine`."""
 
     def matches(self, expression: str, device: ObjectView, driver: str) -> bool: ...
 
@@ -27,8 +27,8 @@ class Engine(t.Protocol):
 class Selection:
     """The verdicts on all selectors and devices, for all the searches of one question.
 
-    Offers live as long as the question, so that an id identifies one. `assumed` and `wondered` are, by selector and
-    offer, the attributes whose likely value it found, and those that are unknown.
+    Offers live as long as the question, so an id identifies one. `assumed` and `wondered` are, by selector and offer,
+    the attributes whose likely value matched, and those that are unknown.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -54,7 +54,7 @@ class Selection:
         return str(self.verdicts[expression, id(offer)])
 
     def _match(self, expression: str, offer: Offer) -> str:
-        """Raises EvaluationError where the scheduler would give up."""
+        """Raises EvaluationError if scheduling would fail."""
         if not offer.unknown and not offer.assumed:
             try:
                 return YES if self.engine.matches(expression, offer.device, offer.driver) else NO
@@ -82,7 +82,7 @@ class Selection:
             return YES
         if not unknown and not assumed:
             return NO
-        # A part that is false without the help of what is unknown decides: CEL's && needs no order.
+        # An operand that is false without any unknown value decides: the order of CEL's && does not matter.
         for part in conjuncts(expression):
             if not mentioned(part, unknown | assumed):
                 try:

@@ -189,7 +189,7 @@ def test_the_topology_changed_and_the_slices_did_not() -> None:
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
     world.facts["functions"][nic]["kubernetes"]["pcieRoot"] = "pci0000:ff"
     report = world.only()
-    assert report["verdict"] == "unknown" and "the kernel says pci0000:ff" in report["promises"][0]["reason"]
+    assert report["verdict"] == "unknown" and "the kernel reports pci0000:ff" in report["promises"][0]["reason"]
     # both moved together: the promise holds, by other values than those published
     world.facts["functions"][gpu]["kubernetes"]["pcieRoot"] = "pci0000:ff"
     report = world.only()
@@ -545,7 +545,7 @@ def test_lists_of_numa_nodes_begin_with_the_devices_own() -> None:
     assert (world.only()["verdict"], world.only()["proven"]) == ("kept", True)
     world.published(nic)["attributes"][NUMA_NODE] = {"ints": [1 - own, own]}
     report = world.only()
-    assert report["verdict"] == "unknown" and f"the kernel says {own}" in report["promises"][0]["reason"]
+    assert report["verdict"] == "unknown" and f"the kernel reports {own}" in report["promises"][0]["reason"]
     # two nodes that are as good for each other: kept, and the kernel does not say that they are
     world.facts["functions"][nic]["kubernetes"]["numaNode"] = 1 - own
     assert (world.only()["verdict"], world.only()["proven"]) == ("kept", False)

@@ -70,7 +70,7 @@ def test_gpu_and_nic_that_are_no_pair_are_broken() -> None:
     report = world.has({gpu: given[gpu], f"nic/{other}": _nic_near(world, nic)})
     assert report["verdict"] == "broken"
     [promise] = [one for one in report["promises"] if one["rule"] == "nearest"]
-    assert "are no pair of this claim" in promise["reason"]
+    assert "are not a pair of this claim" in promise["reason"]
 
 
 def test_a_nic_that_is_no_longer_the_nearest_is_broken() -> None:

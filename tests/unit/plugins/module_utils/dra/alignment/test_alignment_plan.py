@@ -143,7 +143,7 @@ def test_an_idle_gpu_is_no_bound():
         end["link"].update(speed_gts=2.5)
     found = one(Machine(known), (gpu, nic))
     assert found["gb_per_s"] == expected["gb_per_s"] and found["limits"] == expected["limits"]
-    assert found["unknown"] == [f"whether the link of {gpu} is slow, or the GPU idle"] and not expected["unknown"]
+    assert found["unknown"] == [f"whether the link of {gpu} is slow, or the GPU is idle"] and not expected["unknown"]
     # the slower end of the two decides
     ends[1]["link"]["max_speed_gts"] = 8.0
     assert one(Machine(known), (gpu, nic))["gb_per_s"]["high"] < 16

@@ -461,7 +461,9 @@ def test_a_node_whose_cards_are_in_pods_can_satisfy_claims(machines: t.Callable[
     fast = {"devices": [{**NIC, "where": {"rail": 3, "min_speed": "400G"}}]}
     made = compile_site(site(pairs, fast), {"busy": busy})
     assert made.reach[0].nodes == ["busy"]
-    assert made.reach[1].nodes == [] and "linkSpeedMbps is not seen by a probe" in made.reach[1].unknown["busy"]
+    assert (
+        made.reach[1].nodes == [] and "a probe does not see lanewise.dev/linkSpeedMbps" in made.reach[1].unknown["busy"]
+    )
     for nic in busy["nics"]:
         nic["elsewhere"] = []
     assert refused(site(pairs), nodes={"busy": busy})[0].rule == "unreachable"
@@ -518,7 +520,7 @@ def reason(objects: t.Sequence[Values], nodes: t.Mapping[str, Values], *server: 
 def test_a_selector_of_another_kind_ends_the_scheduling(machines: t.Callable[[str], Values]) -> None:
     nodes = {"n": machines("hgx-h100")}
     unreachable = reason([manifest_class({"rego": {"code": "x"}}), manifest()], nodes)
-    assert unreachable == "class c: the scheduler knows selectors of the kind cel only, and this one has rego"
+    assert unreachable == "class c: the scheduler only supports selectors of kind cel, and this one has rego"
 
 
 def test_the_fields_that_a_release_keeps_decide(machines: t.Callable[[str], Values]) -> None:
@@ -528,7 +530,7 @@ def test_the_fields_that_a_release_keeps_decide(machines: t.Callable[[str], Valu
     (found,) = reach_of([own, distinct], nodes, {"lanewise.dev": {}}, Engine())
     assert found.nodes == ["n"]
     assert reason([own, distinct], nodes, "1.34", {"DRAResourceClaimDeviceStatus": False}) == (
-        "the scheduler knows constraints by matchAttribute only, and gives up the pod"
+        "the scheduler only supports constraints by matchAttribute, so scheduling of the pod fails"
     )
     wide = manifest()
     wide["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"none": "1"}}

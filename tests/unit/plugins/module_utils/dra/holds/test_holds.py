@@ -78,7 +78,7 @@ def test_text_from_others_is_bounded() -> None:
         ({"reason": "a\nb"}, "reason: must be one line"),
         ({"reason": BEYOND}, "at most 256 bytes"),
         ({"expires": None}, "expires: must be given"),
-        ({"expires": NOW}, "expires: must be later than now"),
+        ({"expires": NOW}, "expires: must be in the future"),
         ({"expires": NOW + timedelta(days=367)}, "by at most 366 days"),
         ({"devices": (("g_u", "p", "d"),)}, "devices: g_u/p/d"),
         ({"devices": (ONE,) * 4097}, "devices: must be at most 4096"),
