@@ -197,6 +197,11 @@ _RULE = object_of(
 
 
 #: The fields of an InterfaceConfig, beside apiVersion and kind.
+_RATE = Field(
+    "string", "a rate in bit/s such as 25G, a whole number with M, G or T", pattern="[1-9][0-9]{0,6}M|[1-9][0-9]{0,3}[GT]"
+)
+
+
 FIELDS: dict[str, Field] = {
     "name": _NAME,
     "addresses": list_of(Field("address", "an address with its prefix, such as 10.0.0.2/24"), 32, "addresses"),
@@ -291,7 +296,20 @@ FIELDS: dict[str, Field] = {
         ),
         says="the type of a child interface",
     ),
+    "share": object_of(
+        {"burst": _RATE, "hard": flag(), "guarantee": _RATE},
+        Rule(
+            "guarantee is for hard shares, which need it",
+            lambda v: v.get("hard", False) == ("guarantee" in v),
+            "(has({x}.hard) && {x}.hard) == has({x}.guarantee)",
+        ),
+        says="burst, hard and guarantee of a share",
+    ),
 }
+
+
+#: What `vf` may have of a VF that a share gets: the others would change its rate, or let it send with other addresses.
+VF_OF_SHARE = ("vlan", "qos", "mac", "linkState")
 
 
 #: What must hold between the fields of an InterfaceConfig.
@@ -312,6 +330,12 @@ RULES: tuple[Rule, ...] = (
         "(has({x}.dhcp) && 'ipv6' in {x}.dhcp))",
     ),
     not_both("vf", "child"),
+    not_both("share", "child"),
+    Rule(
+        f"vf of a share must have no more than {', '.join(VF_OF_SHARE)}",
+        lambda v: "share" not in v or set(v.get("vf", ())) <= set(VF_OF_SHARE),
+        f"!has({{x}}.share) || !has({{x}}.vf) || {{x}}.vf.all(k, k in {list(VF_OF_SHARE)})",
+    ),
     Rule(
         "an ipvlan child has the mac of its parent",
         lambda v: "mac" not in v or v.get("child", {}).get("type") != "ipvlan",

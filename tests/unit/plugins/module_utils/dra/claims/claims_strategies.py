@@ -298,6 +298,7 @@ _WRONG: list[t.Any] = [
 ]
 _TEXTS = {
     interface_config.FIELDS["name"].pattern: ["net1", "rdma-0", "a.b_c", "x" * 15, "é", "a/b", "x" * 16, ".", "-a"],
+    interface_config.FIELDS["share"].fields["burst"].pattern: ["25G", "2500M", "1T", "1.5G", "0G", "1k", "25 G"],
     interface_config.FIELDS["mac"].pattern or "": ["02:00:00:00:00:01", "AA:bb:0c:0D:0e:0f", "02-00-00-00-00-01"],
     r"-?[0-9]{1,10}": ["0", "-1", "2147483647", "0x1", "1 2", "12345678901"],
 }

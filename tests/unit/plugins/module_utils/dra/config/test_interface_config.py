@@ -56,7 +56,10 @@ FULL = {
 def test_a_configuration_of_all_fields_is_valid() -> None:
     assert validate(FULL, "interface", complete=False) == []
     assert validate(parameters(FULL), "config") == []
-    assert set(FULL) | {"dhcp", "child"} == set(interface_config.FIELDS)
+    assert set(FULL) | {"dhcp", "child", "share"} == set(interface_config.FIELDS)
+    share = {"share": {"burst": "100G", "hard": True, "guarantee": "2500M"}, "vf": {"vlan": 5, "qos": 1}}
+    assert validate(share, "interface", complete=False) == []
+    assert validate({"share": {}}, "interface", complete=False) == []
 
 
 def _only(interface: object, path: str, rule: str, words: str = "") -> None:
@@ -71,6 +74,12 @@ def _only(interface: object, path: str, rule: str, words: str = "") -> None:
         ("eth0", "i", "wrong-type", "mapping"),
         ({"adresses": []}, "i.adresses", "unknown-key", "did you mean 'addresses'?"),
         ({"hardwareAddr": "02:00:00:00:00:01"}, "i.hardwareAddr", "unknown-key", "mac"),
+        ({"share": {"burst": "1.5G"}}, "i.share.burst", "bad-value", "whole number"),
+        ({"share": {"burst": 10**9}}, "i.share.burst", "wrong-type", "such as 25G"),
+        ({"share": {"hard": True}}, "i.share", "contradiction", "guarantee"),
+        ({"share": {"hard": False, "guarantee": "1G"}}, "i.share", "contradiction", "guarantee"),
+        ({"share": {}, "child": {"type": "macvlan"}}, "i", "contradiction", "child"),
+        ({"share": {}, "vf": {"trust": True}}, "i", "contradiction", "no more than"),
         ({"name": "a/b"}, "i.name", "bad-value", "15 letters"),
         ({"name": "all"}, "i.name", "bad-value", "other than lo"),
         ({"name": "net1\n"}, "i.name", "bad-value", ""),
