@@ -38,6 +38,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions imp
     is_dra,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Nodes, stand_in
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided import with_setting
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import fault
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_action import ClusterAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
@@ -492,14 +493,18 @@ def _switched(variables: Variables) -> Json:
 
 
 def _planned(facts: Json, variables: Variables, host: str) -> Json:
-    """The facts of a node with the VFs that its variables configure."""
+    """The facts of a node with the VFs that its variables configure, and the NICs that they divide."""
     hostvars = variables.get("hostvars")
     raw = hostvars.raw_get(host) if hostvars is not None and host in hostvars else None
-    names = ("fabric_board", "fabric_nics", "fabric_profiles")
-    if not isinstance(raw, dict) or not any(raw.get(name) for name in names[:2]) or set_by_facts(variables, host):
+    facts = with_setting(facts, None)  # it is the inventory's to say, not the node's
+    if not isinstance(raw, dict) or set_by_facts(variables, host):
         return facts
     own = hostvars[host]
-    return with_planned_vfs(facts, rules_of({name: _plain(own[name]) for name in names if name in raw}))
+    names = ("fabric_board", "fabric_nics", "fabric_profiles")
+    if any(raw.get(name) for name in names[:2]):
+        facts = with_planned_vfs(facts, rules_of({name: _plain(own[name]) for name in names if name in raw}))
+    settings = _plain(own["dra_driver_settings"]) if raw.get("dra_driver_settings") else None
+    return with_setting(facts, settings.get("shares")) if isinstance(settings, dict) else facts
 
 
 def _name(item: Object) -> str:

@@ -52,6 +52,8 @@ options:
         are checked against them.
       - By default these are taken from the variable C(topology_facts) of every host of the play whose latest probe did
         not fail, and from O(report).
+      - VFs that C(fabric_nics) of a host configures count as there, and NICs that C(shares) in its
+        C(dra_driver_settings) divides count as divided.
       - Without facts, claims are not checked against hardware, and a warning says so.
     type: dict
   report:

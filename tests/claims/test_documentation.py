@@ -50,6 +50,7 @@ PAGES = [
     COLLECTION / "docs/claims-guide.md",
     REFERENCE,
     COLLECTION / "docs/claims-migration.md",
+    COLLECTION / "docs/shares.md",
     COLLECTION / "roles/dra_claims/README.md",
 ]
 CODE = COLLECTION / "plugins/module_utils/dra"

@@ -144,6 +144,8 @@ def share_device(base: Object, rule: ShareRule, physical: int, vfs: int, less: i
     attributes["type"] = {"string": SHARE}
     attributes["mechanism"] = {"string": rule.mechanism}
     attributes["shareFactor"] = {"string": factor_text(rule.factor)}
+    if rule.namespace:
+        attributes["shareNamespace"] = {"string": rule.namespace}
     if rule.mechanism == MACVLAN:
         attributes["rdma"] = {"bool": False}
     whole = max(int(physical * rule.factor) - less, rule.least + rule.step)

@@ -22,5 +22,5 @@ def of_capacity(device: Device, driver: DriverKnowledge | None, capacity: t.Mapp
     path = child(device.path, "bandwidth" if device.bandwidth else "capacity")
     return [
         f"{path}: {OWN} gives a NIC away whole: this chooses one with at least {amount}, and the claim gets all of it; "
-        f"where: {{min_speed: {amount}}} asks for the same"
+        f"where: {{min_speed: {amount}}} asks for the same, and share: {{bandwidth: {amount}}} for a part of a NIC"
     ]

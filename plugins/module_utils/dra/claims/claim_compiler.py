@@ -28,7 +28,7 @@ from ..config import interface_config
 from ..kube import limits
 from ..kube.objects import Object
 from ..kube.reader import Reader, child
-from ..vendors.knowledge import NUMA_NODE, PCIE_ROOT, DriverKnowledge
+from ..vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge
 from .inventory import ANY, INDEX, Claim, Device, Distinct, Group, request_name
 from .nearest import NearestPlanner, Plan, add_pairs
 from .request_origins import request_origins
@@ -127,6 +127,7 @@ class _Body:
                 self.constraints.append((constraint, path))
         for rule in self.claim.distinct:
             self._distinct(rule)
+        self._distinct_cards()
 
     def compiled(self) -> Compiled | None:
         claim = self.claim
@@ -436,6 +437,27 @@ class _Body:
         else:
             requests = self._requests_of([device for device, _attributes in found])
             self.constraints.append(({"requests": requests, "distinctAttribute": names[0]}, rule.path))
+
+    def _distinct_cards(self) -> None:
+        """Shares of NICs in one claim come from different NICs, unless the claim aligns them on the NIC itself."""
+        if self.claim.align == PCI_BUS_ID:
+            return
+        together = {id(device) for group in self.claim.groups if PCI_BUS_ID in group.align for device in group.devices}
+        names: list[str] = []
+        size, path = 0, ""
+        for request, device in self.requests:
+            choices = device.choices()
+            shares = [choice for choice in choices if choice.divided]
+            if id(device) in together or not shares:
+                continue
+            subs = request.get("firstAvailable") or ()
+            some = [sub["name"] for index, sub in enumerate(subs) if choices[index % len(choices)].divided]
+            whole = not subs or len(some) == len(subs)
+            names += [request["name"]] if whole else [f"{request['name']}/{sub}" for sub in some]
+            size += _size(device)
+            path = path or child(shares[0].path, "share")
+        if size > 1:
+            self.constraints.append(({"requests": names, "distinctAttribute": PCI_BUS_ID}, path))
 
     def _distinct_attributes(self, device: Device, by: str) -> list[str]:
         """What can carry a rule for a device and all its alternatives, the best first."""

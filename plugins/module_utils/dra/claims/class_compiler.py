@@ -142,7 +142,7 @@ class ClassCompiler:
         before = len(self.reader.problems)
         parts: list[tuple[selectors.Selector, str]] = []
         if driver:
-            parts += kind_selectors(driver, driver.terms(item.kind, item.where), child(item.path, "kind"))
+            parts += kind_selectors(driver, driver.terms(item.kind, item.marks()), child(item.path, "kind"))
             parts += self._filters(driver, item.kind, item.where, item.path)
         elif item.driver:
             parts.append((selectors.driver_is(item.driver), child(item.path, "driver")))
@@ -210,8 +210,8 @@ class ClassCompiler:
 
     def _class_for(self, device: Device, driver: DriverKnowledge) -> str:
         """The class of a kind: one that the site names itself and that adds nothing to it, or one made here."""
-        terms = driver.terms(device.kind, device.where)
-        special = next((name for name in device.where if name in driver.kinds[device.kind].instead), "")
+        terms = driver.terms(device.kind, device.marks())
+        special = next((name for name in device.marks() if name in driver.kinds[device.kind].instead), "")
         several = sum(device.kind in other.kinds for other in self.drivers.values()) > 1
         name = device.kind
         if several:
@@ -222,7 +222,7 @@ class ClassCompiler:
             if item.kind != device.kind or item.broken:
                 continue
             serves = item.driver or driver.name
-            same = serves == driver.name and driver.terms(item.kind, item.where) == terms
+            same = serves == driver.name and driver.terms(item.kind, item.marks()) == terms
             if same and (item.name == name or not (item.where or item.cel or item.configs or item.extended_resource)):
                 return item.name
         if name in self._named:

@@ -30,6 +30,7 @@ from .device_compiler import DeviceCompiler
 from .inventory import PREFIX, Claim, Inventory, Quota
 from .language import parse
 from .nearest import BoardUse, NearestPlanner
+from .nic_shares import by_namespace, readable
 from .reach import Reach, reach
 from .shares import share_notes, warnings_of
 
@@ -75,7 +76,8 @@ def compile_site(
     except ValueError as error:
         reader.problem(f"{PREFIX}feature_gates", str(error), "wrong-type")
         gates = {}
-    compiler = _Compiler(inventory, reader, kubernetes, dict(gates or {}), nodes or {})
+    nodes = readable(nodes or {}, reader)
+    compiler = _Compiler(inventory, reader, kubernetes, dict(gates or {}), nodes)
     compiler.compile()
     found: list[Reach] = []
     if nodes and compiler.engine:
@@ -129,11 +131,12 @@ class _Compiler(DeviceCompiler):
             if claim.broken:
                 self._glance(claim)
                 continue
-            for one, compiled in compiler.compile(claim):
+            parts = by_namespace(claim)
+            for one, compiled in [item for part in parts for item in compiler.compile(part)]:
                 made += self._claim(one, compiled)
                 self.claims.append((one, compiled))
             self._admin(claim, admin)
-            self.warnings += warnings_of(claim, self.shares)
+            self.warnings += warnings_of(parts[0], self.shares)
         classes, self.made = self.made, []
         for index, name in enumerate(inventory.admin_namespaces):
             labels = {**self._labels(), ADMIN_LABEL: "true"}

@@ -7,20 +7,30 @@
 
 from __future__ import annotations
 
+from ..apiserver import features
 from ..kube import limits
 from ..kube.objects import Object
 from ..kube.reader import child, nearest
+from ..scheduler.published import Nodes
 from ..vendors.knowledge import DriverKnowledge
+from ..vendors.server import SHARES_SINCE
 from . import advice, selectors
 from .claim_compiler import Resolved
 from .class_compiler import ClassCompiler
 from .filter_selectors import raw_selectors
-from .inventory import PREFIX, Class, Device
-from .shares import alone, share_of
+from .inventory import DEFAULT, PREFIX, Class, Device
+from .nic_shares import SiteNics, nic_share, nics_of, rounded
+from .shares import Share, alone, share_of
+
+#: What a server needs to keep the devices for shares of NICs.
+_GATES_OF_SHARES = ("DRAConsumableCapacity", "DRAPartitionableDevices")
 
 
 class DeviceCompiler(ClassCompiler):
     """Compiles the devices of claims."""
+
+    nodes: Nodes
+    _site_nics: SiteNics | None = None
 
     def _resolve(self, device: Device) -> Resolved | None:
         """What a device asks for, or None where something is wrong with it; the problems say what."""
@@ -31,6 +41,8 @@ class DeviceCompiler(ClassCompiler):
             if item.broken:
                 return None
             kind, driver = item.kind, self._driver_of_class(device, item)
+            if item.share and not device.share:
+                device.share = {"bandwidth": DEFAULT}
         elif class_name:
             driver = self._driver_of_foreign_class(device)
         else:
@@ -47,7 +59,11 @@ class DeviceCompiler(ClassCompiler):
         capacity = self._capacity(device, driver, kind)
         if len(self.reader.problems) > before:
             return None
-        self.warnings += advice.of_capacity(device, driver, capacity)
+        if device.divided:
+            found = rounded(device, capacity, self._nics())
+            self.warnings += [words for words in found if words not in self.warnings]
+        else:
+            self.warnings += advice.of_capacity(device, driver, capacity)
         self.warnings += alone(device, driver, self.inventory.drivers.get(driver.name) or {}) if driver else []
         texts = [(part.text, path) for part, path in parts]
         return Resolved(device, class_name, kind, driver, texts, capacity, self._settings(class_name))
@@ -56,24 +72,60 @@ class DeviceCompiler(ClassCompiler):
         """Add what a device's share becomes to its filters, amounts and configurations; once."""
         if id(device) in self.shares:
             return True
+        share = self._nic_share(device, driver, kind) if device.divided else self._gpu_share(device, driver, kind)
+        if share is None:
+            return False
+        device.where = {**device.where, **({} if device.class_name else share.where)}
+        device.capacity = {**device.capacity, **share.capacity}
+        device.configs = share.configs
+        self.shares[id(device)] = share
+        return True
+
+    def _gpu_share(self, device: Device, driver: DriverKnowledge | None, kind: str) -> Share | None:
         if driver is None or kind != "gpu":
             fix = "ask for kind gpu, or for a class of this site with that kind"
             self.reader.problem(child(device.path, "share"), "is a part of a GPU", "contradiction", fix)
-            return False
+            return None
         share = share_of(device, driver, self.inventory.drivers.get(driver.name) or {}, self.reader)
         if share is None:
-            return False
+            return None
         item = self._named.get(device.class_name)
         if share.where and device.class_name and not (item and share.where.items() <= item.where.items()):
             message = f"class {device.class_name!r} has no devices with this partition"
             fix = "ask for kind gpu, or give the class the partition"
             self.reader.problem(child(child(device.path, "share"), "partition"), message, "contradiction", fix)
-            return False
-        device.where = {**device.where, **({} if device.class_name else share.where)}
-        device.capacity = {**device.capacity, **share.capacity}
-        device.configs = [*device.configs, *share.configs]
-        self.shares[id(device)] = share
-        return True
+            return None
+        return share
+
+    def _nic_share(self, device: Device, driver: DriverKnowledge | None, kind: str) -> Share | None:
+        path, item = child(device.path, "share"), self._named.get(device.class_name)
+        if driver is None or not kind:
+            fix = "ask for kind nic or rdma, or for a class of this site with that kind"
+            self.reader.problem(path, "is a part of a NIC", "contradiction", fix)
+            return None
+        if item and not item.share:
+            fix = "give the class share: true, or ask for the kind"
+            self.reader.problem(path, f"class {item.name!r} has whole devices", "contradiction", fix)
+            return None
+        if kind in driver.kinds and "share" not in driver.kinds[kind].instead and kind != "vf":
+            fix = "let lanewise.dev serve the device"
+            message = f"{driver.name} gives no shares of {'a NIC' if kind != 'gpu' else 'bandwidth'}"
+            self.reader.problem(path, message, "no-capacity", fix if kind != "gpu" else "ask for kind nic")
+            return None
+        off = [name for name in _GATES_OF_SHARES if not features.enabled(name, self.minor, self.gates)]
+        if off or self.minor < SHARES_SINCE:
+            why = f"its feature gate {off[0]} is off" if off and self.minor >= SHARES_SINCE else "it is too old"
+            message = f"Kubernetes 1.{self.minor} cannot divide a NIC, and the driver publishes no shares on it: {why}"
+            fix = f"use 1.{SHARES_SINCE} or later with {' and '.join(_GATES_OF_SHARES)}, or ask for a whole NIC"
+            self.reader.problem(path, message, "dropped", fix)
+            return None
+        return nic_share(device, kind, self._nics(), self.reader, self.inventory.allow_unreachable)
+
+    def _nics(self) -> SiteNics:
+        """The divided NICs of the known nodes; read once, and only for claims that ask for shares of NICs."""
+        if self._site_nics is None:
+            self._site_nics = nics_of(self.nodes)
+        return self._site_nics
 
     def _driver_of_class(self, device: Device, item: Class) -> DriverKnowledge | None:
         """The driver of a class of the site, which a device names."""
@@ -126,6 +178,8 @@ class DeviceCompiler(ClassCompiler):
             if device.class_name:
                 where = self._checked_where(device, kind)
             parts += self._filters(driver, kind, where or {}, device.path)
+        if id(device) in self.shares:
+            parts += self.shares[id(device)].selectors
         return parts + raw_selectors(device.cel, device.path)
 
     def _capacity(self, device: Device, driver: DriverKnowledge | None, kind: str) -> dict[str, str]:

@@ -55,7 +55,14 @@ FILTERS: dict[str, dict[str, str]] = {
 }
 LINK_LAYERS = ("ethernet", "infiniband")
 
-#: In an annotation: what keeps the part of a GPU that a device asks for, and what is only counted.
+#: What a share of a NIC can ask for; all else is of GPUs.
+NIC_SHARE = ("bandwidth", "burst", "hard", "factor")
+#: The kinds of which a share can be given, besides GPUs.
+SHARED_NICS = ("nic", "rdma")
+#: The bandwidth of a share that takes what the NIC gives where nobody asks for an amount.
+DEFAULT = "default"
+
+#: In an annotation: what keeps the part of a device that a claim asks for, and what is only counted.
 SHARE_ANNOTATION = "share.lanewise.dev/"
 
 #: An object that was written for the boards of the site: by what, and how near its pairs are.
@@ -82,8 +89,19 @@ class Device:
     bandwidth: str = ""
     tolerations: list[Object] = field(default_factory=list)
     configs: list[Object] = field(default_factory=list)
-    #: A part of a GPU: partition, memory, cores, shares, interval, and the engine if the device names one.
+    #: A part of a GPU (partition, memory, cores, shares, interval) or of a NIC (`NIC_SHARE`).
     share: Object = field(default_factory=dict)
+    #: Of the claim, where it has only one.
+    namespace: str = ""
+
+    @property
+    def divided(self) -> bool:
+        """Whether it is a share of a NIC."""
+        return any(key in self.share for key in NIC_SHARE)
+
+    def marks(self) -> list[str]:
+        """What may replace the terms of its kind: its filters, and `share` for a share of a NIC."""
+        return [*self.where, *(["share"] if self.divided else [])]
 
     def choices(self) -> list[Device]:
         """The alternatives, or the device itself if it has none."""
@@ -145,7 +163,13 @@ class Class:
     extended_resource: str
     labels: dict[str, str]
     annotations: dict[str, str]
+    #: Whether its devices are shares of NICs.
+    share: bool = False
     broken: bool = False
+
+    def marks(self) -> list[str]:
+        """What may replace the terms of its kind: its filters, and `share` for shares of NICs."""
+        return [*self.where, *(["share"] if self.share else [])]
 
 
 @dataclass

@@ -17,7 +17,7 @@ import typing as t
 from ..kube import limits
 from ..kube.objects import Object, ObjectView
 from ..kube.reader import Reader, child, nearest
-from .inventory import KINDS, PREFIX, Class, Inventory, Quota, Taint
+from .inventory import KINDS, PREFIX, SHARED_NICS, Class, Inventory, Quota, Taint
 from .language_claims import ClaimParser, Parts
 
 #: Variables of the role that say where and how, not what; they are no part of the language and pass unread.
@@ -169,6 +169,7 @@ class _Parser(Parts):
             "cel",
             "interface",
             "config",
+            "share",
             "extended_resource",
             "labels",
             "annotations",
@@ -193,6 +194,10 @@ class _Parser(Parts):
                 )
             if "where" in item:
                 self.reader.problem(child(path, "where"), "filters need a kind", "contradiction")
+        share = bool(self.option(item, "share", path, self.reader.boolean))
+        if share and kind not in SHARED_NICS:
+            fix = f"give it kind {' or '.join(SHARED_NICS)}"
+            self.reader.problem(child(path, "share"), "is for shares of NICs", "contradiction", fix)
         found = Class(
             path=path,
             name=name,
@@ -204,6 +209,7 @@ class _Parser(Parts):
             extended_resource=extended or "",
             labels=self.labels(item, path, "labels"),
             annotations=self.labels(item, path, "annotations"),
+            share=share,
         )
         found.broken = len(self.reader.problems) > before
         return found

@@ -3,36 +3,85 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The part of a GPU that a device asks for: `share`."""
+"""The part of a GPU or of a NIC that a device asks for: `share`."""
 
 from __future__ import annotations
 
+import typing as t
+
+from ...topology.publish_shares import factor_text
+from ..config.share_settings import read_factor, read_rate
+from ..kube import quantity
 from ..kube.objects import Object
 from ..kube.reader import Reader, child
 from ..vendors.sharing import INTERVALS
+from .inventory import DEFAULT, NIC_SHARE
 
-KEYS = ("partition", "memory", "cores", "shares", "interval")
+_OF_GPUS = ("partition", "memory", "cores", "shares", "interval")
+KEYS = (*_OF_GPUS, *NIC_SHARE)
 _MOST_SHARES = 1024
+_MEGA, _GIGA = 10**6, 10**9
+_MOST_RATE = 9999 * _GIGA
 
 
 def read_share(reader: Reader, value: object, path: str) -> Object:
-    """The parts that are asked for, checked. Errors go to the reader."""
+    """The parts that are asked for, checked. Errors go to the reader.
+
+    Rates of a NIC are text that both a quantity and an InterfaceConfig take; `factor` is text as NICs publish it.
+    """
     item = reader.mapping(value, path, KEYS, "a share")
     if item is None:
         return {}
-    if not item:
-        reader.problem(path, "asks for nothing", "missing", f"give one of {', '.join(KEYS)}")
+    if not item and not any(key not in KEYS for key in t.cast("Object", value)):
+        fix = f"of a GPU one of {', '.join(_OF_GPUS)}; of a NIC one of {', '.join(NIC_SHARE)}"
+        reader.problem(path, "asks for nothing", "missing", fix)
+    if any(key in item for key in _OF_GPUS) and any(key in item for key in NIC_SHARE):
+        said = f"{', '.join(_OF_GPUS)} are parts of a GPU, and {', '.join(NIC_SHARE)} of a NIC"
+        reader.problem(path, said, "contradiction", "ask for one of both")
+        return {}
     found: Object = {}
     for key, given in item.items():
-        place = child(path, key)
-        if key == "partition":
-            found[key] = reader.string(given, place)
-        elif key == "memory":
-            found[key] = reader.amount(given, place)
-        elif key == "cores":
-            found[key] = reader.integer(given, place, 1, 100)
-        elif key == "shares":
-            found[key] = reader.integer(given, place, 1, _MOST_SHARES)
-        else:
-            found[key] = reader.choice(given, place, INTERVALS)
-    return {key: one for key, one in found.items() if one is not None}
+        found[key] = _part(reader, key, given, child(path, key))
+    found = {key: one for key, one in found.items() if one is not None}
+    _check_nic(reader, found, path)
+    return found
+
+
+def _part(reader: Reader, key: str, given: object, place: str) -> object:
+    if key == "partition":
+        return reader.string(given, place)
+    if key == "memory":
+        return reader.amount(given, place)
+    if key == "cores":
+        return reader.integer(given, place, 1, 100)
+    if key == "shares":
+        return reader.integer(given, place, 1, _MOST_SHARES)
+    if key == "interval":
+        return reader.choice(given, place, INTERVALS)
+    if key == "hard":
+        return reader.boolean(given, place)
+    if key == "factor":
+        factor = read_factor(reader, given, place)
+        return None if factor is None else factor_text(factor)
+    return DEFAULT if key == "bandwidth" and given == DEFAULT else _rate(reader, given, place)
+
+
+def _rate(reader: Reader, value: object, path: str) -> str | None:
+    """A rate in whole Mbit/s, as text: `25G`, `2500M`."""
+    rate = read_rate(reader, value, path)
+    if rate is None:
+        return None
+    if rate % _MEGA or rate > _MOST_RATE:
+        reader.problem(path, f"must be a whole number of Mbit/s up to 9999G, not {value}", "out-of-range")
+        return None
+    return f"{rate // _GIGA}G" if rate % _GIGA == 0 else f"{rate // _MEGA}M"
+
+
+def _check_nic(reader: Reader, found: Object, path: str) -> None:
+    """What must hold between the parts of a NIC's share."""
+    bandwidth, burst = found.get("bandwidth", DEFAULT), found.get("burst")
+    if found.get("hard") and bandwidth == DEFAULT:
+        reader.problem(child(path, "hard"), "needs bandwidth", "missing", "say how much is to be kept for it")
+    if burst is not None and bandwidth != DEFAULT and quantity.parse(burst) < quantity.parse(bandwidth):
+        message = f"{burst} is less than the share itself, {bandwidth}"
+        reader.problem(child(path, "burst"), message, "out-of-range", "raise it, or leave it out")

@@ -199,8 +199,14 @@ def inventory_words(claim: Claim, compiled: Compiled) -> dict[str, str]:
     """The CEL expressions of a claim in the words of its inventory: `min_speed 400G`."""
     devices = [choice for group in claim.groups for device in group.devices for choice in device.choices()]
     values = {
-        child(child(device.path, "where"), name): value for device in devices for name, value in device.where.items()
+        child(child(device.path, "where"), name): f"{name} {value}"
+        for device in devices
+        for name, value in device.where.items()
     }
+    for device in devices:
+        share = child(device.path, "share")
+        values[share] = f"shares that namespace {device.namespace} may have"
+        values[child(share, "factor")] = f"shares with factor {device.share.get('factor', 'of the site')}"
     spoken = {}
     for index, request in enumerate(compiled.devices["requests"]):
         bodies = request.get("firstAvailable") or [request["exactly"]]
@@ -209,8 +215,7 @@ def inventory_words(claim: Claim, compiled: Compiled) -> dict[str, str]:
             for number, selector in enumerate(body.get("selectors") or ()):
                 path = compiled.origins.get(f"requests[{index}].{way}.selectors[{number}]", "")
                 if path in values:
-                    name = path.rpartition(".")[2]
-                    spoken.update(dict.fromkeys(expressions([selector]), f"{name} {values[path]}"))
+                    spoken.update(dict.fromkeys(expressions([selector]), values[path]))
     return spoken
 
 

@@ -44,7 +44,9 @@ def request_origins(
             origins[f"{place}.{name}"] = child(choice.path, key)
         if choice.kind:
             origins[f"{place}.deviceClassName"] = child(choice.path, "kind")
-        if choice.bandwidth and not choice.capacity:
+        if choice.share:
+            origins[f"{place}.capacity"] = child(choice.path, "share")
+        elif choice.bandwidth and not choice.capacity:
             origins[f"{place}.capacity"] = child(choice.path, "bandwidth")
         for index, (_text, path) in enumerate(known[id(choice)].selectors):
             origins[f"{place}.selectors[{index}]"] = path

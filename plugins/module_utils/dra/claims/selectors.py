@@ -99,6 +99,12 @@ def equals(name: str, value: Value) -> Selector:
     return _and(present, f"{literal(value)} == {value_of}")
 
 
+def absent_or_equals(name: str, value: Value) -> Selector:
+    """As `equals`, or the device has no such attribute."""
+    value_of, present = _path("attributes", name)
+    return Selector(f"!{present} || {literal(value)} == {value_of}", "||")
+
+
 def one_of(name: str, values: t.Sequence[Value]) -> Selector:
     """The attribute equals one of the values. False for none."""
     if len(values) < 2:

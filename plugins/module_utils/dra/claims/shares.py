@@ -3,7 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A part of a GPU, written for the engine that the site names: as a filter, as amounts or as a configuration."""
+"""A part of a GPU, written for the engine that the site names: as a filter, as amounts or as a configuration.
+
+Parts of NICs are written by `nic_shares`."""
 
 from __future__ import annotations
 
@@ -16,22 +18,28 @@ from ..kube.reader import Reader, child
 from ..vendors.knowledge import DriverKnowledge
 from ..vendors.sharing import BY_NAME, NVIDIA_API, Engine, that_keep
 from .inventory import PREFIX, SHARE_ANNOTATION, Claim, Device
+from .selectors import Selector
 
 _MEBIBYTE = 2**20
 
 
 @dataclass
 class Share:
-    """What a share becomes: filters, amounts by neutral name, configurations."""
+    """What a share becomes: filters, selectors with their paths, amounts by neutral name, configurations.
 
-    engine: Engine
+    `says` is for a person: what keeps it, and what is lent. `engine` is that of a GPU.
+    """
+
+    says: str
+    engine: Engine | None = None
     where: Object = field(default_factory=dict)
+    selectors: list[tuple[Selector, str]] = field(default_factory=list)
     capacity: dict[str, str] = field(default_factory=dict)
     configs: list[Object] = field(default_factory=list)
 
 
 def share_of(device: Device, driver: DriverKnowledge, options: ObjectView, reader: Reader) -> Share | None:
-    """What a device's share becomes with the site's driver; None where the engine cannot keep it, with a problem."""
+    """What a share of a GPU becomes with the site's driver; None where the engine cannot keep it, with a problem."""
     path, parts = child(device.path, "share"), device.share
     engine = BY_NAME.get(str(options.get("engine") or _only(driver)))
     could = that_keep(parts)
@@ -51,14 +59,14 @@ def share_of(device: Device, driver: DriverKnowledge, options: ObjectView, reade
             reader.problem(child(path, key), "is also in where or capacity", "contradiction", "write it once")
             return None
     if engine.config:
-        return _configured(parts, engine, path, reader)
+        return _configured(device, engine, path, reader)
     if "shares" in parts and not str(options.get("consumable_shares")).isdigit():
         message = f"the driver counts no shares: consumable_shares is {options.get('consumable_shares')}"
         reader.problem(child(path, "shares"), message, "engine", "ask for memory, or set consumable_shares to a number")
         return None
     where: Object = {"partition": parts["partition"]} if "partition" in parts else {}
     capacity: dict[str, str] = {key: str(parts[key]) for key in ("memory", "cores", "shares") if key in parts}
-    return Share(engine, where, capacity)
+    return Share(engine.says(parts), engine, where, capacity=capacity, configs=device.configs)
 
 
 def _only(driver: DriverKnowledge) -> str:
@@ -67,8 +75,9 @@ def _only(driver: DriverKnowledge) -> str:
     return mine[0].name if len(mine) == 1 else ""
 
 
-def _configured(parts: Object, engine: Engine, path: str, reader: Reader) -> Share | None:
+def _configured(device: Device, engine: Engine, path: str, reader: Reader) -> Share | None:
     """A share that a GpuConfig requests from the driver."""
+    parts = device.share
     if engine.name == "time-slicing":
         sharing: Object = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": parts["interval"]}}
     else:
@@ -82,7 +91,7 @@ def _configured(parts: Object, engine: Engine, path: str, reader: Reader) -> Sha
             mps["defaultPinnedDeviceMemoryLimit"] = str(parts["memory"])
         sharing = {"strategy": "MPS", **({"mpsConfig": mps} if mps else {})}
     config: Object = {"apiVersion": NVIDIA_API, "kind": "GpuConfig", "sharing": sharing}
-    return Share(engine, configs=[{"driver": engine.driver, "parameters": config}])
+    return Share(engine.says(parts), engine, configs=[*device.configs, {"driver": engine.driver, "parameters": config}])
 
 
 def alone(device: Device, driver: DriverKnowledge, options: ObjectView) -> list[str]:
@@ -101,9 +110,7 @@ def alone(device: Device, driver: DriverKnowledge, options: ObjectView) -> list[
 def share_notes(claim: Claim, shares: t.Mapping[int, Share]) -> dict[str, str]:
     """For each share of a claim, what keeps it; `shares` are by the id() of their device."""
     return {
-        SHARE_ANNOTATION + choice.name: shares[id(choice)].engine.says(choice.share)
-        for choice in _choices(claim)
-        if id(choice) in shares
+        SHARE_ANNOTATION + choice.name: shares[id(choice)].says for choice in _choices(claim) if id(choice) in shares
     }
 
 
@@ -122,7 +129,9 @@ def warnings_of(claim: Claim, shares: t.Mapping[int, Share]) -> list[str]:
 
 
 def _warnings(claim: Claim, device: Device, share: Share) -> list[str]:
-    found = []
+    found: list[str] = []
+    if share.engine is None:
+        return found
     path = child(device.path, "share")
     if share.engine.config and claim.template:
         found.append(

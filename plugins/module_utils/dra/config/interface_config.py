@@ -198,7 +198,9 @@ _RULE = object_of(
 
 #: The fields of an InterfaceConfig, beside apiVersion and kind.
 _RATE = Field(
-    "string", "a rate in bit/s such as 25G, a whole number with M, G or T", pattern="[1-9][0-9]{0,6}M|[1-9][0-9]{0,3}[GT]"
+    "string",
+    "a rate in bit/s such as 25G, a whole number with M, G or T",
+    pattern="[1-9][0-9]{0,6}M|[1-9][0-9]{0,3}[GT]",
 )
 
 

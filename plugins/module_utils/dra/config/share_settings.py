@@ -71,7 +71,7 @@ def _rule(reader: Reader, value: object, path: str) -> ShareRule | None:
         elif key in _RATES:
             found[key] = read_rate(reader, item, place)
         elif key == "factor":
-            found[key] = _factor(reader, item, place)
+            found[key] = read_factor(reader, item, place)
         elif key == "namespace":
             found[key] = reader.name(item, place, limits.dns_label)
         else:
@@ -82,7 +82,9 @@ def _rule(reader: Reader, value: object, path: str) -> ShareRule | None:
     return ShareRule(**found) if len(reader.problems) == before else None
 
 
-def _factor(reader: Reader, value: object, path: str) -> Fraction | None:
+def read_factor(reader: Reader, value: object, path: str) -> Fraction | None:
+    """A number from 1 to MOST_FACTOR with at most two decimals; None if it is something else. Errors go to the
+    reader."""
     number = None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:

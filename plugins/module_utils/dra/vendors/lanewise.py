@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from ...topology import publish
 from ...topology.facts import NodeFacts
+from ...topology.publish_shares import rule_for, share_device, share_name
+from ...topology.selector import values_of
+from .divided import rules_of
 from .knowledge import (
     NUMA_NODE,
     NUMA_NODE_DRANET,
@@ -36,6 +39,7 @@ _KNOWLEDGE = DriverKnowledge(
     kinds={
         kind: Kind(
             terms=terms,
+            instead={} if kind == "vf" else {"share": (Term("type", "share"), *terms[1:])},
             # how much of the port a VF gets is not a fact of the hardware
             capacities={} if kind == "vf" else {"bandwidth": "bandwidth"},
             filters={
@@ -67,22 +71,50 @@ _KNOWLEDGE = DriverKnowledge(
 
 
 def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
-    publication = publish.publication(facts, options["counters"])
+    publication = publish.publication(facts, options["counters"], shares=rules_of(facts) if options["shares"] else ())
     sets = {entry["name"]: entry for entry in publication.counter_sets}
-    away = frozenset(known.qualified(name) for name in publish.INTERFACE_ATTRIBUTES)
-    return [
-        Offer(
-            known.name,
-            node,
-            node,
-            device,
-            address=publication.addresses[device["name"]],
-            counter_sets=tuple(sets[used["counterSet"]] for used in device.get("consumesCounters", ())),
-            unknown=frozenset(unpublished(facts["functions"][publication.addresses[device["name"]]], facts))
-            | (away if device["name"] in publication.away else frozenset()),
+    found = []
+    for device in publication.devices:
+        address = publication.addresses[device["name"]]
+        away = _AWAY if publish.device_name(address) in publication.away else frozenset()
+        missing = unpublished(facts["functions"][address], facts)
+        consumed = tuple(sets[used["counterSet"]] for used in device.get("consumesCounters", ()))
+        found.append(
+            Offer(
+                *(known.name, node, node, device),
+                address=address,
+                counter_sets=consumed,
+                unknown=frozenset(missing) | {known.qualified(name) for name in away},
+            )
         )
-        for device in publication.devices
-    ]
+    return found + (_unseen(node, facts, known, publication) if options["shares"] else [])
+
+
+_AWAY = frozenset(publish.INTERFACE_ATTRIBUTES)
+
+
+def _unseen(node: str, facts: NodeFacts, known: DriverKnowledge, made: publish.Publication) -> list[Offer]:
+    """The devices for shares of NICs that a pod has: how fast their links are is unknown, and so is what is divided."""
+    rules = rules_of(facts)
+    bases = {device["name"]: device for device in made.devices}
+    found = []
+    for nic in facts["nics"] if rules else ():
+        name = publish.device_name(nic["address"])
+        rule = rule_for(rules, values_of(nic, facts))
+        if rule is None or name not in made.away or share_name(name) in made.shared:
+            continue
+        device = share_device(bases[name], rule, rule.least + rule.step, 1)
+        del device["capacity"]
+        missing = {known.qualified(one) for one in (*_AWAY, "vfs")}
+        found.append(
+            Offer(
+                *(known.name, node, node, device),
+                address=nic["address"],
+                unknown=frozenset(missing),
+                possible=True,
+            )
+        )
+    return found
 
 
 VENDOR = Vendor(_KNOWLEDGE, _offers)

@@ -43,13 +43,15 @@ class Offer:
 class Options(t.TypedDict):
     """What decides, besides facts and version, which devices a driver publishes.
 
-    `group_by` and `reserved_cpus` are options of the CPU driver; `counters` says whether the server keeps counters.
+    `group_by` and `reserved_cpus` are options of the CPU driver; `counters` says whether the server keeps counters,
+    `shares` whether it also keeps, and its scheduler divides, devices that are allocated several times.
     `consumable_shares` (memory, unlimited or a number as text; empty: off) is one of NVIDIA's.
     """
 
     group_by: str | None
     reserved_cpus: str | None
     counters: bool
+    shares: bool
     consumable_shares: str
 
 

@@ -49,6 +49,7 @@ def _options(given: ObjectView, server: Server) -> Options:
         "group_by": given.get("group_by"),
         "reserved_cpus": given.get("reserved_cpus"),
         "counters": server.counts,
+        "shares": server.shares,
         "consumable_shares": str(given.get("consumable_shares") or ""),
     }
 

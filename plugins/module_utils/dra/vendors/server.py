@@ -16,12 +16,16 @@ from ..kube import versions
 from ..kube.objects import Object, ObjectView
 from .offer import Offer
 
+#: The first minor version whose scheduler divides devices by default; before it, the driver publishes none to divide.
+SHARES_SINCE = 36
+
 
 class Server:
     """An API server and its scheduler: fields behind a gate that is off are lost, and taint rules add their taints.
 
     `rules` are DeviceTaintRules of any version. Their selectors and classes, which 1.34 has, are ignored. `counts` is
-    whether counters are kept. Raises ValueError for a release that is not known.
+    whether counters are kept, `shares` whether the driver publishes devices for shares of NICs. Raises ValueError for a
+    release that is not known.
     """
 
     def __init__(
@@ -34,6 +38,7 @@ class Server:
         self.minor, self.gates = minor, gates
         self.lost = features.lost_of_devices(minor, gates)
         self.counts = "consumesCounters" not in self.lost
+        self.shares = self.counts and "allowMultipleAllocations" not in self.lost and minor >= SHARES_SINCE
         self.rules = [rule["spec"] for rule in rules]
         # 1.34 has rules behind the gate of taints
         self.obeys = features.enabled("DRADeviceTaints" if minor == 34 else "DRADeviceTaintRules", minor, gates)

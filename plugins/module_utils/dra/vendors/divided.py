@@ -1,0 +1,176 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The NICs of a site that are divided into shares, by the settings of its drivers or by what these publish.
+
+The setting comes with the facts of a node, under the key SETTING: the controller adds it from the inventory.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from dataclasses import dataclass
+
+from ...topology import publish
+from ...topology.facts import NodeFacts
+from ...topology.publish_shares import SHARE, SUFFIX, Divided, ShareRule, factor_text, quantity, rule_for
+from ...topology.selector import values_of
+from ..config.share_settings import read_shares
+from ..kube.objects import Object
+from ..kube.problems import Problem
+from ..kube.reader import Reader, child
+from .knowledge import OWN
+from .offer import Offer
+
+#: In a node's facts: the setting `shares` of its driver, as it is written.
+SETTING = "driver_shares"
+#: Where a site writes it.
+VARIABLE = "dra_driver_settings.shares"
+NAMESPACE = f"{OWN}/shareNamespace"
+FACTOR = f"{OWN}/shareFactor"
+BANDWIDTH = "bandwidth"
+_FACTOR = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{1,2})?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class DividedNic:
+    """A NIC that is divided: its node, the device for its shares, its factor, and its v1 DeviceCapacity `bandwidth`.
+
+    `ceiling` is the most that one share may use, in bit/s; None where that is not known.
+    """
+
+    node: str
+    device: str
+    factor: str
+    bandwidth: Object
+    ceiling: int | None = None
+
+
+def with_setting(facts: t.Mapping[str, object], value: object) -> Object:
+    """Facts with the setting `shares` of the node's driver; without any for None."""
+    found = {key: item for key, item in facts.items() if key != SETTING}
+    return found if value is None else {**found, SETTING: value}
+
+
+def rules_of(facts: NodeFacts) -> tuple[ShareRule, ...]:
+    """The rules in a node's facts. Raises ValueError for wrong ones, which `setting_problems` describes."""
+    given = t.cast(Object, facts).get(SETTING)
+    if given is None:
+        return ()
+    reader = Reader()
+    found = read_shares(reader, given, VARIABLE)
+    if reader.problems:
+        raise ValueError(str(reader.problems[0]))
+    return found
+
+
+def setting_problems(nodes: t.Mapping[str, NodeFacts]) -> tuple[list[Problem], set[str]]:
+    """What is wrong with the setting of each node, once for all nodes that have it, and the nodes whose setting cannot
+    be read."""
+    found: dict[tuple[str, str, str, str], list[str]] = {}
+    unreadable = set()
+    for node in sorted(nodes):
+        given = t.cast(Object, nodes[node]).get(SETTING)
+        if given is None:
+            continue
+        reader = Reader()
+        rules = read_shares(reader, given, VARIABLE)
+        problems = reader.problems
+        if problems:
+            unreadable.add(node)
+        else:
+            try:
+                problems = _without_effect(rules, nodes[node])
+            except (KeyError, TypeError, AttributeError, ValueError):
+                continue  # facts that cannot be read are reported elsewhere
+        for one in problems:
+            found.setdefault((one.path, one.message, one.rule, one.fix), []).append(node)
+    return [
+        Problem(path, f"{message} (node {_some(names)})", rule, fix)
+        for (path, message, rule, fix), names in found.items()
+    ], unreadable
+
+
+def _some(names: t.Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _without_effect(rules: t.Sequence[ShareRule], facts: NodeFacts) -> list[Problem]:
+    """Entries that earlier ones leave no NIC, and rates above the links of all their NICs."""
+    taken: dict[int, list[int]] = {number: [] for number in range(len(rules))}
+    links: dict[int, list[int | None]] = {number: [] for number in range(len(rules))}
+    for nic in facts["nics"]:
+        values = values_of(nic, facts)
+        first = rule_for(rules, values)
+        if first is None:
+            continue
+        for number, rule in enumerate(rules):
+            if rule is first:
+                links[number].append(nic["speed_mbps"])
+            elif rule.select.matches(values):
+                taken[number].append(next(at for at, other in enumerate(rules) if other is first))
+    found = []
+    for number, rule in enumerate(rules):
+        place = child(VARIABLE, number)
+        if taken[number] and not links[number]:
+            others = ", ".join(f"shares[{one}]" for one in sorted(set(taken[number])))
+            message = f"matches only NICs that {others} divides, and the first entry that matches counts"
+            found.append(Problem(child(place, "select"), message, "contradiction", "write it before, or leave it out"))
+        known = [mbps * 10**6 for mbps in links[number] if mbps]
+        if not known or len(known) < len(links[number]):
+            continue
+        for key, rate in (("ceiling", rule.ceiling), ("bandwidth", rule.bandwidth)):
+            if rate is not None and rate > max(known):
+                most = f"the fastest link of the NICs that it matches has {quantity(max(known))}"
+                message = f"{quantity(rate)} is above the link: {most}"
+                found.append(Problem(child(place, key), message, "out-of-range", "lower it, or leave it out"))
+    return found
+
+
+def divided_of(node: str, facts: NodeFacts) -> tuple[list[DividedNic], list[str]]:
+    """The NICs that a node's driver would divide, and why others that the setting matches are not divided.
+
+    Raises ValueError for a wrong setting, KeyError and TypeError for what are not facts.
+    """
+    rules = rules_of(facts)
+    if not rules:
+        return [], []
+    made = publish.publication(facts, shares=rules)
+    found = []
+    for device in made.devices:
+        one = made.shared.get(device["name"])
+        if one is not None:
+            found.append(
+                DividedNic(
+                    node,
+                    device["name"],
+                    factor_text(one.rule.factor),
+                    device["capacity"][BANDWIDTH],
+                    _ceiling(one, device),
+                )
+            )
+    reasons = [f"{place}: {reason}" for place, reason in made.withheld.items() if place.endswith(SUFFIX)]
+    return found, reasons
+
+
+def _ceiling(one: Divided, device: Object) -> int | None:
+    mbps = one.mbps or device["attributes"].get("linkSpeedMbps", {}).get("int")
+    physical = one.rule.physical(mbps)
+    return one.rule.most(physical) if physical else None
+
+
+def published(node: str, offers: t.Iterable[Offer]) -> list[DividedNic]:
+    """The NICs that a node's driver divides, by the devices that it publishes."""
+    found = []
+    for offer in offers:
+        attributes = offer.device.get("attributes") or {}
+        capacity = offer.device.get("capacity") or {}
+        if offer.driver != OWN or (attributes.get("type") or {}).get("string") != SHARE or BANDWIDTH not in capacity:
+            continue
+        factor = str((attributes.get("shareFactor") or {}).get("string"))
+        factor = factor if _FACTOR.fullmatch(factor) else ""
+        found.append(DividedNic(node, offer.device["name"], factor, capacity[BANDWIDTH]))
+    return found

@@ -1,0 +1,393 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Shares of NICs: what is rendered, what is predicted of the settings of the nodes, and what is refused and where."""
+
+from __future__ import annotations
+
+import functools
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem, Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, Refusal, allocate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import stand_in
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided import SETTING, with_setting
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import relevant_facts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("cel_expr_python")
+
+Values = dict[str, t.Any]
+DRIVERS = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
+BOTH = {"gpu.nvidia.com": {"version": "0.5.0", "engine": "dynamic-mig"}, "lanewise.dev": {"version": "1.0.0"}}
+RULE = {"select": {"type": "pf", "link_layer": "ethernet"}, "mechanism": "macvlan", "namespace": "ml"}
+PLACE = "dra_claims_templates[0].devices[0]"
+GPU = {"name": "gpu", "kind": "gpu"}
+
+
+def nic(**share: t.Any) -> Values:
+    return {"name": "nic", "kind": "nic", "share": share}
+
+
+def site(*devices: Values, drivers: Values | None = None, **more: t.Any) -> Values:
+    claim = {"name": "a", "namespace": "ml", "devices": list(devices)}
+    variables = {key: more.pop(key) for key in list(more) if key.startswith("dra_claims_")}
+    return {"dra_claims_drivers": drivers or DRIVERS, "dra_claims_templates": [{**claim, **more}], **variables}
+
+
+@functools.cache
+def _facts(machine: str) -> Values:
+    """The facts of a machine, with Ethernet in place of InfiniBand."""
+    found = relevant_facts(machine)
+    return {**found, "nics": [{**one, "link_layer": "ethernet"} for one in found["nics"]]}
+
+
+def node(*rules: Values, machine: str = "hgx-h100") -> Values:
+    return with_setting(_facts(machine), [{**RULE, **rule} for rule in rules] or None)
+
+
+def devices(made: Site, namespace: str = "ml") -> Values:
+    templates = [one for one in made.objects if one["kind"] == "ResourceClaimTemplate"]
+    spec = next(one["spec"] for one in templates if one["metadata"]["namespace"] == namespace)
+    return t.cast(Values, spec["spec"]["devices"])
+
+
+def allocated(made: Site, facts: Values, namespace: str = "ml") -> Allocation | Refusal:
+    classes = {one["metadata"]["name"]: one for one in made.objects if one["kind"] == "DeviceClass"}
+    given = offers("n", t.cast(t.Any, facts), DRIVERS)
+    return allocate([{"devices": devices(made, namespace)}], classes, given, Engine())
+
+
+def refused(values: Values, nodes: Values | None = None, kubernetes: str = "1.37") -> list[Problem]:
+    with pytest.raises(Problems) as caught:
+        compile_site(values, nodes, kubernetes)
+    return caught.value.problems
+
+
+def one(values: Values, path: str, rule: str, *words: str, **more: t.Any) -> None:
+    problems = refused(values, **more)
+    assert [(problem.path, problem.rule) for problem in problems] == [(path, rule)], problems
+    for word in words:
+        assert word in str(problems[0])
+
+
+def test_a_soft_share_is_an_amount() -> None:
+    made = compile_site(site(nic(bandwidth="25G", burst="0.1T")), {"n": node({})})
+    found = devices(made)
+    [request] = found["requests"]
+    assert request["exactly"]["deviceClassName"] == "nic-share"
+    assert request["exactly"]["capacity"] == {"requests": {"bandwidth": "25G"}}
+    [config] = found["config"]
+    assert config["opaque"]["parameters"]["share"] == {"burst": "100G"} and config["requests"] == ["nic"]
+    assert "constraints" not in found
+    [result] = t.cast(Allocation, allocated(made, node({}))).results
+    assert result.consumed == {"bandwidth": "25G"} and result.offer.device["name"].endswith("-share")
+    [template] = [one for one in made.objects if one["kind"] == "ResourceClaimTemplate"]
+    assert "lent up to 100Gbit/s" in template["metadata"]["annotations"]["share.lanewise.dev/nic"]
+    assert [entry.nodes for entry in made.reach] == [["n"]] and made.warnings == []
+
+
+def test_a_share_joins_the_configuration_of_its_interface() -> None:
+    made = compile_site(site({**nic(bandwidth="1G", burst="2G"), "interface": {"name": "net1"}}))
+    [config] = devices(made)["config"]
+    assert config["opaque"]["parameters"].items() >= {"name": "net1", "share": {"burst": "2G"}}.items()
+
+
+def test_the_default_share_names_no_amount() -> None:
+    made = compile_site(site(nic(bandwidth="default")), {"n": node({"min": "2G", "step": "2G", "default": "6G"})})
+    [request] = devices(made)["requests"]
+    assert "capacity" not in request["exactly"] and "config" not in devices(made)
+    [result] = t.cast(Allocation, allocated(made, node({"min": "2G", "step": "2G", "default": "6G"}))).results
+    assert result.consumed == {"bandwidth": "6G"}
+
+
+@pytest.mark.parametrize(("factor", "taken"), [(1, "10G"), (1.5, "15G"), (1.33, "13300M")])
+def test_a_hard_share_takes_the_factor_of_its_amount(factor: float, taken: str) -> None:
+    facts = node({"factor": factor, "step": "100M"})
+    made = compile_site(site(nic(bandwidth="10G", hard=True)), {"n": facts})
+    [request] = devices(made)["requests"]
+    assert request["exactly"]["capacity"] == {"requests": {"bandwidth": taken}}
+    assert f'"{factor}"' in str(request["exactly"]["selectors"])
+    [config] = devices(made)["config"]
+    assert config["opaque"]["parameters"]["share"] == {"hard": True, "guarantee": "10G"}
+    assert isinstance(allocated(made, facts), Allocation)
+    other = node({"factor": 2.5})
+    assert isinstance(allocated(made, other), Refusal)
+
+
+def test_a_hard_share_is_for_one_factor() -> None:
+    nodes = {"a": node({"factor": 2}), "b": node({"factor": 1})}
+    path = f"{PLACE}.share.hard"
+    one(site(nic(bandwidth="10G", hard=True)), path, "contradiction", "factors 1, 2", nodes=nodes)
+    one(site(nic(bandwidth="10G", hard=True)), path, "missing", "share.factor")
+    made = compile_site(site(nic(bandwidth="10G", hard=True, factor=2)), nodes)
+    assert made.reach[0].nodes == ["a"]
+    one(site(nic(bandwidth="10G", factor=3)), f"{PLACE}.share.factor", "unreachable", "1, 2", nodes=nodes)
+    assert compile_site(site(nic(bandwidth="10G", hard=True, factor=1.5)))
+
+
+def test_shares_of_a_claim_come_from_different_nics() -> None:
+    made = compile_site(site({**nic(bandwidth="10G"), "count": 3}, {**nic(burst="50G"), "name": "more"}))
+    assert devices(made)["constraints"] == [
+        {"requests": ["nic", "more"], "distinctAttribute": "resource.kubernetes.io/pciBusID"}
+    ]
+    found = t.cast(Allocation, allocated(made, node({})))
+    assert len({result.offer.device["name"] for result in found.results}) == 4
+    whole = {"name": "whole", "kind": "nic"}
+    either = {"name": "nic", "first_of": [{**nic(bandwidth="10G"), "name": "part"}, whole]}
+    made = compile_site(site(either, {**nic(bandwidth="1G"), "name": "other"}))
+    assert devices(made)["constraints"][0]["requests"] == ["nic/part", "other"]
+
+
+def test_shares_of_one_nic_are_aligned_on_it() -> None:
+    parts = [{**nic(bandwidth="10G"), "name": name} for name in ("a", "b")]
+    made = compile_site(site(*parts, align="resource.kubernetes.io/pciBusID"))
+    assert [list(entry)[1] for entry in devices(made)["constraints"]] == ["matchAttribute"]
+    found = t.cast(Allocation, allocated(made, node({})))
+    assert len({result.offer.device["name"] for result in found.results}) == 1
+
+
+@pytest.mark.parametrize("align", ["pcie_root", "nearest", ["pcie_root", "numa_node"]])
+@pytest.mark.parametrize("part", [{}, {"share": {"partition": "1g.10gb"}}])
+def test_shares_are_aligned_with_gpus_and_their_parts(align: t.Any, part: Values) -> None:
+    facts = node({})
+    body = {"groups": [{"align": align, "count": 2, "devices": [{**GPU, **part}, nic(bandwidth="10G")]}]}
+    claim = {"name": "a", "namespace": "ml", **body}
+    made = compile_site({"dra_claims_drivers": BOTH, "dra_claims_templates": [claim]}, {"n": facts})
+    assert [entry.nodes for entry in made.reach] == [["n"]] or made.reach[0].unknown
+    found = devices(made)
+    assert [entry["requests"] for entry in found["constraints"] if "distinctAttribute" in entry] == [["nic-0", "nic-1"]]
+
+
+def test_several_rails() -> None:
+    claim = site({**nic(bandwidth="10G"), "count": 2}, distinct=["rail"])
+    kinds = [next(key for key in entry if key != "requests") for entry in devices(compile_site(claim))["constraints"]]
+    assert kinds == ["distinctAttribute", "distinctAttribute"]
+    found = t.cast(Allocation, allocated(compile_site(claim), node({})))
+    assert len({str(result.offer.device["attributes"]["rail"]) for result in found.results}) == 2
+
+
+def test_a_nic_of_another_namespace_gives_no_share() -> None:
+    values = site(nic(bandwidth="10G"), namespaces=["ml", "other"])
+    del values["dra_claims_templates"][0]["namespace"]
+    made = compile_site({**values, "dra_claims_allow_unreachable": True}, {"n": node({})})
+    by_claim = {entry.claim: entry for entry in made.reach}
+    assert by_claim["ml/a"].nodes == ["n"] and by_claim["other/a"].nodes == []
+    assert "shares that namespace other may have" in by_claim["other/a"].refused["n"]
+    assert isinstance(allocated(made, node({}), "other"), Refusal)
+    one(values, f"{PLACE}.share", "unreachable", "namespace other", nodes={"n": node({})})
+
+
+def test_rounding_up_is_said() -> None:
+    made = compile_site(site(nic(bandwidth="25500M")), {"n": node({"step": "2G", "min": "1G"})})
+    [warning] = made.warnings
+    assert warning.startswith(f"{PLACE}.share.bandwidth: 25500M is charged as 27G on ") and "steps of 2G" in warning
+    [result] = t.cast(Allocation, allocated(made, node({"step": "2G", "min": "1G"}))).results
+    assert result.consumed == {"bandwidth": "27G"}
+
+
+def test_a_class_of_shares() -> None:
+    classes = [{"name": "part", "kind": "rdma", "share": True, "extended_resource": "example.com/part"}]
+    device = {"name": "nic", "class": "part"}
+    made = compile_site(site({**device, "share": {"bandwidth": "5G"}}, dra_claims_classes=classes))
+    assert '"share" == device.attributes["lanewise.dev"].type' in str(made.objects)
+    assert "capacity" in devices(made)["requests"][0]["exactly"]
+    made = compile_site(site({**device, "count": 2}, dra_claims_classes=classes))
+    assert "capacity" not in devices(made)["requests"][0]["exactly"] and devices(made)["constraints"]
+    whole = [{"name": "part", "kind": "rdma"}]
+    one(site({**device, "share": {"bandwidth": "5G"}}, dra_claims_classes=whole), f"{PLACE}.share", "contradiction")
+    wrong = [{"name": "part", "kind": "vf", "share": True}]
+    one(site(GPU, dra_claims_classes=wrong), "dra_claims_classes[0].share", "contradiction")
+
+
+def test_whole_nics_and_shares_exclude_each_other() -> None:
+    facts = node({"select": {"rail": 0}})
+    given = offers("n", t.cast(t.Any, facts), DRIVERS)
+    [share] = [offer for offer in given if offer.device["name"].endswith("-share")]
+    whole = next(offer for offer in given if offer.address == share.address and offer is not share)
+    where = {"pci_address": share.address}
+    made = compile_site(
+        {
+            **site({**nic(bandwidth="10G"), "where": where}),
+            "dra_claims_claims": [
+                {"name": "w", "namespace": "ml", "devices": [{"name": "w", "kind": "nic", "where": where}]}
+            ],
+        }
+    )
+    classes = {one["metadata"]["name"]: one for one in made.objects if one["kind"] == "DeviceClass"}
+    ask = {
+        "share": devices(made),
+        "whole": next(o["spec"]["devices"] for o in made.objects if o["kind"][-5:] == "Claim"),
+    }
+    engine = Engine()
+    for first, then, device in (("share", "whole", share), ("whole", "share", whole)):
+        held = t.cast(Allocation, allocate([{"devices": ask[first]}], classes, given, engine))
+        assert [result.offer for result in held.results] == [device]
+        after = allocate([{"devices": ask[then]}], classes, given, engine, held=held.results)
+        assert isinstance(after, Refusal) and after.kind in ("used", "count"), after
+
+
+def test_slices_show_the_same_as_settings() -> None:
+    facts = node({"factor": 1.5})
+    published = stand_in(slices(offers("n", t.cast(t.Any, facts), DRIVERS))).nodes
+    values = site(nic(bandwidth="25500M", hard=True))
+    assert devices(compile_site(values, published)) == devices(compile_site(values, {"n": facts}))
+    assert compile_site(values, published).reach[0].nodes == ["n"]
+
+
+def test_servers_without_the_fields_have_no_shares() -> None:
+    facts = node({})
+    for kubernetes in ("1.34", "1.35"):
+        given = offers("n", t.cast(t.Any, facts), DRIVERS, server=Server(kubernetes))
+        assert not [offer for offer in given if offer.device["name"].endswith("-share")]
+        words = f"Kubernetes {kubernetes} cannot divide a NIC"
+        one(site(nic(bandwidth="1G")), f"{PLACE}.share", "dropped", words, kubernetes=kubernetes)
+    with pytest.raises(Problems, match="feature gate DRAConsumableCapacity is off"):
+        compile_site(site(nic(bandwidth="1G")), None, "1.37", {"DRAConsumableCapacity": False})
+
+
+def test_a_nic_in_a_pod_may_be_divided() -> None:
+    """What its link has is not seen: the node is neither fit nor unfit."""
+    facts = node({})
+    away = [{**one, "elsewhere": ["interface"], "interfaces": [], "speed_mbps": None} for one in facts["nics"]]
+    made = compile_site(site(nic(bandwidth="10G")), {"n": {**facts, "nics": away}})
+    assert list(made.reach[0].unknown) == ["n"]
+
+
+@pytest.mark.parametrize(
+    ("device", "place", "rule"),
+    [
+        (nic(), "share", "missing"),
+        (nic(bandwidth="1500k"), "share.bandwidth", "out-of-range"),
+        (nic(bandwidth="1k"), "share.bandwidth", "out-of-range"),
+        (nic(bandwidth="10T"), "share.bandwidth", "out-of-range"),
+        (nic(bandwidth="much"), "share.bandwidth", "bad-quantity"),
+        (nic(bandwidth=True), "share.bandwidth", "wrong-type"),
+        (nic(bandwidth="10G", burst="9G"), "share.burst", "out-of-range"),
+        (nic(hard=True), "share.hard", "missing"),
+        (nic(bandwidth="1G", factor=0.5), "share.factor", "out-of-range"),
+        (nic(bandwidth="1G", factor="1.5"), "share.factor", "wrong-type"),
+        (nic(bandwidth="1G", memory="1Gi"), "share", "contradiction"),
+        (nic(memory="1Gi"), "share", "contradiction"),
+        (nic(bandwith="1G"), "share.bandwith", "unknown-key"),
+        ({**nic(bandwidth="1G"), "kind": "vf"}, "share", "contradiction"),
+        ({**GPU, "share": {"bandwidth": "1G"}}, "share", "no-capacity"),
+        ({**nic(bandwidth="1G"), "bandwidth": "1G"}, "bandwidth", "contradiction"),
+        ({**nic(bandwidth="1G"), "capacity": {"vfs": 2}}, "capacity", "contradiction"),
+        ({**nic(bandwidth="1G"), "interface": {"child": {"type": "macvlan"}}}, "", ""),
+    ],
+)
+def test_impossible_shares(device: Values, place: str, rule: str) -> None:
+    if rule:
+        one(site(device), f"{PLACE}.{place}", rule)
+    else:
+        assert compile_site(site(device))
+
+
+def test_the_driver_of_another_nic_divides_nothing() -> None:
+    one(site(nic(bandwidth="1G"), drivers={"dra.net": {"version": "1.4.0"}}), f"{PLACE}.share", "no-capacity")
+
+
+@pytest.mark.parametrize(
+    ("rules", "device", "path", "words"),
+    [
+        ([], nic(bandwidth="1G"), f"{PLACE}.share", "no NIC of 1 node(s) is divided"),
+        (
+            [{"mechanism": "vfs", "select": {"type": "pf"}, "namespace": None}],
+            nic(bandwidth="1G"),
+            f"{PLACE}.share",
+            "no VF",
+        ),
+        (
+            [{"ceiling": "50G"}],
+            nic(bandwidth="1G", burst="60G"),
+            f"{PLACE}.share.burst",
+            "above what one share may use",
+        ),
+        ([{}], nic(bandwidth="9999G"), f"{PLACE}.share", "where the most is"),
+        ([{"ceiling": "9999G"}], nic(bandwidth="1G"), "dra_driver_settings.shares[0].ceiling", "above the link"),
+        ([{"bandwidth": "9999G"}], nic(bandwidth="1G"), "dra_driver_settings.shares[0].bandwidth", "above the link"),
+        ([{"factor": 0}], nic(bandwidth="1G", factor=1), "dra_driver_settings.shares[0].factor", "(node n)"),
+        (
+            [{}, {"select": {"rail": 1}}],
+            nic(bandwidth="1G"),
+            "dra_driver_settings.shares[1].select",
+            "shares[0] divides",
+        ),
+    ],
+)
+def test_what_the_settings_of_the_nodes_do_not_give(rules: list[Values], device: Values, path: str, words: str) -> None:
+    problems = refused(site(device), {"n": node(*rules)})
+    assert [problem.path for problem in problems if words in str(problem)] == [path], problems
+
+
+def test_all_problems_at_once() -> None:
+    values = site(nic(bandwidth="10G", burst="1G"), {**nic(bandwidth="1k"), "name": "b"})
+    problems = refused(values, {"n": node({"factor": 0, "step": "1k"})})
+    assert [problem.path for problem in problems] == [
+        f"{PLACE}.share.burst",
+        "dra_claims_templates[0].devices[1].share.bandwidth",
+        "dra_driver_settings.shares[0].factor",
+        "dra_driver_settings.shares[0].step",
+    ]
+
+
+_RATES = st.sampled_from(["1G", "25G", "400G", "900G", "1500M", "1M", "10P", "x", 5, None])
+_FACTORS = st.sampled_from([1, 1.5, 2, 0, 1.333, "2", 100, True])
+_SHARES = st.fixed_dictionaries(
+    {}, optional={"bandwidth": _RATES | st.just("default"), "burst": _RATES, "hard": st.booleans(), "factor": _FACTORS}
+)
+_SELECTS = st.sampled_from(
+    [{"type": "pf"}, {"rail": 0}, {"rail": [1, 2]}, {"model": "*"}, {"near_gpu": "PIX"}, {}, {"rial": 1}, 3]
+)
+_RULES = st.fixed_dictionaries(
+    {"select": _SELECTS},
+    optional={
+        "mechanism": st.sampled_from(["vfs", "macvlan", "ipvlan"]),
+        "namespace": st.sampled_from(["ml", "other", "A"]),
+        "factor": _FACTORS,
+        **{key: _RATES for key in ("step", "min", "default", "ceiling", "bandwidth")},
+    },
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(_SHARES, min_size=1, max_size=2),
+    st.lists(st.lists(_RULES, max_size=3) | st.none() | st.text(max_size=3), min_size=1, max_size=2),
+    st.sampled_from(["1.34", "1.36", "1.37"]),
+    st.booleans(),
+)
+def test_anything_is_rendered_or_refused_with_a_place(
+    shares: list[Values], rules: list[t.Any], kubernetes: str, unreachable: bool
+) -> None:
+    """What is rendered can be allocated on every node that it is said to fit on."""
+    facts = {f"n{number}": with_setting(_facts("sriov"), setting) for number, setting in enumerate(rules)}
+    parts = [{**nic(), "share": share, "name": f"nic{number}"} for number, share in enumerate(shares)]
+    values = {**site(*parts), "dra_claims_allow_unreachable": unreachable}
+    try:
+        made = compile_site(values, t.cast(t.Any, facts), kubernetes)
+    except Problems as problems:
+        places = ("dra_claims_templates[0]", "dra_driver_settings.shares")
+        assert problems.problems and all(problem.path.startswith(places) for problem in problems.problems)
+        return
+    assert kubernetes != "1.34"
+    for name in made.reach[0].nodes:
+        found = allocated(made, facts[name])
+        assert isinstance(found, Allocation), found
+        for result, share in zip(found.results, shares):
+            if share.get("bandwidth") not in (None, "default"):
+                assert quantity.parse(result.consumed["bandwidth"]) >= quantity.parse(share["bandwidth"])
+
+
+def test_the_setting_is_never_the_nodes_own() -> None:
+    assert with_setting({"nics": [], SETTING: [RULE]}, None) == {"nics": []}
