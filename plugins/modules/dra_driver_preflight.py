@@ -40,6 +40,14 @@ options:
   runtime_version:
     description: The container runtime with its version from the Node. By default it is found by its process.
     type: str
+  pools:
+    description:
+      - The pools of addresses that the driver hands out to pods, as networks.
+      - An address of the node in one is a problem, and so is a route to one by an interface that is not a NIC's, such
+        as a bridge of the pods' network.
+    type: list
+    elements: str
+    default: []
 seealso:
   - module: lanewise.dra.dra_driver_info
 """
@@ -81,6 +89,8 @@ import shutil
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.uplinks import netlink, used
 
 LEAST_PYTHON = (3, 10)
 NEWEST_PYTHON = (3, 14)  # that all of requirements/driver.txt has wheels for; nothing is compiled on a node
@@ -269,6 +279,19 @@ def containerd(
     )
 
 
+def addresses(pools: list[str], problems: list[str]) -> None:
+    """Whether the node has addresses or routes that are to be pods'."""
+    if not pools:
+        return
+    try:
+        with netlink.Connection() as kernel:
+            found = used.overlaps(kernel, pools)
+    except (OSError, ValueError) as error:
+        problems.append(f"The node's addresses could not be compared with dra_driver_rail_addresses: {error}.")
+        return
+    problems += [f"dra_driver_rail_addresses: {one}. Use a pool that nothing else on the node uses." for one in found]
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -276,6 +299,7 @@ def main() -> None:
             "newer": {"type": "bool", "default": False},
             "kubelet_version": {"type": "str"},
             "runtime_version": {"type": "str"},
+            "pools": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
@@ -289,6 +313,7 @@ def main() -> None:
         "kubelet": kubelet(module, params["kubelet_version"] or "", problems),
         "runtime": runtime(module, params["runtime_version"] or "", problems),
     }
+    addresses(params["pools"], problems)
     module.exit_json(changed=False, problems=problems, **result)
 
 

@@ -23,7 +23,18 @@ _ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
 PREFIXES = ("alignment_", "dra_claims_", "dra_driver_", "fabric_", "topology_")
 #: A site may have its own variables with these prefixes: only a name close to a playbook's variable is an error.
 NEAR_PREFIXES = (
-    *("claims_", "defragment_", "driver_", "plan_", "probe_", "remove_", "replace_nic_", "reserve_", "site_"),
+    *(
+        "addresses_",
+        "claims_",
+        "defragment_",
+        "driver_",
+        "plan_",
+        "probe_",
+        "remove_",
+        "replace_nic_",
+        "reserve_",
+        "site_",
+    ),
     *("support_", "switch_driver_", "verify_"),
 )
 #: Where a site names its own variables that have such a prefix.
@@ -44,6 +55,7 @@ OF_PLAYBOOKS = (
     *("defragment_name", "defragment_owner", "defragment_reason", "defragment_hours", "defragment_workload"),
     *("defragment_count", "defragment_max_moves", "defragment_may_wait", "defragment_protect", "defragment_timeout"),
     *("defragment_budget_timeout", "defragment_settle_timeout"),
+    "addresses_dest",
     *("switch_driver_to", "switch_driver_drain", "switch_driver_timeout", "switch_driver_daemonset"),
     *("replace_nic_other_model", "replace_nic_other_changes", "replace_nic_same_card"),
 )

@@ -29,6 +29,7 @@ CHECKED = sorted(
 )
 #: Modules whose work is done on the controller.
 AT_HOME = {
+    "address_plan",
     "alignment_check",
     "alignment_report",
     "allocation_plan",

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from . import netlink
 
 Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
+Network = t.Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
 RTM_GETADDR, RTM_GETROUTE, RTM_GETNEXTHOP = 22, 26, 106
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
@@ -108,14 +109,20 @@ class Routes:
 
     def routed(self) -> set[int]:
         """All links with a unicast route, apart from the routes that every interface has. Raises OSError."""
-        found: set[int] = set()
+        return {link for _network, links in self._unicast() for link in links}
+
+    def networks(self) -> list[tuple[Network, tuple[int, ...]]]:
+        """The networks of unicast routes in all tables, without default routes, with the links that each leads by.
+        Raises OSError."""
+        return [(network, tuple(links)) for network, links in self._unicast() if network.prefixlen > SHORT]
+
+    def _unicast(self) -> t.Iterator[tuple[Network, list[int]]]:
         for kind in (socket.AF_INET, socket.AF_INET6):
             for body in self._dumped(kind, lambda one: True):
                 raw = netlink.attributes(body, _RT.size)
                 network = _network(raw.get(_DST, b""), body[1], kind == socket.AF_INET6)
                 if not network.is_multicast and not network.is_link_local:
-                    found.update(self._links(raw))
-        return found
+                    yield network, self._links(raw)
 
     def way(self, query: Query) -> set[int]:
         """The links by which packets to `query.far` leave; empty if there is no route. Raises OSError.
@@ -188,7 +195,7 @@ def _look_up(query: Query, source: bool = True, ports: bool = True) -> bytes:
     return message
 
 
-def _network(value: bytes, bits: int, six: bool) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+def _network(value: bytes, bits: int, six: bool) -> Network:
     size = 16 if six else 4
     return ipaddress.ip_network((value.ljust(size, b"\0")[:size], bits), strict=False)
 

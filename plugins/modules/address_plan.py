@@ -1,0 +1,121 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# This is the documentation of the action plugin of the same name, which runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: address_plan
+short_description: Check the addresses that nodes have on their rails, and write them for reviews and switches
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Computes the range of each node on each rail from the variables C(dra_driver_rail_addresses) and
+    C(dra_driver_rail_index) of all hosts of the inventory, also of those that the run is not limited to. Run it once
+    for all hosts.
+  - Fails, with all problems together, if an index is missing or is used twice, if it is beyond a pool, if pools
+    overlap, or if a pool has an address that a node has itself. Known are C(ansible_host), and the addresses in
+    gathered facts.
+  - The role P(lanewise.dra.dra_driver#role) runs it before anything is changed.
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.files
+  - lanewise.dra.attributes.controller
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  dest:
+    description:
+      - A folder on the controller for C(addresses.csv) and C(addresses.json). Without it no file is written.
+    type: path
+  check_only:
+    description: Whether to return nothing but problems.
+    type: bool
+    default: false
+seealso:
+  - plugin: lanewise.dra.rail_ranges
+    plugin_type: filter
+"""
+
+EXAMPLES = r"""
+- name: Write the address plan for whoever configures the switches
+  lanewise.dra.address_plan:
+    dest: "{{ inventory_dir }}/addresses"
+  run_once: true
+"""
+
+RETURN = r"""
+problems:
+  description: What is wrong, with the names of the hosts. The module fails if there is any.
+  returned: always
+  type: list
+  elements: str
+  sample: ["gpu-02: dra_driver_rail_index: 3 is the index of gpu-01 too (give each node an index of its own ...)"]
+pools:
+  description: The pools, with the number of nodes that they have room for.
+  returned: success, without O(check_only)
+  type: list
+  elements: dict
+  sample: [{rail: 0, family: ipv4, pool: 10.100.0.0/16, per_node: 64, prefix: 16, reach: rail, room: 1024, nodes: 2}]
+ranges:
+  description: The ranges, by rail, IP family and index of the node.
+  returned: success, without O(check_only)
+  type: list
+  elements: dict
+  contains:
+    rail:
+      description: The rail.
+      type: int
+    family:
+      description: V(ipv4) or V(ipv6).
+      type: str
+    node:
+      description: The host.
+      type: str
+    index:
+      description: The index of the host.
+      type: int
+    range:
+      description: The range as a network, such as V(10.100.4.64/26).
+      type: str
+    first:
+      description: The first address.
+      type: str
+    last:
+      description: The last address.
+      type: str
+    usable:
+      description: How many addresses the driver can hand out. The gateway and the subnet's own addresses are left out.
+      type: int
+    prefix:
+      description: The prefix length of an address in a pod.
+      type: int
+    gateway:
+      description: The router on this rail, or null.
+      type: str
+    reach:
+      description: What an address can send to, V(rail) or V(all).
+      type: str
+    pool:
+      description: The pool.
+      type: str
+lines:
+  description: The same as tables for a terminal.
+  returned: success, without O(check_only)
+  type: list
+  elements: str
+csv:
+  description: The file for those who configure switches.
+  returned: with O(dest)
+  type: str
+  sample: /srv/site/addresses/addresses.csv
+json:
+  description: The file for programs.
+  returned: with O(dest)
+  type: str
+  sample: /srv/site/addresses/addresses.json
+"""

@@ -1,0 +1,51 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Pools of addresses for pods that a node uses itself are found before the driver hands out of them."""
+
+from __future__ import annotations
+
+from ansible_collections.lanewise.dra.plugins.modules.dra_driver_preflight import addresses
+from ansible_collections.lanewise.dra.tests.driver import nodes
+from lanewise_driver.uplinks import netlink, used
+
+
+def found(*pools: str) -> list[str]:
+    with netlink.Connection() as kernel:
+        return used.overlaps(kernel, pools)
+
+
+@nodes.on_a_node
+def test_addresses_and_routes_of_the_node_are_found() -> None:
+    nodes.run("ip link add cni0 type bridge; ip address add 10.244.3.1/24 dev cni0; ip link set cni0 up")
+    nodes.run("ip link add other type bridge; ip link set other up; ip route add 10.245.0.0/16 dev other table 77")
+    nodes.run("ip address add fd00:244::1/64 dev cni0")
+    assert found("10.100.0.0/16", "fd00:100::/64") == []
+    own = "the pool 10.244.0.0/16 has 10.244.3.1, an address of cni0"
+    assert found("10.244.0.0/16") == [
+        own,
+        "the pool 10.244.0.0/16 overlaps 10.244.3.0/24, to which a route leads by cni0",
+    ]
+    assert found("10.244.3.128/25") == [
+        "the pool 10.244.3.128/25 overlaps 10.244.3.0/24, to which a route leads by cni0"
+    ]
+    assert found("10.245.9.0/24") == ["the pool 10.245.9.0/24 overlaps 10.245.0.0/16, to which a route leads by other"]
+    assert any("fd00:244::1, an address of cni0" in one for one in found("fd00:244::/60"))
+    problems: list[str] = []
+    addresses(["10.244.0.0/16"], problems)
+    assert problems[0] == f"dra_driver_rail_addresses: {own}. Use a pool that nothing else on the node uses."
+    addresses(["nonsense"], problems := [])
+    assert "could not be compared" in problems[0]
+    addresses([], problems := [])
+    assert problems == []
+
+
+@nodes.on_a_node
+def test_default_routes_and_the_routes_of_a_bond_are_none() -> None:
+    nodes.run("ip link add cni0 type bridge; ip link set cni0 up; ip route add default dev cni0")
+    assert found("10.100.0.0/16") == []
+    made = nodes.run("ip link add rail0 type bond 2>/dev/null && ip link set rail0 up && echo yes", check=False)
+    if "yes" in made:
+        nodes.run("ip route add 10.100.0.0/16 dev rail0")
+        assert found("10.100.0.0/16") == [], "it may be the rail's own"

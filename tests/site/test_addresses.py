@@ -1,0 +1,102 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The addresses of rails, as a site plans and exports them, and what keeps a run from changing any node."""
+
+from __future__ import annotations
+
+import csv
+import json
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible.errors import AnsibleFilterError
+from ansible_collections.lanewise.dra.plugins.filter.rail_ranges import rail_ranges
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
+from ansible_collections.lanewise.dra.tests.site.plays import played
+
+PLAN: dict[str, t.Any] = {
+    "rails": [{"rail": 0, "pool": "10.100.0.0/16"}, {"rail": 1, "pool": "10.101.0.0/16", "per_node": 32}]
+}
+
+
+def host(index: object = None, **more: t.Any) -> dict[str, t.Any]:
+    own = {"dra_driver_rail_addresses": PLAN, **more}
+    return own if index is None else {**own, "dra_driver_rail_index": index}
+
+
+def test_the_plan_is_shown_and_exported(tmp_path: Path) -> None:
+    hosts = {"gpu-01": host(0), "gpu-02": host("{{ 1 + 6 }}"), "storage": {}}
+    said = played(tmp_path, hosts, "addresses", "-e", f"addresses_dest={tmp_path}/out")
+    assert "rail 0, 10.100.0.0/16: 64 addresses a node, 2 nodes, room for 1024" in said
+    assert "10.101.0.224/27" in said and "storage" not in said
+    with (tmp_path / "out/addresses.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["rail"], row["node"], row["range"]) for row in rows] == [
+        ("0", "gpu-01", "10.100.0.0/26"),
+        ("0", "gpu-02", "10.100.1.192/26"),
+        ("1", "gpu-01", "10.101.0.0/27"),
+        ("1", "gpu-02", "10.101.0.224/27"),
+    ]
+    stored = json.loads((tmp_path / "out/addresses.json").read_text())
+    assert [row["range"] for row in stored["ranges"]] == [row["range"] for row in rows]
+    assert [row["room"] for row in stored["pools"]] == [1024, 2048]
+    assert "changed=0" in played(tmp_path, hosts, "addresses", "-e", f"addresses_dest={tmp_path}/out")
+
+
+def test_a_site_without_a_plan_is_told_how_to_make_one(tmp_path: Path) -> None:
+    assert "docs/addresses.md shows how to plan" in played(tmp_path, {"a": {}}, "addresses")
+
+
+@pytest.mark.parametrize("playbook", ["addresses", "driver", "rollout"])
+def test_what_is_wrong_between_nodes_stops_the_run(tmp_path: Path, playbook: str) -> None:
+    hosts = {
+        "gpu-01": host(3, dra_driver_kubeconfig="/nowhere"),
+        "gpu-02": host(3),
+        "gpu-03": host(),
+        "gpu-04": host(4, ansible_host="10.100.9.9"),
+    }
+    # also where the run is for one good node alone
+    limit = [] if playbook == "addresses" else ["--limit", "gpu-01", "-e", "driver_become=false"]
+    said = played(tmp_path, hosts, playbook, *limit, rc=2)
+    assert "gpu-02: dra_driver_rail_index: 3 is the index of gpu-01 too" in said
+    assert "gpu-03: dra_driver_rail_index: is missing" in said
+    assert "overlaps 10.100.9.9, which the node has itself" in said
+    assert "Build the driver's wheel" not in said
+
+
+def test_the_ranges_of_one_node() -> None:
+    assert rail_ranges(PLAN, 7) == [
+        {"rail": 0, "range": "10.100.1.192/26", "pool": "10.100.0.0/16", "prefix": 16, "reach": "rail"},
+        {"rail": 1, "range": "10.101.0.224/27", "pool": "10.101.0.0/16", "prefix": 16, "reach": "rail"},
+    ]
+    with pytest.raises(AnsibleFilterError, match="dra_driver_rail_index: is missing"):
+        rail_ranges(PLAN)
+
+
+SETTINGS = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - ansible.builtin.include_vars: {collection}/roles/dra_driver/defaults/main.yml
+      when: dra_driver_rail_addresses is not defined
+    - ansible.builtin.include_vars: {collection}/roles/dra_driver/vars/main.yml
+    - ansible.builtin.copy:
+        content: "{{{{ lookup('ansible.builtin.template', '{collection}/roles/dra_driver/templates/driver.yml.j2') }}}}"
+        dest: "{folder}/{{{{ inventory_hostname }}}}.yml"
+        mode: "0644"
+"""
+
+
+def test_the_role_writes_the_ranges_into_the_settings_of_the_driver(tmp_path: Path) -> None:
+    (tmp_path / "settings.yml").write_text(SETTINGS.format(collection=COLLECTION, folder=tmp_path))
+    given = {"dra_driver_kubeconfig": "", "dra_driver_settings": {"log_level": "debug"}, "dra_driver_node_name": "n"}
+    hosts = {"gpu-01": host(7, **given), "plain": {}}
+    played(tmp_path, hosts, str(tmp_path / "settings"))
+    found = yaml.safe_load((tmp_path / "gpu-01.yml").read_text())
+    assert found["rail_addresses"] == rail_ranges(PLAN, 7)
+    assert found["log_level"] == "debug"
+    assert "rail_addresses" not in yaml.safe_load((tmp_path / "plain.yml").read_text())
