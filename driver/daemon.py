@@ -34,6 +34,7 @@ from .publish.inventory import Device, Inventory
 from .publish.publisher import Publisher
 from .publish.withheld import Withheld, listed
 from .topology.publish import Publication, without_link
+from .topology.publish_shares import HeldShares
 from .web import Web
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Daemon:
         self.cluster = cluster.Cluster(lambda: access(self.settings.current), DRIVER, node or settings.node)
         self.reporter = events.Reporter(self.cluster)
         self.status = claim_status.Writer(self.cluster, reporter=self.reporter, metrics=self.metrics)
-        self.inventory = Inventory(lambda: self.settings.current, self._held, root, self._unclean)
+        self.inventory = Inventory(lambda: self.settings.current, self._held, root, self._unclean, self._held_shares)
         self.service = Service(paths, self.cluster, self.inventory, self.status, self.metrics, reporter=self.reporter)
         busy, holds = self.service.pace.busy, self.service.holds
         self.publisher = Publisher(self.cluster, self.inventory, self.settings, self._published, busy, holds)
@@ -160,6 +161,9 @@ class Daemon:
     def _held(self) -> list[Device]:
         return self.service.held()
 
+    def _held_shares(self) -> dict[str, HeldShares]:
+        return self.service.shares.held()
+
     def _unclean(self) -> dict[str, str]:
         return {name: entry.word for name, entry in self.service.unclean.all().items()}
 
@@ -173,6 +177,7 @@ class Daemon:
 
     def _published(self, publication: Publication) -> None:
         held = len(self.service.held())
+        self._settled &= self.service.shares.refresh()  # a link can have another speed, a setting another value
         self.metrics.published()
         self.metrics.devices(metrics.PUBLISHED, len(publication.devices))
         self.metrics.devices(metrics.WITHHELD, len(publication.withheld))

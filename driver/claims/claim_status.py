@@ -107,6 +107,8 @@ def _device(record: Record, device: DeviceRecord, failure: str, problem: HealthP
     status: Object = {"driver": DRIVER, "pool": device.pool, "device": device.device, "conditions": conditions}
     if device.share_id:
         status["shareID"] = device.share_id
+    if device.share:
+        status["data"] = {"share": device.share.promised()}
     if device.network and record.phase == ATTACHED and not failure:
         status["networkData"] = _within_limits(device.network)
     return status

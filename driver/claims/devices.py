@@ -38,7 +38,7 @@ class Devices:
         """The devices that claims hold exclusively, as they were at allocation. Those of an earlier boot are on the
         node again, and may be different now."""
         records = [record for record in self._ledger.records() if record.boot == self._ledger.boot]
-        return [device.known for record in records for device in record.held]
+        return [device.known for record in records for device in record.held if device.share is None]
 
     def health(self) -> list[DeviceHealth]:
         """The health of all devices; for devices in pods, the result of the last `check_pods`."""
@@ -86,7 +86,7 @@ class Devices:
     def retry_unclean(self) -> bool:
         """Try again to restore the devices whose original state could not be restored. Returns whether one was."""
         changed = False
-        held = {device.device for record in self._ledger.store.all()[0] for device in record.held}
+        held = {device.own_name for record in self._ledger.store.all()[0] for device in record.held}
         for name, entry in self._ledger.unclean.all().items():
             if name in held:
                 continue

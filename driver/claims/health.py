@@ -38,8 +38,8 @@ def devices(
         found[device["name"]] = _health(node, device["name"], now, message)
     for record in records:
         for one in record.held:
-            if record.phase == PREPARED and one.device in found:
-                continue  # it is on the node
+            if one.device in found and (record.phase == PREPARED or one.share):
+                continue  # it is on the node, or one of several that have a share of it
             message = "it could not be taken back to the node" if record.phase == DETACHING else ""
             problem = problems.get(record.uid, {}).get(one.device)
             found[one.device] = _health(one.pool, one.device, now, problem.message if problem else message)

@@ -52,7 +52,8 @@ class _Saved:
     @classmethod
     def of(cls, record: Record) -> _Saved:
         waits = record.phase == PREPARED and record.pod and record.held
-        names = frozenset(device.known.interface for device in record.held if device.known.interface)
+        gone = [device.known.interface for device in record.held if "child" not in device.config]
+        names = frozenset(name for name in gone if name)
         return cls(names, record.pod.uid if waits and record.pod else "")
 
 

@@ -13,6 +13,7 @@ from ..base.errors import Busy
 from ..base.objects import Object
 from ..base.settings import Settings
 from ..publish.device import Device
+from ..publish.offer import Offer
 from ..publish.places import Places
 from ..topology import publish
 from . import claim_status
@@ -35,6 +36,8 @@ class Inventory(t.Protocol):
     """The part of `publish.inventory.Inventory` that claims use."""
 
     def device(self, name: str) -> Device | None: ...
+
+    def offer(self, name: str) -> Offer | None: ...
 
     def withheld(self, name: str) -> str: ...
 

@@ -25,7 +25,8 @@ from ..dra.kube.bounded_json import DEPTH, is_nested_deeper
 from ..dra.kube.problems import Problem
 from ..interface import rails
 from ..publish.device import Device
-from . import pod_names
+from ..publish.offer import Offer
+from . import pod_names, share_plan
 from .metadata import POD_CLAIM_NAME
 from .records import DeviceRecord, Record
 
@@ -68,6 +69,7 @@ class _Result:
     admin: bool
     share_id: str
     known: Device
+    consumed: t.Any = None
     configs: list[_Config] = field(default_factory=list)
 
 
@@ -114,12 +116,15 @@ def plan(
     others: t.Iterable[Record],
     boot: str,
     withheld: t.Mapping[str, str] | None = None,
+    offers: t.Mapping[str, Offer] | None = None,
+    unclean: t.Container[str] = (),
 ) -> Record:
     """The record of a claim that can be prepared on this node.
 
     `claim` is a v1 ResourceClaim, whose pod :func:`check_pod` checks. `uid` is the claim that kubelet means, `known`
     the devices of the pool `node` by name, `withheld` why others are not published, `others` the records of other
-    claims. Raises Refused, or Busy where trying again may help.
+    claims, `offers` the divided NICs by the names of the devices for shares, `unclean` the names of devices that are
+    withheld because their original state could not be restored. Raises Refused, or Busy where trying again may help.
     """
     owner = consumer(claim, uid)
     results = _results(claim, node, known, withheld or {})
@@ -136,10 +141,16 @@ def plan(
         pod_claim_name=_pod_claim_name(metadata),
     )
     _check_shared(results, configs)
-    others = [other for other in others if other.uid != uid]
+    everybody = list(others)
+    others = [other for other in everybody if other.uid != uid]
+    own = [device for other in everybody if other.uid == uid for device in other.held]
+    market = share_plan.Market(offers or {}, others, own, unclean)
     for result in results:
-        record.devices.append(_device(result))
-        _check_free(result, record, others)
+        device = _device(result)
+        if result.known.device.get("allowMultipleAllocations") and not result.admin:
+            device = share_plan.give(device, _ask(result, device, record), market)
+        record.devices.append(device)
+        _check_free(result, device, record, others)
     named = [_named(device, result) for device, result in zip(record.devices, results, strict=True)]
     pod_names.check(named, [other for other in others if owner and other.is_for(owner.uid)])
     return record
@@ -287,6 +298,7 @@ def _results(claim: Object, node: str, known: t.Mapping[str, Device], withheld: 
                 admin=_get(entry, "adminAccess", bool, path, False),
                 share_id=_share_id(entry, path),
                 known=known[device],
+                consumed=entry.get("consumedCapacity"),
             )
         )
     return found
@@ -420,7 +432,10 @@ def _device(result: _Result) -> DeviceRecord:
     if config and not interface:
         where = _place(result, next(iter(config)))
         raise Refused(f"{where}: {result.device} has no network interface to configure")
-    if "vf" in config and known.pf is None:
+    divided = bool(known.device.get("allowMultipleAllocations"))
+    if "share" in config and not divided:
+        raise Refused(f"{_place(result, 'share')}: {result.device} is given to pods as a whole, not in shares")
+    if "vf" in config and known.pf is None and not divided:
         raise Refused(f"{_place(result, 'vf')}: {result.device} is not a virtual function")
     if known.link_layer == "infiniband":
         _check_infiniband(result, config)
@@ -451,15 +466,24 @@ def _check_infiniband(result: _Result, config: Object) -> None:
         raise Refused(f"{where}.type: {result.device} is InfiniBand, which does not support macvlan; use ipvlan")
 
 
-def _check_free(result: _Result, record: Record, others: t.Iterable[Record]) -> None:
+def _ask(result: _Result, device: DeviceRecord, record: Record) -> share_plan.Ask:
+    def place(name: str) -> str:
+        return _place(result, name) if name in device.config else result.path
+
+    return share_plan.Ask(result.path, record.uid, record.namespace, result.consumed, place)
+
+
+def _check_free(result: _Result, device: DeviceRecord, record: Record, others: t.Iterable[Record]) -> None:
     """Refuse a device that another claim or another request has. Raises Refused and Busy."""
     if result.admin:
         return
-    if sum(device.device == result.device for device in record.held) > 1:
+    if sum(one.device == result.device for one in record.held) > 1:
         raise Refused(f"{result.path}.device: {result.device} is allocated to the claim twice")
     for other in others:
-        if any(device.device == result.device for device in other.held):
-            raise Busy(f"{result.path}.device: claim {other.claim} ({other.uid}) still has {result.device}")
+        for one in other.held:
+            if share_plan.excludes(one, device):
+                what = f"a share of {one.share.of}" if one.share and not device.share else one.device
+                raise Busy(f"{result.path}.device: claim {other.claim} ({other.uid}) still has {what}")
 
 
 def _named(device: DeviceRecord, result: _Result) -> pod_names.Named:

@@ -20,6 +20,9 @@ from ..dra.config.interface_config import DRIVER
 from ..dra.kube.problems import Problem
 from ..interface import interfaces
 from ..kernel import rdma
+from ..publish.offer import Offer
+from ..shares import by_class
+from ..topology.publish_shares import MACVLAN
 from . import environment, peers
 from .leases import Leases
 from .ledger import Ledger
@@ -185,7 +188,14 @@ class Preparation:
             withheld={name: self._inventory.withheld(name) for name, device in devices.items() if not device},
             others=self._ledger.records(),
             boot=self._ledger.boot,
+            offers=self._offers(names),
+            unclean=self._ledger.unclean.all(),
         )
+
+    def _offers(self, names: t.Iterable[str]) -> dict[str, Offer]:
+        """The divided NICs among the devices with these names."""
+        offers = {name: self._inventory.offer(name) for name in names}
+        return {name: offer for name, offer in offers.items() if offer}
 
     def _write(self, record: Record) -> list[PreparedDevice]:
         """Check the devices of a claim unless they are in its pod, and write its files."""
@@ -204,9 +214,11 @@ class Preparation:
         unclean = self._ledger.unclean.all()
         problems: list[Problem] = []
         for device in record.held:
-            if device.device in unclean:
-                reason = unclean[device.device].text
+            if device.own_name in unclean:
+                reason = unclean[device.own_name].text
                 raise Busy(f"{device.device} is withheld from pods until its original state is restored: {reason}")
+            if device.share and device.share.mechanism == MACVLAN and (says := by_class.problem(device.known.identity)):
+                raise Busy(f"{device.device}: {says}")
             if device.interface:
                 where = f"configuration of request {device.request} ({device.device})"
                 with trace.step("check the configuration", device.device):

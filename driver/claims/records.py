@@ -32,6 +32,9 @@ from ..interface import rails
 from ..interface.host_state import HostState
 from ..kernel import rdma
 from ..publish.device import Device
+from ..shares.share import ShareRecord
+from ..topology.publish import device_name
+from ..topology.publish_shares import VFS
 from ..topology.stored import NewerForm
 from .cdi import DeviceNode
 from .record_forms import FORMS
@@ -83,7 +86,8 @@ class DeviceRecord:
     its InterfaceConfigs, with the addresses that were handed out (`rails`). `host` (its host state) and `rdma` are set
     while it may be in a pod; `network` and `leases` are results of attach. `interface` is the name in the pod, empty
     for a device without network interface. `admin` devices are never moved. Operations on devices with the same `lock`
-    (functions of one port) are serialized.
+    (functions of one port) are serialized. With `share` the claim has this share of the device; `known` is then the VF
+    that it has, or the parent of its macvlan.
     """
 
     device: str
@@ -95,6 +99,7 @@ class DeviceRecord:
     admin: bool = False
     share_id: str = ""
     lock: str = ""
+    share: ShareRecord | None = None
     host: HostState | None = None
     rdma: RdmaRecord | None = None
     network: NetworkData | None = None
@@ -104,6 +109,22 @@ class DeviceRecord:
     def main_request(self) -> str:
         """The name of the main request, as kubelet knows it."""
         return self.request.partition("/")[0]
+
+    @property
+    def own_name(self) -> str:
+        """The name of the device that goes to the pod: that of the VF for a share by VFs."""
+        by_vf = self.share is not None and self.share.mechanism == VFS and self.known.address is not None
+        return device_name(str(self.known.address)) if by_vf else self.device
+
+    @property
+    def asked_config(self) -> Object:
+        """The configuration as the claim asks for it: without handed out addresses and what a share adds to it."""
+        config = rails.claimed(self.config)
+        if self.share is None:
+            return config
+        vf = {name: value for name, value in config.get("vf", {}).items() if name != "spoofchk"}
+        rest = {name: value for name, value in config.items() if name not in ("child", "vf")}
+        return {**rest, "vf": vf, "consumed": self.share.consumed}
 
 
 @dataclass
@@ -158,7 +179,7 @@ class Record:
 
     @property
     def held(self) -> list[DeviceRecord]:
-        """The devices that this claim has exclusively."""
+        """The devices that this claim has, exclusively or a share of them, without those for admin access."""
         return [device for device in self.devices if not device.admin]
 
     @property
@@ -174,8 +195,7 @@ class Record:
 
         def allocation(record: Record) -> t.Any:
             devices = [
-                (one.pool, one.device, one.request, one.admin, one.share_id, rails.claimed(one.config))
-                for one in record.devices
+                (one.pool, one.device, one.request, one.admin, one.share_id, one.asked_config) for one in record.devices
             ]
             return record.pod, devices, record.claim
 

@@ -18,6 +18,7 @@ from .needs import Cluster
 from .plan import lost_devices
 from .preparation import Preparation
 from .records import ATTACHED, ATTACHING, DETACHING, Record
+from .shares import Shares
 from .transfer import Transfer
 
 log = logging.getLogger(__name__)
@@ -27,13 +28,20 @@ class Recovery:
     """Recovers the claims of this node. May run beside any other operation."""
 
     def __init__(
-        self, ledger: Ledger, cluster: Cluster, preparation: Preparation, transfer: Transfer, leases: Leases
+        self,
+        ledger: Ledger,
+        cluster: Cluster,
+        preparation: Preparation,
+        transfer: Transfer,
+        leases: Leases,
+        shares: Shares,
     ) -> None:
         self._ledger = ledger
         self._cluster = cluster
         self._preparation = preparation
         self._transfer = transfer
         self._leases = leases
+        self._shares = shares
         #: Errors of operations that are tried again and again.
         self._errors = logs.Conditions(log)
 
@@ -49,6 +57,7 @@ class Recovery:
         for uid in ledger.store.uids():
             with logs.about(claim=uid, operation="recover"):
                 settled &= self._tried(self._recover, uid)
+        settled &= self._shares.recover()
         for uid in ledger.files.claims() - set(ledger.store.uids()):
             with logs.about(claim=uid, operation="recover"):
                 settled &= self._tried(self._remove_files, uid)

@@ -32,6 +32,7 @@ from .needs import Cluster, Inventory
 from .next_pod import NextPod
 from .preparation import Preparation
 from .recovery import Recovery
+from .shares import Shares
 from .transfer import Transfer
 
 log = logging.getLogger(__name__)
@@ -68,11 +69,12 @@ class Service:
         self.unclean, self.locks, self.pace = ledger.unclean, ledger.locks, ledger.pace
         self._devices = Devices(ledger, inventory, metrics)
         self._leases = Leases(ledger)
-        transfer = Transfer(ledger, inventory, self._leases, metrics)
+        self.shares = Shares(ledger, inventory)
+        transfer = Transfer(ledger, inventory, self._leases, metrics, self.shares)
         self._preparation = Preparation(ledger, cluster, inventory, transfer, self._leases)
         self._next_pod = NextPod(self._preparation.assign)
         self._attachment = Attachment(ledger, transfer, self._leases, self._next_pod.ask)
-        self._recovery = Recovery(ledger, cluster, self._preparation, transfer, self._leases)
+        self._recovery = Recovery(ledger, cluster, self._preparation, transfer, self._leases, self.shares)
 
     def close(self) -> None:
         """End this object's threads. Nothing is taken back: pods keep running."""

@@ -21,6 +21,7 @@ from .leases import Leases
 from .ledger import Ledger
 from .needs import Inventory, check_needed
 from .records import ATTACHED, ATTACHING, DETACHING, PREPARED, DeviceRecord, RdmaRecord, Record
+from .shares import Shares
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,11 @@ class Transfer:
     The record is written before each move: after a crash at any moment, `to_node` takes back whatever was moved.
     """
 
-    def __init__(self, ledger: Ledger, inventory: Inventory, leases: Leases, metrics: Metrics | None) -> None:
+    def __init__(
+        self, ledger: Ledger, inventory: Inventory, leases: Leases, metrics: Metrics | None, shares: Shares
+    ) -> None:
         self._ledger = ledger
+        self._shares = shares
         self._inventory = inventory
         self._leases = leases
         self._metrics = metrics
@@ -70,6 +74,9 @@ class Transfer:
         with trace.step("pin the namespace"):
             self._ledger.files.pin(record.uid, namespace)
         for device in record.held:
+            if device.share:
+                with trace.step("set rates of the NIC's shares", device.device):
+                    self._shares.apply(device.share.of)  # before the pod can send
             with trace.step("move and configure", device.device):
                 _move_one(device, pin)
 
@@ -102,6 +109,10 @@ class Transfer:
             self._ledger.files.set_attached(record.uid, False)
             self._leases.drop(record)
             taken = self._take_all(record)
+            for device in record.held:
+                if device.share:
+                    with trace.step("set rates of the NIC's other shares", device.device):
+                        self._shares.apply(device.share.of, device, record.uid)
             with trace.step("unpin the namespace"):
                 self._ledger.files.unpin(record.uid)
             record.clear_attachment()
@@ -166,7 +177,7 @@ class Transfer:
         outcome = take_back.take_back(device.known.identity, device.host, inside, device.config, policy)
         for note in outcome.notes:
             log.warning("%s", note, extra={"device": device.device})
-        differs = self._ledger.unclean.settle(device.device, device.known, device.host, outcome)
+        differs = self._ledger.unclean.settle(device.own_name, device.known, device.host, outcome)
         if differs:
             self._withhold(record, device, differs)
             return "differs from its original state, withheld"
@@ -175,7 +186,7 @@ class Transfer:
         return "see the warnings" if outcome.notes else "compared, in its original state"
 
     def _withhold(self, record: Record, device: DeviceRecord, differs: str) -> None:
-        message = f"{device.device} is withheld from pods until its original state is restored: {differs}"
+        message = f"{device.own_name} is withheld from pods until its original state is restored: {differs}"
         log.error("%s", message, extra={"device": device.device})
         self._ledger.on_withheld(f"the original state of {device.device} could not be restored")
         self._ledger.event(events.claim(record.claim), events.UNCLEAN, DriverError(message))

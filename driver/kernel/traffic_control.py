@@ -6,7 +6,7 @@
 
 The kernel drops them when the interface moves to another namespace, and does not report enough to restore them, so an
 interface that has some is not given to pods. BPF filters are ignored: their owner (such as Cilium) watches the
-interfaces and installs them again.
+interfaces and installs them again. So are the driver's own classes, by which an interface is divided (htb.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import socket
 import struct
 import typing as t
 
-from . import links, netlink
+from . import htb, links, netlink
 from .netlink import Netlink
 
 _GET_CLASSES, _GET_FILTERS = 42, 46
@@ -59,8 +59,8 @@ def _kinds(connection: Netlink, request: int, index: int, parent: int) -> list[s
         raise
     kinds = []
     for _type, body in answers:
-        _family, owner, _handle, _parent, _info = _TC.unpack_from(body)
+        _family, owner, handle, over, _info = _TC.unpack_from(body)
         kind = netlink.attributes(body, _TC.size).get(_KIND)
-        if owner == index and kind:
+        if owner == index and kind and not (htb.is_ours(handle) or htb.is_ours(over)):
             kinds.append(netlink.string(kind))
     return kinds

@@ -19,15 +19,18 @@ from ..topology import publish
 from ..topology.model import Vpd, as_dict
 from ..topology.overrides import OverrideError
 from ..topology.probe import probe
+from ..topology.publish_shares import HeldShares, base_name
 from ..topology.selector import like
 from ..uplinks.carried import Path, Rule
 from .device import Device
+from .offer import Offer
 from .places import Places, places
 
 if t.TYPE_CHECKING:
+    from ..base.objects import Object
     from ..base.settings import Settings
     from ..kernel.addresses import Address
-    from ..topology.facts import NodeFacts
+    from ..topology.facts import NicFacts, NodeFacts
 
 __all__ = ["Device", "Inventory"]
 
@@ -42,7 +45,7 @@ class Inventory:
     `settings` returns the current settings, `held` the devices that records hold, as they were at allocation: they stay
     published unchanged, whatever happens to their interfaces. `root` is the root of the tree to probe; the kernel is
     queried only for `/`. `unclean` returns the devices whose original state could not be restored, each with a short
-    reason.
+    reason, `held_shares` the shares that records hold, by the names of the devices for shares.
     """
 
     def __init__(
@@ -51,8 +54,10 @@ class Inventory:
         held: t.Callable[[], t.Iterable[Device]],
         root: str = "/",
         unclean: t.Callable[[], t.Mapping[str, str]] = dict,
+        held_shares: t.Callable[[], t.Mapping[str, HeldShares]] = dict,
     ) -> None:
         self._unclean = unclean
+        self._held_shares = held_shares
         self._settings = settings
         self._held = held
         self._root = root
@@ -60,6 +65,7 @@ class Inventory:
         self._probing = threading.Lock()
         self._devices: dict[str, Device] = {}
         self._publication: publish.Publication | None = None
+        self._offers: dict[str, Offer] = {}
         self._places = Places()
         #: A read of VPD that fails must not change the board's map, nor publish what manages NVLink switches as NICs.
         self._known_vpd: dict[str, Vpd] = {}
@@ -86,6 +92,7 @@ class Inventory:
     def _refresh(self, counters: bool, shares: bool) -> publish.Publication:
         settings = self.settings
         held = {device.name: device for device in self._held()}
+        unclean = self._unclean()
         try:
             with trace.step("probe the node"):
                 facts = as_dict(
@@ -106,16 +113,18 @@ class Inventory:
             keep_ib=settings.keep_ib_interfaces,
             exclusive=settings.keep_ib_interfaces and self._root == "/" and rdma.mode() == "exclusive",
             held={name: device.device for name, device in held.items()},
+            held_shares=self._held_shares(),
+            unclean=frozenset(unclean),
         )
         with trace.step("compute the devices"):
             publication = publish.publication(facts, counters, policy, settings.shares if shares else ())
-        unclean = self._unclean()
         for device in publication.devices:
             if device["name"] in unclean:
                 taint = {"key": publish.UNCLEAN, "value": unclean[device["name"]], "effect": "NoSchedule"}
                 device["taints"] = [*device.get("taints", ()), taint]
         found = _devices(publication, facts, policy)
         self._places = places(facts, "nccl_topology" in settings.pod_environment)
+        self._offers = _offers(publication, facts, found)
         self._devices = {**found, **held}
         self._publication = publication
         return publication
@@ -139,6 +148,12 @@ class Inventory:
         if name not in self._devices:
             self.refresh()
         return self._devices.get(name)
+
+    def offer(self, name: str) -> Offer | None:
+        """What is divided, by the name of a device for shares; None if there is no such device. Raises as `refresh`."""
+        if self._publication is None:
+            self.refresh()
+        return self._offers.get(name)
 
     def withheld(self, name: str) -> str:
         """Why a device was not published at the last probe; empty if it was, or if it does not exist."""
@@ -250,17 +265,36 @@ def _devices(publication: publish.Publication, facts: NodeFacts, policy: publish
             )
         elif publication.addresses.get(name) in nics:
             nic = nics[publication.addresses[name]]
-            interface = nic["interfaces"][0] if len(nic["interfaces"]) == 1 else None
-            interface = None if policy.keeps_interface(nic) else interface
-            found[name] = Device(
-                name=name,
-                device=device,
-                address=nic["address"],
-                permanent_mac=interfaces[interface]["permanent_mac"] if interface in interfaces else None,
-                interface=interface,
-                rdma_devices=tuple(nic["rdma_devices"]),
-                pf=nic["physfn"],
-                vf=facts["functions"][nic["address"]]["vf_number"] if nic["physfn"] else None,
-                link_layer=nic["link_layer"],
-            )
+            found[name] = _function(device, nic, facts, policy.keeps_interface(nic))
+    return found
+
+
+def _function(device: Object, nic: NicFacts, facts: NodeFacts, keeps_interface: bool = False) -> Device:
+    """The device of a PCI function. `keeps_interface`: its interface stays on the node."""
+    interface = nic["interfaces"][0] if len(nic["interfaces"]) == 1 and not keeps_interface else None
+    macs = {entry["name"]: entry["permanent_mac"] for entry in facts["interfaces"]}
+    return Device(
+        name=device["name"],
+        device=device,
+        address=nic["address"],
+        permanent_mac=macs.get(interface or ""),
+        interface=interface,
+        rdma_devices=tuple(nic["rdma_devices"]),
+        pf=nic["physfn"],
+        vf=facts["functions"][nic["address"]]["vf_number"] if nic["physfn"] else None,
+        link_layer=nic["link_layer"],
+    )
+
+
+def _offers(publication: publish.Publication, facts: NodeFacts, devices: t.Mapping[str, Device]) -> dict[str, Offer]:
+    """The divided NICs, by the names of the devices for shares."""
+    nics = {nic["address"]: nic for nic in facts["nics"]}
+    found = {}
+    for name, divided in publication.shared.items():
+        base = devices.get(base_name(name))
+        physical = divided.rule.physical(divided.mbps)
+        if base is None or physical is None or name not in devices:
+            continue
+        vfs = [_function({"name": publish.device_name(one)}, nics[one], facts) for one in divided.vfs if one in nics]
+        found[name] = Offer(base, devices[name].device, divided.rule, physical, tuple(vfs))
     return found

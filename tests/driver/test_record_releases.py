@@ -35,12 +35,14 @@ Object = dict[str, t.Any]
 
 def values(record: t.Any) -> Object:
     """A record's values as JSON, without the number of its form, which the code of a release may or may not keep in it,
-    and without what only later releases write for RDMA devices."""
+    and without what only later releases write for RDMA devices and shares."""
     found = json.loads(json.dumps(dataclasses.asdict(record)))
     found.pop("schema", None)
     for device in found["devices"]:
         if device["rdma"] and not device["rdma"].get("known"):
             device["rdma"].pop("known", None)
+        if not device.get("share"):
+            device.pop("share", None)
     return t.cast(Object, found)
 
 

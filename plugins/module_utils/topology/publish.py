@@ -104,6 +104,7 @@ class Policy:
     carry there, and pods only get the RDMA device. With `exclusive`, RDMA devices belong to network namespaces, and an
     interface moves with its RDMA device. `held` are the devices that pods have, by name, as they were published when
     they were allocated; `held_shares` are the shares that pods have, by the names of the devices for shares.
+    `unclean` are the devices that are withheld because a pod has left them in another state.
     """
 
     include: tuple[Selector, ...] = ()
@@ -117,6 +118,7 @@ class Policy:
     exclusive: bool = False
     held: t.Mapping[str, Object] = field(default_factory=dict)
     held_shares: t.Mapping[str, HeldShares] = field(default_factory=dict)
+    unclean: t.AbstractSet[str] = frozenset()
 
     def keeps_interface(self, nic: NicFacts) -> bool:
         """Whether pods get the RDMA device of a function without its interface."""
@@ -218,6 +220,8 @@ class _Publisher:
         if shares and vf["address"] in shares.vfs:
             return True
         if device_name(vf["address"]) in self.held or _needed(vf, self.node.interfaces, self.lower):
+            return False
+        if policy and device_name(vf["address"]) in policy.unclean:
             return False
         return not policy or (len(vf["interfaces"]) == 1 and not _uplink_vf([vf], policy))
 

@@ -78,11 +78,12 @@ class Divided:
 @dataclass(frozen=True)
 class HeldShares:
     """The shares that pods have of one NIC: the device as it was published when the last one was allocated, the PCI
-    addresses of the VFs that they have, and what the capacity lacks for hard ones (`share_rates.uncharged`)."""
+    addresses of the VFs that they have, and what the capacity under a factor lacks for hard ones
+    (`share_rates.uncharged`)."""
 
     device: Object
     vfs: frozenset[str] = frozenset()
-    less: int = 0
+    less: t.Callable[[Fraction], int] = lambda factor: 0
 
 
 class Published(t.Protocol):
@@ -106,6 +107,11 @@ def rule_for(rules: t.Iterable[ShareRule], values: DeviceValues) -> ShareRule | 
 def share_name(device: str) -> str:
     """The name of the device for the shares of a device."""
     return f"{device}{SUFFIX}"
+
+
+def base_name(device: str) -> str:
+    """The device that is divided, by the name of the device for its shares."""
+    return device[: -len(SUFFIX)] if device.endswith(SUFFIX) else device
 
 
 def factor_text(factor: Fraction) -> str:
@@ -200,7 +206,7 @@ def _device(result: Published, base: Object, one: Divided, shares: HeldShares | 
         if not shares:
             result.withheld[share_name(one.place)] = f"no shares: {reason}"
         return None
-    return share_device(base, one.rule, physical, len(one.vfs), shares.less if shares else 0)
+    return share_device(base, one.rule, physical, len(one.vfs), shares.less(one.rule.factor) if shares else 0)
 
 
 def _exclude(result: Published, base: Object, device: Object, counter: str) -> None:

@@ -121,7 +121,7 @@ def test_hard_shares_of_a_lower_factor_shrink_the_capacity() -> None:
     facts, pf, _vfs = sriov()
     name = share_name(device_name(pf))
     before = devices(publication(facts, policy=Policy(), shares=[BY_VFS]))[name]
-    held = {name: HeldShares(before, less=5 * 10**9)}
+    held = {name: HeldShares(before, less=lambda factor: 5 * 10**9)}
     after = devices(publication(facts, policy=Policy(held_shares=held), shares=[BY_VFS]))[name]
 
     def giga(device: Object) -> Fraction:

@@ -1,0 +1,188 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""From an allocated share of a NIC to what its claim gets: the amounts, and the VF or the class.
+
+As in `plan`, nothing here touches the node or the cluster.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, replace
+
+from ..base.errors import Busy, Refused, bounded
+from ..base.objects import Object
+from ..dra.config.interface_config import VF_OF_SHARE
+from ..dra.kube import quantity
+from ..kernel import htb
+from ..publish.device import Device
+from ..publish.offer import Offer
+from ..shares.share import Divided, ShareRecord, free_minor, mac_of
+from ..topology.publish_shares import MACVLAN, VFS, factor_text
+from .records import DeviceRecord, Record
+
+#: The most bit/s that a claim can have consumed: what is more is no rate of a NIC.
+_MOST = 10**15
+_BANDWIDTH = ("bandwidth", "lanewise.dev/bandwidth")
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One allocated share: the path of its result, the UID and the namespace of its claim, and what it has consumed of
+    the capacities. `place` returns the path of a field of its configuration."""
+
+    path: str
+    uid: str
+    namespace: str
+    consumed: t.Any
+    place: t.Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Market:
+    """What there is to share: the divided NICs by the names of the devices for shares, the records of other claims, the
+    devices that the claim itself has already, and the names of VFs that are withheld."""
+
+    offers: t.Mapping[str, Offer]
+    others: t.Sequence[Record]
+    own: t.Sequence[DeviceRecord] = ()
+    unclean: t.Container[str] = ()
+
+
+def divided(offer: Offer) -> Divided:
+    """What is divided of a NIC now."""
+    return Divided(offer.physical, offer.rule.factor, offer.rule.most(offer.physical))
+
+
+def shares_of(base: str, records: t.Iterable[Record]) -> list[DeviceRecord]:
+    """The shares of a NIC (by the name of its own device) that claims have."""
+    return [one for record in records for one in record.held if one.share and one.share.of == base]
+
+
+def excludes(one: DeviceRecord, other: DeviceRecord) -> bool:
+    """Whether two claims cannot have these: the same device, the same VF, or a NIC and a share of it."""
+    if one.share and other.share:
+        return one.own_name == other.own_name != one.device
+    if one.share or other.share:
+        share, whole = (one, other) if one.share else (other, one)
+        return bool(share.share and whole.device in (share.share.of, share.own_name))
+    return one.device == other.device
+
+
+def give(device: DeviceRecord, ask: Ask, market: Market) -> DeviceRecord:
+    """The device of a request that got a share. A claim that has its share already keeps it.
+
+    Raises Refused, or Busy where trying again may help.
+    """
+    for old in market.own:
+        if old.share and (old.device, old.share_id) == (device.device, device.share_id):
+            had = replace(device, known=old.known, config=old.config, interface=old.interface)
+            return replace(had, lock=old.lock, share=old.share)
+    offer = market.offers.get(device.device)
+    if offer is None:
+        raise Busy(f"{ask.path}.device: the settings of the node do not divide {device.device} now")
+    _check_permitted(device, ask, offer)
+    share = _amounts(device, ask, offer)
+    held = shares_of(share.of, market.others)
+    if not divided(offer).fits([*(one.share for one in held if one.share), share]):
+        raise Busy(
+            f"{ask.path}.consumedCapacity: the guarantees of all shares of {share.of} would be more than its "
+            f"{offer.physical} bit/s; the claim waits until a share ends"
+        )
+    if share.mechanism == MACVLAN:
+        known, config = _class(device, ask, offer, share, held)
+    else:
+        known, config = _vf(device, ask, offer, market)
+    lock = offer.base.pf or offer.base.address or offer.base.name
+    name = str(config.get("name") or known.interface or "")
+    return replace(device, known=known, config=config, interface=name, lock=lock, share=share)
+
+
+def _check_permitted(device: DeviceRecord, ask: Ask, offer: Offer) -> None:
+    if not device.share_id:
+        raise Refused(f"{ask.path}.shareID: is missing: {device.device} is given to pods in shares only")
+    if offer.rule.namespace and ask.namespace != offer.rule.namespace:
+        raise Refused(
+            f"{ask.path}.device: the settings of the node give shares of {device.device} to the namespace "
+            f"{offer.rule.namespace} only, and the claim is in {ask.namespace}"
+        )
+    if "child" in device.config:
+        raise Refused(f"{ask.place('child')}: is not for shares; a share has an interface of its own")
+    for name in device.config.get("vf", {}):
+        if name not in VF_OF_SHARE or offer.rule.mechanism != VFS:
+            allowed = f"may set {', '.join(VF_OF_SHARE)} only" if offer.rule.mechanism == VFS else "has no VF"
+            raise Refused(f"{ask.place('vf')}.{name}: a share of {device.device} {allowed}")
+
+
+def _amounts(device: DeviceRecord, ask: Ask, offer: Offer) -> ShareRecord:
+    given, factor = device.config.get("share", {}), offer.rule.factor
+    consumed = _consumed(ask)
+    hard = bool(given.get("hard", False))
+    asked = int(quantity.parse(given["guarantee"])) if hard else consumed
+    if hard and asked * factor > consumed:
+        raise Refused(
+            f"{ask.place('share')}.guarantee: {given['guarantee']} with the factor {factor_text(factor)} takes "
+            f"{asked * factor} bit/s of the capacity, and {consumed} were allocated; render the claim again"
+        )
+    if asked > offer.physical:
+        raise Refused(f"{ask.path}.consumedCapacity: {asked} bit/s are more than {device.device} has, {offer.physical}")
+    burst = int(quantity.parse(given["burst"])) if "burst" in given else 0
+    if burst and burst < asked:
+        raise Refused(f"{ask.place('share')}.burst: {given['burst']} is less than the share, {asked} bit/s")
+    return ShareRecord(
+        of=offer.base.name,
+        mechanism=offer.rule.mechanism,
+        asked=asked,
+        consumed=consumed,
+        physical=offer.physical,
+        ceiling=offer.rule.most(offer.physical),
+        hard=hard,
+        burst=burst,
+        factor=factor_text(factor),
+    )
+
+
+def _consumed(ask: Ask) -> int:
+    """The bit/s that the scheduler has allocated."""
+    path = f"{ask.path}.consumedCapacity"
+    if not isinstance(ask.consumed, dict):
+        raise Refused(f"{path}: must be a mapping")
+    value = next((ask.consumed[name] for name in _BANDWIDTH if name in ask.consumed), None)
+    if value is None:
+        raise Refused(f"{path}.bandwidth: is missing: the API server does not say how large the share is")
+    try:
+        number = quantity.parse(value)
+    except quantity.QuantityError as error:
+        raise Refused(f"{path}.bandwidth: {bounded(repr(value), 80)} is not a quantity: {error}") from None
+    if not 0 < number <= _MOST:
+        raise Refused(f"{path}.bandwidth: {bounded(repr(value), 80)} is not a rate in bit/s")
+    return quantity.integer(number)
+
+
+def _class(
+    device: DeviceRecord, ask: Ask, offer: Offer, share: ShareRecord, held: t.Sequence[DeviceRecord]
+) -> tuple[Device, Object]:
+    """The parent of a share's child interface, and the configuration; adds class and address to the share."""
+    share.mac = str(device.config.get("mac") or mac_of(ask.uid, device.share_id)).lower()
+    for one in held:
+        if one.share and one.share.mac == share.mac:
+            raise Refused(f"{ask.place('mac')}: another share of {share.of} has the address {share.mac}")
+    minor = free_minor((one.share.minor for one in held if one.share), htb.FIRST, htb.LAST)
+    if minor is None:
+        raise Busy(f"{ask.path}.device: {share.of} has no class for another share")
+    share.minor = minor
+    child = {"type": "macvlan", "mode": offer.rule.mode}
+    known = replace(offer.base, name=device.device, device=offer.published, rdma_devices=())
+    return known, {**device.config, "mac": share.mac, "child": child}
+
+
+def _vf(device: DeviceRecord, ask: Ask, offer: Offer, market: Market) -> tuple[Device, Object]:
+    """A free VF, and the configuration."""
+    used = {one.known.address for record in market.others for one in record.held}
+    for vf in offer.vfs:
+        if vf.address not in used and vf.name not in market.unclean and vf.interface:
+            known = replace(vf, name=device.device, device=offer.published)
+            return known, {**device.config, "vf": {**device.config.get("vf", {}), "spoofchk": True}}
+    raise Busy(f"{ask.path}.device: {offer.base.name} has no free VF for another share")

@@ -1,0 +1,242 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A hierarchical token bucket at the root of an interface, with a class for each source MAC address. Numbers are those
+of linux/rtnetlink.h, linux/pkt_sched.h and linux/pkt_cls.h.
+
+    6c77:                     the driver's root qdisc; its handle says whose it is
+      6c77:1                  what is divided
+        6c77:2                what has no other class: it is guaranteed next to nothing, and may use what is idle
+        6c77:3 to 6c77:ffe    one class for each share, with a u32 filter for its source address
+
+Rates are in bit/s.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import typing as t
+from dataclasses import dataclass
+
+from . import links, netlink, qdiscs
+from .netlink import Netlink
+
+#: The major number of the driver's qdisc.
+MAJOR = 0x6C77
+#: The minor numbers of classes for shares: a u32 filter has 12 bits for its number.
+FIRST, LAST = 3, 0xFFE
+_ROOT, _OTHERS = 1, 2
+#: What packets without a share are guaranteed together.
+OTHERS_RATE = 10**6
+_NEWCLASS, _DELCLASS, _GETCLASS, _NEWFILTER, _DELFILTER, _GETFILTER = 40, 41, 42, 44, 45, 46
+_TC = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
+_TC_ROOT = 0xFFFFFFFF
+_KIND, _OPTIONS, _STATS2 = 1, 2, 7
+_PARMS, _INIT, _RATE64, _CEIL64 = 1, 2, 6, 7
+_GLOBAL = struct.Struct("=IIIII")  # version, rate to quantum, default class, debug, direct packets
+_SPEC = "BBHhHI"  # cell_log, linklayer, overhead, cell_align, mpu, rate
+_CLASS = struct.Struct(f"={_SPEC}{_SPEC}IIIII")  # rate, ceiling, buffer, cbuffer, quantum, level, priority
+_ETHERNET = 1  # the kernel computes with rates instead of tables
+_UINT32 = 2**32 - 1
+_TICK = 64e-9  # seconds of the packet scheduler's clock
+#: What a class may send at once: some of the largest packets before they are segmented, and what is due in a while.
+_BURST_BYTES, _BURST_SECONDS = 128 * 1024, 0.0005
+_QUANTUM = (1514, 200_000)
+_U32_CLASSID, _U32_SEL = 1, 5
+_SEL = struct.Struct("=BBBx2sHhh4s")  # flags, offshift, nkeys, offmask, off, offoff, hoff, hmask
+_KEY = struct.Struct("=4s4sii")  # mask, value, offset, offset's mask
+_TERMINAL = 1
+#: The source address before the network header, in two words.
+_SOURCE = -8
+_ALL_PROTOCOLS = socket.htons(3)
+_FILTER_INFO = 1 << 16 | _ALL_PROTOCOLS  # priority and protocol
+_ROOT_TABLE = 0x80000000
+
+
+@dataclass(frozen=True)
+class Class:
+    """What a source address gets: `rate` is kept for it, `ceiling` is what it may use of idle capacity."""
+
+    mac: str
+    rate: int
+    ceiling: int
+
+
+class Foreign(OSError):
+    """The interface has a root qdisc that somebody else has configured."""
+
+
+def is_ours(handle: int) -> bool:
+    """Whether a qdisc or class with this handle is the driver's."""
+    return handle >> 16 == MAJOR
+
+
+def exists(connection: Netlink, index: int) -> bool:
+    """Whether an interface has the driver's qdisc. Raises OSError, Foreign if it has a root qdisc of somebody else; the
+    kernel's default one is nobody's."""
+    for one in qdiscs.listed(connection, index):
+        if one["parent"] == _TC_ROOT:
+            if one["kind"] == "htb" and is_ours(one["handle"]):
+                return True
+            raise Foreign(
+                errno.EBUSY, f"its root qdisc {one['kind']} {one['handle'] >> 16:x}: was configured by others"
+            )
+    return False
+
+
+def divide(connection: Netlink, index: int, physical: int, wanted: t.Mapping[int, Class]) -> None:
+    """Make the classes of an interface the `wanted` ones, by their minor numbers. `physical` is what is divided.
+
+    Without any, the qdisc is removed, and the kernel attaches its default one. May be called again after a failure at
+    any step. Rates that fall are set before others rise. Raises OSError, Foreign.
+    """
+    if not wanted:
+        remove(connection, index)
+        return
+    if not exists(connection, index):
+        _add_root(connection, index)
+    now = {minor: (rate, ceiling) for minor, rate, ceiling, _sent in _classes(connection, index)}
+    filters = _filters(connection, index)
+    tree = {_ROOT: (physical, physical), _OTHERS: (min(OTHERS_RATE, physical), physical)}
+    for minor, rates in tree.items():
+        if now.get(minor) != rates:
+            _set_class(connection, index, minor, *rates)
+    for minor in now.keys() - tree.keys() - wanted.keys():
+        _remove_class(connection, index, minor, filters)
+    rises = {minor: one.rate > now.get(minor, (0, 0))[0] for minor, one in wanted.items()}
+    for minor in sorted(wanted, key=lambda one: (rises[one], one)):
+        one = wanted[minor]
+        if now.get(minor) != (one.rate, one.ceiling):
+            _set_class(connection, index, minor, one.rate, one.ceiling)
+        if filters.get(minor) != one.mac:
+            if minor in filters:
+                _remove_filter(connection, index, minor)
+            _add_filter(connection, index, minor, one.mac)
+
+
+def remove(connection: Netlink, index: int) -> None:
+    """Remove the driver's qdisc with all its classes; others are left alone. Raises OSError."""
+    try:
+        ours = exists(connection, index)
+    except Foreign:
+        return
+    if ours:
+        connection.drop(qdiscs.RTM_DELQDISC, _TC.pack(socket.AF_UNSPEC, index, MAJOR << 16, _TC_ROOT, 0))
+
+
+def read(connection: Netlink, index: int) -> dict[int, Class]:
+    """The classes of shares that an interface has, by their minor numbers; `mac` is empty without a filter."""
+    filters = _filters(connection, index)
+    found = _classes(connection, index)
+    return {minor: Class(filters.get(minor, ""), rate, top) for minor, rate, top, _sent in found if minor >= FIRST}
+
+
+def sent(connection: Netlink, index: int) -> dict[int, int]:
+    """The bytes that each share has sent, by their minor numbers."""
+    return {minor: sent for minor, _rate, _ceiling, sent in _classes(connection, index) if minor >= FIRST}
+
+
+def interfaces(connection: Netlink) -> list[int]:
+    """The indexes of all interfaces with the driver's qdisc. Raises OSError."""
+    found = []
+    for _unused, body in connection.dump(qdiscs.RTM_GETQDISC, _TC.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
+        _unused, index, handle, parent, _unused = _TC.unpack_from(body)
+        if is_ours(handle) and parent == _TC_ROOT and index not in found:
+            found.append(index)
+    return found
+
+
+def _handle(minor: int) -> int:
+    return MAJOR << 16 | minor
+
+
+def _add_root(connection: Netlink, index: int) -> None:
+    body = _TC.pack(socket.AF_UNSPEC, index, MAJOR << 16, _TC_ROOT, 0) + netlink.text(_KIND, "htb")
+    options = netlink.attribute(_INIT, _GLOBAL.pack(3, 10, _OTHERS, 0, 0))
+    connection.request(qdiscs.RTM_NEWQDISC, body + netlink.nest(_OPTIONS, options), netlink.CREATE | netlink.EXCLUSIVE)
+
+
+def _set_class(connection: Netlink, index: int, minor: int, rate: int, ceiling: int) -> None:
+    parent = MAJOR << 16 if minor == _ROOT else _handle(_ROOT)
+    body = _TC.pack(socket.AF_UNSPEC, index, _handle(minor), parent, 0) + netlink.text(_KIND, "htb")
+    per_second, top = _bytes(rate), _bytes(ceiling)
+    least, most = _QUANTUM
+    quantum = 0 if minor == _ROOT else max(least, min(most, per_second // 1000))
+    options = _CLASS.pack(
+        *(0, _ETHERNET, 0, 0, 0, min(per_second, _UINT32)),
+        *(0, _ETHERNET, 0, 0, 0, min(top, _UINT32)),
+        *(_ticks(per_second), _ticks(top), quantum, 0, 0),
+    )
+    inner = netlink.attribute(_PARMS, options)
+    inner += netlink.attribute(_RATE64, struct.pack("=Q", per_second))
+    inner += netlink.attribute(_CEIL64, struct.pack("=Q", top))
+    connection.request(_NEWCLASS, body + netlink.nest(_OPTIONS, inner), netlink.CREATE | netlink.REPLACE)
+
+
+def _bytes(rate: int) -> int:
+    """Bytes per second, at least one: the kernel refuses zero."""
+    return max(1, rate // 8)
+
+
+def _ticks(per_second: int) -> int:
+    """How long a burst takes at this rate, in ticks of the packet scheduler."""
+    burst = _BURST_BYTES + per_second * _BURST_SECONDS
+    return min(_UINT32, int(burst / per_second / _TICK))
+
+
+def _remove_class(connection: Netlink, index: int, minor: int, filters: t.Mapping[int, str]) -> None:
+    if minor in filters:
+        _remove_filter(connection, index, minor)
+    connection.drop(_DELCLASS, _TC.pack(socket.AF_UNSPEC, index, _handle(minor), 0, 0))
+
+
+def _add_filter(connection: Netlink, index: int, minor: int, mac: str) -> None:
+    address = links.mac_bytes(mac)
+    selector = _SEL.pack(_TERMINAL, 0, 2, b"\0\0", 0, 0, 0, b"\0" * 4)
+    selector += _KEY.pack(b"\xff" * 4, address[:4], _SOURCE, 0)
+    selector += _KEY.pack(b"\xff\xff\0\0", address[4:] + b"\0\0", _SOURCE + 4, 0)
+    options = netlink.u32(_U32_CLASSID, _handle(minor)) + netlink.attribute(_U32_SEL, selector)
+    body = _TC.pack(socket.AF_UNSPEC, index, minor, MAJOR << 16, _FILTER_INFO) + netlink.text(_KIND, "u32")
+    connection.request(_NEWFILTER, body + netlink.nest(_OPTIONS, options), netlink.CREATE | netlink.EXCLUSIVE)
+
+
+def _remove_filter(connection: Netlink, index: int, minor: int) -> None:
+    body = _TC.pack(socket.AF_UNSPEC, index, _ROOT_TABLE | minor, MAJOR << 16, _FILTER_INFO)
+    connection.drop(_DELFILTER, body + netlink.text(_KIND, "u32"))
+
+
+def _classes(connection: Netlink, index: int) -> list[tuple[int, int, int, int]]:
+    """Minor number, rate, ceiling and sent bytes of each of the driver's classes."""
+    found = []
+    for _unused, body in connection.dump(_GETCLASS, _TC.pack(socket.AF_UNSPEC, index, 0, 0, 0)):
+        _unused, owner, handle, _unused, _unused = _TC.unpack_from(body)
+        raw = netlink.attributes(body, _TC.size)
+        if owner != index or not is_ours(handle) or _OPTIONS not in raw:
+            continue
+        options = netlink.attributes(raw[_OPTIONS])
+        plain = _CLASS.unpack_from(options[_PARMS])
+        rate, ceiling = (
+            struct.unpack_from("=Q", options[key])[0] if key in options else plain[place]
+            for key, place in ((_RATE64, 5), (_CEIL64, 11))
+        )
+        basic = netlink.attributes(raw.get(_STATS2, b"")).get(1, b"")
+        bytes_sent = struct.unpack_from("=Q", basic)[0] if len(basic) >= 8 else 0
+        found.append((handle & 0xFFFF, rate * 8, ceiling * 8, bytes_sent))
+    return found
+
+
+def _filters(connection: Netlink, index: int) -> dict[int, str]:
+    """The source addresses of the driver's filters, by the minor numbers of their classes."""
+    found = {}
+    for _unused, body in connection.dump(_GETFILTER, _TC.pack(socket.AF_UNSPEC, index, 0, MAJOR << 16, 0)):
+        _unused, owner, handle, _unused, _unused = _TC.unpack_from(body)
+        options = netlink.attributes(netlink.attributes(body, _TC.size).get(_OPTIONS, b""))
+        selector = options.get(_U32_SEL, b"")
+        if owner != index or len(selector) < _SEL.size + 2 * _KEY.size:
+            continue
+        words = [_KEY.unpack_from(selector, _SEL.size + place * _KEY.size)[1] for place in range(2)]
+        found[handle & 0xFFF] = (words[0] + words[1][:2]).hex(":")
+    return found

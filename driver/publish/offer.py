@@ -1,0 +1,25 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What the last probe says of a NIC that is divided among pods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..base.objects import Object
+from ..topology.publish_shares import ShareRule
+from .device import Device
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A divided NIC: its own device, the v1 Device for its shares, the rule of the settings, its bandwidth in bit/s,
+    and the VFs that shares can have, whether one has them now or not."""
+
+    base: Device
+    published: Object
+    rule: ShareRule
+    physical: int
+    vfs: tuple[Device, ...] = ()

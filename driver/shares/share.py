@@ -1,0 +1,99 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""One share of a NIC, and what is divided. Rates are in bit/s."""
+
+from __future__ import annotations
+
+import hashlib
+import typing as t
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ..dra.config import share_rates
+from ..dra.config.share_rates import InForce, Totals
+from ..topology.publish_shares import quantity
+
+
+@dataclass
+class ShareRecord:
+    """What a claim has of a NIC, as of allocation; stored in records.
+
+    `of` is the NIC's own device. `hard` shares get what they asked for whatever the factor is. `burst` is 0 for as much
+    as the settings allow. `factor`, `physical` and `ceiling` are the settings then. `minor` is the number of the class,
+    and `mac` the address of the child, for macvlan.
+    """
+
+    of: str
+    mechanism: str
+    asked: int
+    consumed: int
+    physical: int
+    ceiling: int
+    hard: bool = False
+    burst: int = 0
+    factor: str = "1"
+    minor: int = 0
+    mac: str = ""
+
+    def promised(self) -> dict[str, t.Any]:
+        """What holds for the share while it lasts, in the API's form: for the claim's status."""
+        least = share_rates.floor(Fraction(self.factor), self.asks)
+        top = min(self.burst or self.ceiling, self.ceiling)
+        return {
+            "mechanism": self.mechanism,
+            "bandwidth": quantity(self.asked),
+            "guaranteed": quantity(int(least)),
+            "ceiling": quantity(max(top, self.asked)),
+            "hard": self.hard,
+        }
+
+    @property
+    def asks(self) -> share_rates.Share:
+        """In the form that rates are computed from."""
+        return share_rates.Share(self.asked, self.hard, Fraction(self.factor), self.consumed, self.burst or None)
+
+
+@dataclass(frozen=True)
+class Divided:
+    """What is divided of a NIC now: its bandwidth, by how much it is promised more than that, and the most that one
+    share may use."""
+
+    physical: int
+    factor: Fraction
+    ceiling: int
+
+    @classmethod
+    def recorded(cls, shares: t.Sequence[ShareRecord]) -> Divided:
+        """As of the allocations of these shares, of which there is at least one: the settings do not divide the NIC any
+        more, or the speed of its link is unknown."""
+        return cls(
+            max(one.physical for one in shares),
+            max(Fraction(one.factor) for one in shares),
+            max(one.ceiling for one in shares),
+        )
+
+    def in_force(self, shares: t.Sequence[ShareRecord]) -> list[InForce]:
+        """What each share has now."""
+        return share_rates.rates(self.physical, self.factor, [one.asks for one in shares], self.ceiling)
+
+    def fits(self, shares: t.Sequence[ShareRecord]) -> bool:
+        """Whether the NIC can keep what it guarantees all these shares."""
+        return share_rates.fits(self.physical, self.factor, [one.asks for one in shares])
+
+    def totals(self, shares: t.Sequence[ShareRecord]) -> Totals:
+        """The sums of the shares."""
+        return share_rates.totals(self.physical, self.factor, [one.asks for one in shares])
+
+
+def mac_of(uid: str, share_id: str) -> str:
+    """The address of a share's child interface: the same for the same allocation, locally administered."""
+    digest = hashlib.sha256(f"{uid} {share_id}".encode()).digest()
+    return bytes([digest[0] & 0xFC | 0x02, *digest[1:6]]).hex(":")
+
+
+def free_minor(used: t.Iterable[int], first: int, last: int) -> int | None:
+    """The first number that no other share of the NIC uses; None if there is none."""
+    taken = set(used)
+    return next((number for number in range(first, last + 1) if number not in taken), None)

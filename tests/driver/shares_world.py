@@ -1,0 +1,173 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A node whose NIC is divided: a veth as the NIC, pods that are processes, and claims as the scheduler allocates them.
+
+The tests call the driver as kubelet and hook would; what it asks an API server for is answered here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.tests.driver import ipv6
+from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, attach, ip
+from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
+from lanewise_driver.base import files
+from lanewise_driver.base.calls import AttachRequest, ClaimRef
+from lanewise_driver.base.paths import Paths
+from lanewise_driver.base.settings import Settings, read
+from lanewise_driver.claims import service as claims
+from lanewise_driver.claims.claim_status import Writer
+from lanewise_driver.kernel import htb, links
+from lanewise_driver.kernel.htb import Class
+from lanewise_driver.kernel.netlink import Netlink
+from lanewise_driver.publish.inventory import Inventory
+
+NODE, NAMESPACE, NIC = "node-a", "team-a", "card0"
+SHARE = f"net-{NIC}-share"
+MEGA = 10**6
+#: The NIC's bandwidth, of which 10 Gbit/s of a veth are divided.
+RULE: dict[str, t.Any] = {
+    "select": {"interface": NIC},
+    "mechanism": "macvlan",
+    "namespace": NAMESPACE,
+    "bandwidth": "1G",
+    "step": "1M",
+}
+
+Object = dict[str, t.Any]
+
+
+class Cluster:
+    """What the driver asks of an API server about claims and pods."""
+
+    node = NODE
+
+    def __init__(self) -> None:
+        self.claims: dict[str, Object] = {}
+        self.statuses: dict[str, t.Sequence[Object]] = {}
+
+    def claim(self, namespace: str, name: str) -> Object | None:
+        return self.claims.get(name)
+
+    def pod(self, namespace: str, name: str) -> Object | None:
+        return {"metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"}, "spec": {"nodeName": NODE}}
+
+    def slices_of(self, driver: str) -> list[Object]:
+        return []
+
+    def set_claim_devices(self, namespace: str, name: str, uid: str, devices: t.Sequence[Object]) -> bool:
+        self.statuses[name] = devices
+        return True
+
+
+class SharesWorld:
+    """The node. `settings` may be replaced at any time."""
+
+    def __init__(self, folder: Path) -> None:
+        ip("link", "add", NIC, "type", "veth", "peer", "name", "far")
+        ip("link", "set", "far", "up")
+        ip("link", "set", NIC, "up")
+        ipv6.wait(lambda words: ip(*words.split()))
+        self.paths = Paths(
+            plugin_dir=folder / "plugin",
+            registry_dir=folder / "registry",
+            run_dir=folder / "run",
+            cdi_dir=folder / "cdi",
+            settings=folder / "none.yml",
+            hook_python=Path(sys.executable),
+        )
+        self.paths.make()
+        self.cluster = Cluster()
+        self.settings = self.with_rule()
+
+    @staticmethod
+    def with_rule(**more: t.Any) -> Settings:
+        """Settings with this rule; keys that are None are left out."""
+        rule = {key: value for key, value in {**RULE, **more}.items() if value is not None}
+        return read({"node_name": NODE, "virtual_interfaces": [NIC], "shares": [rule]})
+
+    def service(self) -> claims.Service:
+        """A driver that has just started."""
+        made: list[claims.Service] = []
+        inventory = Inventory(
+            lambda: self.settings,
+            lambda: made[0].held() if made else [],
+            held_shares=lambda: made[0].shares.held() if made else {},
+        )
+        made.append(claims.Service(self.paths, self.cluster, inventory, Writer(self.cluster)))
+        return made[0]
+
+    def allocate(self, name: str, bandwidth: str, device: str = SHARE, **more: t.Any) -> ClaimRef:
+        """A claim as the scheduler allocates it. `more`: namespace, share (its configuration), other fields of the
+        configuration; share_id None for a device that is allocated as a whole."""
+        namespace = more.pop("namespace", NAMESPACE)
+        result: Object = {"request": "nic", "driver": "lanewise.dev", "pool": NODE, "device": device}
+        if device.endswith("-share"):
+            result.update(shareID=f"share-{name}", consumedCapacity={"bandwidth": bandwidth})
+        fields = {"name": "net1", **more}
+        uid = f"0000-{name}"
+        self.cluster.claims[name] = {
+            "metadata": {"name": name, "namespace": namespace, "uid": uid},
+            "spec": {"devices": {}},
+            "status": {
+                "allocation": {"devices": {"results": [result], "config": [config(fields)]}},
+                "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"uid-pod-{name}"}],
+            },
+        }
+        return ClaimRef(namespace, name, uid)
+
+    @staticmethod
+    def request(claim: ClaimRef, sandbox: Sandbox) -> AttachRequest:
+        annotations = {
+            "io.kubernetes.cri.sandbox-uid": f"uid-pod-{claim.name}",
+            "io.kubernetes.cri.sandbox-name": f"pod-{claim.name}",
+            "io.kubernetes.cri.sandbox-namespace": claim.namespace,
+        }
+        return AttachRequest(claim.uid, sandbox.path, 0, "c", annotations)
+
+    def attach(self, service: claims.Service, claim: ClaimRef, sandbox: Sandbox) -> None:
+        """Prepare and attach."""
+        service.prepare(claim)
+        attach(service, self.request(claim, sandbox))
+
+    def files(self) -> list[str]:
+        """What is left of claims on disk, but for drafts of killed writers, which are swept when they are older."""
+        roots = (self.paths.plugin_dir, self.paths.run_dir, self.paths.cdi_dir)
+        found = [path for root in roots for path in root.rglob("*") if not path.is_dir()]
+        kept = [path for path in found if not path.name.endswith(files.UNFINISHED)]
+        return sorted(str(path) for path in kept if path.parent != self.paths.pending_status_dir)
+
+
+def classes() -> dict[str, Class]:
+    """The classes of the NIC, by the addresses that they are for."""
+    with Netlink() as connection:
+        link = links.get(connection, name=NIC)
+        assert link
+        return {one.mac: one for one in htb.read(connection, link.index).values()}
+
+
+def megabits() -> list[tuple[float, float]]:
+    """Rate and ceiling of each class in Mbit/s, in order."""
+    return sorted((one.rate / MEGA, one.ceiling / MEGA) for one in classes().values())
+
+
+def root() -> list[str]:
+    """The NIC's queueing disciplines."""
+    shown = ip_tc("qdisc", "show", "dev", NIC)
+    return [" ".join(line.split()[:4]) for line in shown.splitlines()]
+
+
+def ip_tc(*words: str) -> str:
+    return subprocess.run(["tc", *words], check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+def without(settings: Settings) -> Settings:
+    """Settings that divide nothing."""
+    return dataclasses.replace(settings, shares=())

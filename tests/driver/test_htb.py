@@ -1,0 +1,127 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The classes that divide an interface, on the kernel."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, run
+from lanewise_driver.kernel import htb, links, qdiscs
+from lanewise_driver.kernel.htb import Class
+from lanewise_driver.kernel.netlink import Netlink
+
+pytestmark = pytest.mark.namespaces
+GIGA = 10**9
+A, B = "02:00:00:00:00:0a", "02:00:00:00:00:0b"
+
+
+def parent(connection: Netlink) -> int:
+    run("ip link add one type veth peer name far")
+    run("ip link set far up")
+    run("ip link set one up")
+    found = links.get(connection, name="one")
+    assert found
+    return found.index
+
+
+def roots() -> list[str]:
+    shown = run("tc qdisc show dev one").splitlines()
+    return [" ".join(line.split()[:4]) for line in shown]
+
+
+@on_a_node
+def test_classes_come_change_and_go() -> None:
+    with Netlink() as connection:
+        index = parent(connection)
+        before = roots()
+        first = {3: Class(A, 700 * 10**6, GIGA), 4: Class(B, 200 * 10**6, GIGA)}
+        htb.divide(connection, index, GIGA, first)
+        assert htb.exists(connection, index) and htb.interfaces(connection) == [index]
+        assert htb.read(connection, index) == first
+        shown = run("tc class show dev one")
+        assert "class htb 6c77:3 parent 6c77:1" in shown and "rate 700Mbit ceil 1Gbit" in shown
+        htb.divide(connection, index, GIGA, first)
+        second = {4: Class(B, 100 * 10**6, 500 * 10**6), 5: Class(A, 800 * 10**6, GIGA)}
+        htb.divide(connection, index, GIGA, second)
+        assert htb.read(connection, index) == second
+        htb.divide(connection, index, GIGA, {4: Class(A, 100 * 10**6, 500 * 10**6)})
+        assert htb.read(connection, index) == {4: Class(A, 100 * 10**6, 500 * 10**6)}
+        assert set(htb.sent(connection, index)) == {4}
+        htb.divide(connection, index, GIGA, {})
+        assert roots() == before and htb.interfaces(connection) == []
+        htb.divide(connection, index, GIGA, {})
+
+
+@on_a_node
+def test_rates_beyond_32_bits() -> None:
+    with Netlink() as connection:
+        index = parent(connection)
+        wanted = {htb.LAST: Class(A, 100 * GIGA, 800 * GIGA), htb.FIRST: Class(B, 10**6, 10**6)}
+        htb.divide(connection, index, 800 * GIGA, wanted)
+        assert htb.read(connection, index) == wanted
+
+
+@on_a_node
+def test_a_default_qdisc_comes_back() -> None:
+    """A tap has a queueing discipline by default, a veth has none."""
+    with Netlink() as connection:
+        run("ip tuntap add dev one mode tap multi_queue")
+        run("ip link set one up")
+        link = links.get(connection, name="one")
+        assert link
+        before = qdiscs.listed(connection, link.index), roots()
+        htb.divide(connection, link.index, GIGA, {3: Class(A, GIGA, GIGA)})
+        htb.remove(connection, link.index)
+        assert (qdiscs.listed(connection, link.index), roots()) == before and "noqueue" not in before[1][0]
+
+
+@on_a_node
+def test_the_sites_own_qdisc_stays() -> None:
+    with Netlink() as connection:
+        index = parent(connection)
+        run("tc qdisc add dev one root handle 1: htb default 1")
+        before = roots()
+        with pytest.raises(htb.Foreign, match="htb 1:"):
+            htb.divide(connection, index, GIGA, {3: Class(A, GIGA, GIGA)})
+        htb.divide(connection, index, GIGA, {})
+        assert roots() == before
+
+
+@on_a_node
+def test_any_step_can_be_the_last() -> None:
+    """A failure before any request leaves a state from which the next call reaches the wanted one."""
+
+    class Stopped(Exception):
+        pass
+
+    wanted = {3: Class(A, 700 * 10**6, GIGA), 4: Class(B, 200 * 10**6, GIGA)}
+    other = {4: Class(A, 100 * 10**6, GIGA)}
+    with Netlink() as connection:
+        index = parent(connection)
+        before = roots()
+        for stop_at in range(1000):
+            stopped = 0
+            for state in (wanted, other, {}):
+                left = [stop_at]
+
+                def request(kind: int, body: bytes, flags: int = 0, left: list[int] = left) -> t.Any:
+                    if not left[0]:
+                        raise Stopped
+                    left[0] -= 1
+                    return Netlink.request(connection, kind, body, flags)
+
+                connection.request = request  # type: ignore[method-assign]
+                try:
+                    htb.divide(connection, index, GIGA, state)
+                except Stopped:
+                    stopped += 1
+                del connection.request
+                htb.divide(connection, index, GIGA, state)
+                assert htb.read(connection, index) == state
+            if not stopped:
+                break
+        assert roots() == before and 5 < stop_at < 100

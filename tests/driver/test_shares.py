@@ -1,0 +1,217 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Shares of a NIC by macvlan, from prepare to unprepare, and when the driver is killed."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.driver import shares_world
+from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, host_state
+from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
+from ansible_collections.lanewise.dra.tests.driver.shares_world import (
+    NIC,
+    SHARE,
+    SharesWorld,
+    classes,
+    megabits,
+    root,
+    without,
+)
+from lanewise_driver.base.errors import Busy, Refused
+from lanewise_driver.claims.records import ATTACHED, PREPARED
+
+pytestmark = pytest.mark.namespaces
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> SharesWorld:
+    return SharesWorld(tmp_path_factory.mktemp("node"))
+
+
+@pytest.fixture
+def shares(node: SharesWorld) -> t.Iterator[SharesWorld]:
+    """The node, on which nothing may be left of a test."""
+    before, qdiscs = host_state(), root()
+    node.settings = node.with_rule()
+    yield node
+    node.cluster.claims.clear()
+    assert (root(), classes()) == (qdiscs, {})
+    assert host_state() == before and node.files() == []
+
+
+@pytest.fixture
+def pods() -> t.Iterator[list[Sandbox]]:
+    made = [Sandbox() for _each in range(2)]
+    yield made
+    for one in made:
+        one.end()
+
+
+def test_two_shares_come_and_go(shares: SharesWorld, pods: list[Sandbox]) -> None:
+    service = shares.service()
+    big, small = shares.allocate("big", "700M"), shares.allocate("small", "200M", share={"burst": "500M"})
+    shares.attach(service, big, pods[0])
+    assert megabits() == [(700, 1000)] and root()[0] == "qdisc htb 6c77: root"
+    shares.attach(service, small, pods[1])
+    assert megabits() == [(200, 500), (700, 1000)]
+    inside = pods[0].links()["net1"]
+    assert inside["address"] in classes() and inside["linkinfo"]["info_data"]["mode"] == "private"
+    status = shares.cluster.statuses  # written by a thread, which is not started here
+    assert status == {}
+    (nic,) = service.shares.nics()
+    assert (nic.name, nic.totals.asked, nic.totals.guaranteed) == (f"net-{NIC}", 900 * 10**6, 900 * 10**6)
+    assert service.held() == [] and set(service.shares.held()) == {SHARE}
+    # again as kubelet does it after a restart, also when the settings are others now
+    shares.settings = shares.with_rule(mode="vepa", namespace="team-b")
+    service.prepare(big)
+    shares.settings = without(shares.settings)
+    service.prepare(big)
+    record = service.store.load(big.uid)
+    assert record and record.phase == ATTACHED and megabits() == [(200, 500), (700, 1000)]
+    service.unprepare(big)
+    assert set(pods[0].links()) == {"lo"} and megabits() == [(200, 500)]
+    service.unprepare(small)
+
+
+def test_thin_shares_change_with_their_neighbours(shares: SharesWorld, pods: list[Sandbox]) -> None:
+    shares.settings = shares.with_rule(factor=2)
+    service = shares.service()
+    soft, hard = (
+        shares.allocate("soft", "800M"),
+        shares.allocate("hard", "1G", share={"hard": True, "guarantee": "500M"}),
+    )
+    shares.attach(service, soft, pods[0])
+    assert megabits() == [(800, 1000)]
+    shares.attach(service, hard, pods[1])
+    assert megabits() == [(500, 1000), (500, 1000)]
+    (nic,) = service.shares.nics()
+    assert (nic.totals.promised, nic.totals.debt) == (1800 * 10**6, 0)
+    # a lowered factor takes nothing from anybody
+    shares.settings = shares.with_rule(factor=1)
+    service.inventory.refresh()
+    assert service.shares.refresh() and megabits() == [(500, 1000), (500, 1000)]
+    assert service.shares.nics()[0].totals.debt == 300 * 10**6
+    # a part of the NIC is kept for something else: the hard share keeps what it has
+    shares.settings = shares.with_rule(factor=2, bandwidth="900M", ceiling="700M")
+    service.inventory.refresh()
+    assert service.shares.refresh() and megabits() == [(400, 700), (500, 700)]
+    service.unprepare(hard)
+    assert megabits() == [(800, 800)]
+    service.unprepare(soft)
+
+
+def test_what_is_refused(shares: SharesWorld, pods: list[Sandbox]) -> None:
+    service = shares.service()
+
+    def refused(error: type[Exception], words: str, *args: t.Any, **more: t.Any) -> None:
+        claim = shares.allocate("bad", *args, **more)
+        with pytest.raises(error, match=words):
+            service.prepare(claim)
+        assert service.store.load(claim.uid) is None
+
+    refused(Refused, "to the namespace team-a only", "100M", namespace="team-b")
+    refused(Refused, "are more than", "2G")
+    refused(Refused, "bandwidth: 'x' is not a quantity", "x")
+    refused(Refused, "is not a rate", "0")
+    refused(Refused, "is not a rate", "1E")
+    refused(Refused, "burst: 50M is less", "100M", share={"burst": "50M"})
+    refused(Refused, "render the claim again", "100M", share={"hard": True, "guarantee": "200M"})
+    refused(Refused, "child: is not for shares", "100M", child={"type": "macvlan"})
+    refused(Refused, "has no VF", "100M", vf={"vlan": 5})
+    refused(Refused, "as a whole, not in shares", "", f"net-{NIC}", share={})
+    claim = shares.allocate("bad", "100M")
+    del shares.cluster.claims["bad"]["status"]["allocation"]["devices"]["results"][0]["shareID"]
+    with pytest.raises(Refused, match="shareID: is missing"):
+        service.prepare(claim)
+    share = shares.allocate("share", "600M")
+    shares.attach(service, share, pods[0])
+    refused(Busy, "would be more than its", "500M")
+    refused(Busy, f"still has a share of net-{NIC}", "", f"net-{NIC}")
+    shares.settings = without(shares.settings)
+    service.inventory.refresh()
+    refused(Busy, "do not divide", "100M")
+    shares.settings = shares.with_rule()
+    service.inventory.refresh()
+    service.unprepare(share)
+    whole = shares.allocate("whole", "", f"net-{NIC}")
+    service.prepare(whole)
+    refused(Busy, f"still has net-{NIC}", "100M")
+    service.unprepare(whole)
+
+
+def test_the_sites_own_qdisc_is_respected(shares: SharesWorld) -> None:
+    service = shares.service()
+    shares_world.ip_tc(
+        "qdisc", "add", "dev", NIC, "root", "handle", "1:", "tbf", "rate", "1gbit", "burst", "9k", "latency", "1ms"
+    )
+    try:
+        with pytest.raises(Busy, match="root qdisc tbf 1: was configured by others"):
+            service.prepare(shares.allocate("share", "100M"))
+    finally:
+        shares_world.ip_tc("qdisc", "del", "dev", NIC, "root")
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_killed_anywhere(shares: SharesWorld, pods: list[Sandbox], part: int) -> None:
+    """After each restart, exactly the shares of attached claims are in force; at the end nothing is left."""
+    stayer, goer = shares.allocate("stayer", "300M"), shares.allocate("goer", "500M")
+    service = shares.service()
+    shares.attach(service, stayer, pods[0])
+
+    def change() -> None:
+        shares.settings = shares.with_rule(ceiling="800M", factor=2)
+        one = shares.service()
+        one.inventory.refresh()
+        one.shares.refresh()
+
+    def come_and_go() -> None:
+        shares.attach(shares.service(), goer, pods[1])
+
+    acts: dict[str, t.Callable[[], None]] = {
+        "attach": come_and_go,
+        "detach": lambda: shares.service().unprepare(goer),
+        "change": change,
+    }
+    for name, act in acts.items():
+        step, killed = part * _STRIDE // 2, True
+        while killed:
+            shares.settings = shares.with_rule()
+            if name == "detach":
+                shares.attach(shares.service(), goer, pods[1])
+            killed = killed_at(step, act)
+            service = shares.service()
+            assert service.recover()
+            assert service.shares.refresh()
+            record = service.store.load(goer.uid)
+            there = record is not None and record.phase == ATTACHED
+            assert record is None or record.phase in (PREPARED, ATTACHED)
+            assert megabits() == [(300, 1000)] + [(500, 1000)] * there, (name, step)
+            assert ("net1" in pods[1].links()) == there
+            service.unprepare(goer)
+            assert megabits() == [(300, 1000)] and set(pods[1].links()) == {"lo"}
+            step += _STRIDE
+    service.unprepare(stayer)
+
+
+#: Every so many changes the driver is killed. Each part of the test has other ones.
+_STRIDE = 24
+
+
+def test_classes_that_nobody_has_are_removed(shares: SharesWorld, pods: list[Sandbox]) -> None:
+    """As after a record that could not be read."""
+    service = shares.service()
+    claim = shares.allocate("lost", "300M")
+    shares.attach(service, claim, pods[0])
+    content = service.store.path(claim.uid).read_bytes()
+    service.store.path(claim.uid).unlink()
+    assert megabits() == [(300, 1000)]
+    again = shares.service()
+    assert again.recover() and megabits() == []
+    again.store.path(claim.uid).write_bytes(content)
+    again.unprepare(claim)
+    Path(shares.paths.pin(claim.uid)).unlink(missing_ok=True)
