@@ -262,6 +262,18 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
     ]
     yield "pods have their network namespaces", lost
     yield "devices are as they were before pods had them", [f"{name}: {one.text}" for name, one in _unclean(paths)]
+    if settings.rail_addresses:
+        yield from _rails(paths, settings, records)
+
+
+def _rails(paths: Paths, settings: Settings, records: t.Sequence[Record]) -> t.Iterator[tuple[str, list[str]]]:
+    """The checks of addresses of rails."""
+    from .claims import rail_check
+
+    for one, used in rail_check.in_use(records, settings.rail_addresses):
+        says = f"{used} of {one.usable} addresses of {one.range} on rail {one.rail} are in use"
+        yield says, ["all are, so claims wait; see per_node in docs/addresses.md"] if used >= one.usable else []
+    yield "pods send to each rail by its interface", rail_check.misled(records, paths.pin)
 
 
 def _unfetched(paths: Paths, records: t.Sequence[Record]) -> list[str]:

@@ -7,16 +7,21 @@ the counters of the interfaces show."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.addresses.site_plan import NodeInput, site_plan
 from ansible_collections.lanewise.dra.tests.driver import nodes
+from lanewise_driver.base.calls import Pod
+from lanewise_driver.claims import rail_check
+from lanewise_driver.claims.records import ATTACHED, DeviceRecord, Record
 from lanewise_driver.dra.config.rail_range import RailRange
 from lanewise_driver.interface import interfaces, rails
 from lanewise_driver.interface.interfaces import Identity
 from lanewise_driver.interface.wanted import wanted
+from lanewise_driver.publish.device import Device
 
 RAILS = (0, 1)
 SENT = 20
@@ -139,6 +144,64 @@ def test_traffic_to_a_rail_leaves_by_that_rail(child: str, one_segment: bool) ->
         pods.end()
 
     test()
+
+
+def record_of(pods: Pods, name: str) -> Record:
+    """What the driver has on disk of a pod's claim."""
+    devices = []
+    for rail in RAILS:
+        own = [one for one in plan()[name] if one.rail == rail]
+        given = [rails.handed_out(one, pods.addresses[name, rail, one.range.version]) for one in own]
+        known = Device(f"nic{rail}", {"name": f"nic{rail}", "attributes": {"rail": {"int": rail}}})
+        config = {"railAddresses": given}
+        devices.append(DeviceRecord(f"nic{rail}", "node", "nic", known, config, interface=f"rail{rail}"))
+    return Record(f"uid-{name}", "ns", f"claim-{name}", Pod("ns", name, f"uid-{name}"), "boot", devices, ATTACHED)
+
+
+@pytest.mark.parametrize(
+    ("broken", "rail", "words"),
+    [
+        ("ip route flush table {table}", 1, "can send to other networks, by rail0"),
+        ("ip rule del from {address}", 1, "can send to other networks, by rail0"),
+        ("ip route replace 10.101.0.0/16 dev rail0 table {table}", 1, "leaves by rail0, not by rail1"),
+        (
+            "ip route del 10.101.0.0/16",
+            1,
+            "what the pod sends to 10.101.0.0/16 of rail 1 leaves by rail0, not by rail1",
+        ),
+        ("ip address del {address}/28 dev rail1", 1, "rail1 of rail 1 does not have 10.101.0."),
+        ("ip link set rail1 name gone", 1, "rail1 of rail 1 is not in the pod"),
+        ("ip route add 10.100.128.0/17 dev rail1", 0, "leaves by rail1, not by rail0"),
+        ("ip route flush table {table}", 0, "can send to other networks, by rail0"),
+    ],
+)
+def test_the_check_names_the_rail_whose_routes_are_broken(broken: str, rail: int, words: str) -> None:
+    @nodes.on_a_node
+    def test() -> None:
+        pods = Pods()
+        nodes.wait_for_ipv6()
+        # a way out for what is not routed by rail, as a pod's own network has one
+        pods.run("a", "ip route add default dev rail0 metric 5000")
+        records = [record_of(pods, name) for name in "ab"]
+        pins = {f"uid-{name}": pod.pin for name, pod in pods.pods.items()}
+        assert rail_check.misled(records, pins.__getitem__) == []
+        (own,) = (one for one in plan()["a"] if one.rail == rail and one.family == "ipv4")
+        address = pods.addresses["a", rail, 4]
+        pods.run("a", broken.format(table=own.table(ipaddress.ip_address(address)), address=address))
+        found = rail_check.misled(records, pins.__getitem__)
+        assert any(words in one for one in found), found
+        assert all(one.startswith("claim ns/claim-a: ") and f"rail {rail}" in one for one in found), found
+        pods.end()
+
+    test()
+
+
+def test_the_check_counts_what_is_in_use() -> None:
+    ranges = plan()["a"]
+    known = Device("nic", {"name": "nic"})
+    given = [rails.handed_out(ranges[0], str(address)) for address, _each in zip(ranges[0].addresses(), range(3))]
+    record = Record("u", "ns", "c", None, "boot", [DeviceRecord("nic", "n", "r", known, {"railAddresses": given})])
+    assert [used for _one, used in rail_check.in_use([record], ranges)] == [3, 0, 0, 0]
 
 
 @nodes.on_a_node

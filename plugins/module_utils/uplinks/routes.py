@@ -140,6 +140,12 @@ class Routes:
                 return set(self._links(answer[1])) if answer[0] == _RTN_UNICAST else set()
         return set()
 
+    def leads(self, far: Address, own: Address | None = None) -> set[int]:
+        """The links by which packets to `far` leave, with exactly this source; empty if there is no route. Raises
+        OSError."""
+        answer = self._asked(_look_up(Query(far, own)))
+        return set(self._links(answer[1])) if answer and answer[0] == _RTN_UNICAST else set()
+
     def holders(self, own: Address, bound: int = 0) -> set[int]:
         """The links that an address is local on, also by a local route to its prefix. Raises OSError."""
         answer = self._asked(_look_up(Query(own, bound=bound)))

@@ -1,0 +1,95 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Whether pods send to each rail by that rail's interface, as the kernel decides it in their network namespaces.
+
+A pod with `NET_ADMIN` can change its routes, and so can a network plugin. Nobody would notice but by a slow job.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+from pathlib import Path
+
+from ..dra.config.rail_range import RailRange
+from ..interface import rails
+from ..kernel import addresses, links, netns
+from ..kernel.netlink import Netlink
+from ..uplinks.routes import Routes
+from .records import ATTACHED, DeviceRecord, Record
+
+#: Addresses of no network (RFC 5737, RFC 3849), for what is beyond every rail.
+_BEYOND = {4: ipaddress.ip_address("192.0.2.1"), 6: ipaddress.ip_address("2001:db8::1")}
+
+
+def in_use(records: t.Iterable[Record], ranges: t.Iterable[RailRange]) -> list[tuple[RailRange, int]]:
+    """Each range, with how many of its addresses claims have."""
+    held = [ipaddress.ip_interface(one["address"]).ip for record in records for one in _given(record)]
+    return [(one, sum(address in one.range for address in held)) for one in ranges]
+
+
+def misled(records: t.Sequence[Record], pin: t.Callable[[str], Path]) -> list[str]:
+    """What addresses of rails in pods send by other interfaces than their own; `pin` gives the pinned namespace of a
+    claim. Claims with routes or rules of their own are left out, and so are VRFs. Raises KernelError."""
+    found: list[str] = []
+    attached = [one for one in records if one.phase == ATTACHED and one.pod and any(_given(one))]
+    for record in attached:
+        if not netns.alive(pin(record.uid)):
+            continue
+        beside = [other for other in attached if other.pod == record.pod]
+        with links.step(f"read the routes of pod {record.pod}"), Netlink(pin(record.uid)) as connection:
+            own = {link.name: link.index for link in links.listed(connection)}
+            for device in record.held:
+                if not {"routes", "rules", "vrf"} & set(device.config):
+                    for wrong in _of_device(connection, device, own, beside):
+                        found.append(f"claim {record.claim}: {wrong}")
+    return found
+
+
+def _given(record: Record) -> list[rails.HandedOut]:
+    return [one for device in record.held for one in rails.of(device.config)]
+
+
+def _of_device(
+    connection: Netlink, device: DeviceRecord, own: t.Mapping[str, int], beside: t.Sequence[Record]
+) -> t.Iterator[str]:
+    rail = device.known.device.get("attributes", {}).get("rail", {}).get("int", "?")
+    index = own.get(device.interface)
+    if index is None:
+        yield f"{device.interface} of rail {rail} is not in the pod"
+        return
+    has = {entry["address"] for entry, _flags in addresses.listed(connection, index)}
+    names = {number: name for name, number in own.items()}
+    kernel = Routes(connection)
+    for one in rails.of(device.config):
+        interface = ipaddress.ip_interface(one["address"])
+        if one["address"] not in has:
+            yield f"{device.interface} of rail {rail} does not have {one['address']}"
+            continue
+        far = _other_address(one)
+        for source in (interface.ip, None):
+            by = kernel.leads(far, source)
+            same = {index} if source else _of_rail(one, beside, own)
+            if not by or by - same:
+                says = f"what {source or 'the pod'} sends to {one['pool']} of rail {rail}"
+                where = " and ".join(sorted(names.get(number, "an interface") for number in by))
+                yield f"{says} {f'leaves by {where}' if by else 'has no route'}, not by {device.interface}"
+        if one["reach"] == "rail" and (by := kernel.leads(_BEYOND[interface.version], interface.ip)):
+            where = " and ".join(sorted(names.get(number, "an interface") for number in by))
+            yield f"{interface.ip} of rail {rail} can send to other networks, by {where}"
+
+
+def _other_address(one: rails.HandedOut) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address of the pool that the interface does not have."""
+    own, pool = ipaddress.ip_interface(one["address"]).ip, ipaddress.ip_network(one["pool"])
+    places = [place for place in (-2, -3, 0) if -pool.num_addresses <= place]
+    return next((pool[place] for place in places if pool[place] != own), pool[0])
+
+
+def _of_rail(one: rails.HandedOut, records: t.Iterable[Record], own: t.Mapping[str, int]) -> set[int]:
+    """The interfaces of a pod with addresses of the same pool."""
+    devices = [device for record in records for device in record.held]
+    same = [device for device in devices if any(other["pool"] == one["pool"] for other in rails.of(device.config))]
+    return {own[device.interface] for device in same if device.interface in own}
