@@ -2,10 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Compile a site's claims to manifests on the controller. The documentation is in plugins/modules/dra_render.py.
-
-It has more than 500 lines because one call reads, compiles, renders, checks and writes all objects of a site.
-"""
+"""Compile a site's claims to manifests on the controller. The documentation is in plugins/modules/dra_render.py."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import contextlib
 import dataclasses
 import difflib
 import pathlib
-import re
 import typing as t
 from dataclasses import dataclass
 
@@ -37,41 +33,28 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions imp
     convert,
     is_dra,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Nodes, stand_in
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided import with_setting
-from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import fault
-from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_action import ClusterAction
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Nodes
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
-from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of, stored_facts
 from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder, place
-from ansible_collections.lanewise.dra.plugins.plugin_utils.planned_vfs import rules_of, with_planned_vfs
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_tables import Row, csv_of
-from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import set_by_facts
+from ansible_collections.lanewise.dra.plugins.plugin_utils.site_compiler import LOADER, SPEC, SiteCompiler, plain
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
 from ansible_collections.lanewise.dra.plugins.plugin_utils.workloads import check_workload
 
 _TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "dra_claims" / "templates"
 # kinds that are rendered beside those of resource.k8s.io
 _OTHER_KINDS = ("Namespace", "ResourceQuota", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _SPEC: Spec = {
+    **SPEC,
     "variables": {"type": "dict", "required": True},
     "dest": {"type": "path"},
-    "nodes": {"type": "dict"},
-    "report": {"type": "path"},
-    "nodes_from": {"type": "str", "choices": ["facts", "slices"], "default": "facts"},
-    "slices": {"type": "path"},
-    "kubernetes_version": {"type": "str", "default": "1.37"},
-    "feature_gates": {"type": "dict", "default": {}},
     "template_dir": {"type": "path"},
-    "kubeconfig": {"type": "path"},
-    "context": {"type": "str"},
     "prune": {"type": "bool", "default": True},
 }
 
 
-class ActionModule(ClusterAction, ControllerAction):
+class ActionModule(SiteCompiler, ControllerAction):
     """Compiles, renders through templates, checks what came out, and writes. Never connects to a target."""
 
     def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
@@ -130,22 +113,6 @@ class ActionModule(ClusterAction, ControllerAction):
         warnings = [*notes, *site.warnings, *render.unused(objects), *_reach_warnings(site.reach, tried)]
         return _Rendered(kubernetes, files, objects, workloads, site.reach, site.boards, warnings)
 
-    def _cluster(self, options: Variables, variables: Variables) -> tuple[str, list[str]]:
-        """The minor version of the cluster, and the API versions of resource.k8s.io that it serves."""
-        cluster = self._module("kubernetes.core.k8s_cluster_info", {"invalidate_cache": True}, options, variables)
-        version = cluster["version"]["server"]["kubernetes"]
-        digits = re.match("[0-9]+", version["minor"])  # some vendors append a plus sign
-        served = [api for api in cluster["apis"] if api.startswith("resource.k8s.io/")]
-        if not digits or not served:
-            raise AnsibleActionFail(
-                f"The cluster (Kubernetes {version['gitVersion']}) serves no version of resource.k8s.io. Dynamic "
-                "resource allocation needs Kubernetes 1.34, or the API group switched on before that."
-            )
-        return f"{version['major']}.{digits.group()}", served
-
-    def _path(self, path: str, variables: Variables) -> str:
-        return str(self._loader.path_dwim(self._from_current_folder(path, variables)))
-
     def _folder(self, path: str | None, variables: Variables) -> str | None:
         folder = self._path(path, variables) if path else None
         if folder and not pathlib.Path(folder).is_dir():
@@ -156,66 +123,6 @@ class ActionModule(ClusterAction, ControllerAction):
                 "workloads/NAME.yaml.j2 below it"
             )
         return folder
-
-    def _nodes(self, options: Variables, variables: Variables) -> tuple[Nodes | None, list[str]]:
-        """The nodes by name, as they were probed or as their slices show them, and what of these does not count."""
-        if options["nodes_from"] == "facts":
-            if options["slices"]:
-                raise AnsibleActionFail(
-                    "dra_claims_slices names slices, and the nodes come from facts. Set dra_claims_nodes_from: slices"
-                )
-            return self._probed(options, variables), []
-        if options["nodes"] is not None:
-            raise AnsibleActionFail("nodes has facts of nodes, and nodes_from is slices: give one of the two")
-        try:
-            found = stand_in(*self._published(options, variables))
-        except ValueError as error:
-            source = options["slices"] or "the cluster"
-            raise AnsibleActionFail(f"The nodes cannot be read from the slices of {source}: {error}") from None
-        return found.nodes, found.notes
-
-    def _published(self, options: Variables, variables: Variables) -> tuple[list[Object], None, bool]:
-        """The objects that show nodes, and whether they have all claims."""
-        if options["slices"]:
-            return _objects_of(self._path(options["slices"], variables)), None, False
-        if not options["kubeconfig"]:
-            raise AnsibleActionFail(
-                "dra_claims_nodes_from is slices: name a file with them (dra_claims_slices) or the cluster "
-                "(dra_claims_kubeconfig)"
-            )
-        asked = {"kinds": ["ResourceSlice", "ResourceClaim"]}
-        found = self._module("lanewise.dra.dra_objects_info", asked, options, variables)["objects"]
-        objects = [{"kind": kind, **one} for kind, items in found.items() for one in items]
-        return objects, None, "ResourceClaim" in found
-
-    def _probed(self, options: Variables, variables: Variables) -> dict[str, Json] | None:
-        """The topology by host: the given one, or that of this run's hosts and, for other hosts, of the site report."""
-        if options["nodes"] is not None:
-            return dict(options["nodes"])
-        now = {host: facts_of(variables, host) for host in variables.get("ansible_play_hosts_all") or []}
-        now = {host: facts for host, facts in now.items() if isinstance(facts, dict)}
-        found: dict[str, Json] = {}
-        if options["report"]:
-            report = self._path(options["report"], variables)
-            try:
-                for host, facts in stored_facts(report).items():
-                    wrong = "" if host in now else fault(facts, dict[str, t.Any])
-                    if wrong:  # an older release stored it without a check
-                        self._display.warning(f"{host}: its facts in {report} are not used: {wrong}. Probe it again.")
-                    else:
-                        found[host] = facts
-            except FileNotFoundError:
-                raise AnsibleActionFail(
-                    f"There is no site report in {report!r}. Name the folder that lanewise.dra.probe wrote "
-                    "(dra_claims_report in the role)."
-                ) from None
-            except (OSError, ValueError) as error:
-                raise AnsibleActionFail(f"Cannot read the nodes of the report {report!r}: {error}") from None
-        inventory = set((variables.get("groups") or {}).get("all") or [])
-        # several inventories may share a report; a run without hosts in it uses all of its nodes
-        found = {host: facts for host, facts in found.items() if host in inventory} or found
-        found.update(now)
-        return {host: _planned(facts, variables, host) for host, facts in found.items()} or None
 
     def _render(self, render: _Templates, objects: list[Object]) -> tuple[dict[str, str], list[tuple[str, Object]]]:
         """The text of each file, and the objects in it, each with its file."""
@@ -263,7 +170,7 @@ class ActionModule(ClusterAction, ControllerAction):
                 elif objects is None:
                     files[name] = ""
                 else:
-                    source, text = render.workload(_plain(workload))
+                    source, text = render.workload(plain(workload))
                     _load(source, text, path, named=False)
                     files[name] = "---\n" + text.strip("\n") + "\n"
             wrong += errors
@@ -411,7 +318,7 @@ def _site(variables: Variables, nodes: Nodes | None, kubernetes: str, gates: Var
     wrong = _gates(gates)
     usable = {name: value for name, value in gates.items() if name in FEATURES and isinstance(value, bool)}
     try:
-        site = compile_site(_switched(t.cast(Json, _plain(variables))), nodes, kubernetes, usable)
+        site = compile_site(_switched(t.cast(Json, plain(variables))), nodes, kubernetes, usable)
     except Problems as error:
         raise Problems([*wrong, *error.problems]) from None
     if wrong:
@@ -433,26 +340,9 @@ def _gates(gates: Variables) -> list[Problem]:
     return found
 
 
-def _objects_of(path: str) -> list[Object]:
-    """The objects in a file of YAML or JSON, those of lists among them."""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            documents = [item for item in yaml.load_all(stream, Loader=_LOADER) if item is not None]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise AnsibleActionFail(f"Cannot read the slices (dra_claims_slices): {error}") from None
-    flat: list[Object] = []
-    for item in documents:
-        inside = item.get("items") if isinstance(item, dict) and str(item.get("kind", "")).endswith("List") else None
-        flat += inside if isinstance(inside, list) else item if isinstance(item, list) else [item]
-    wrong = next((item for item in flat if not isinstance(item, dict)), None)
-    if wrong is not None:
-        raise AnsibleActionFail(f"{path} has something that is not a Kubernetes object: {str(wrong)[:80]}")
-    return flat
-
-
 def _load(source: str, text: str, what: str, *, named: bool = True) -> list[Object]:
     try:
-        documents = [item for item in yaml.load_all(text, Loader=_LOADER) if item is not None]
+        documents = [item for item in yaml.load_all(text, Loader=LOADER) if item is not None]
     except yaml.YAMLError as error:
         raise AnsibleActionFail(f"What the template {source} gives for {what} is not YAML: {error}") from None
     for item in documents:
@@ -473,15 +363,6 @@ def _lacks(item: object, named: bool) -> str:
     return next((key for key, value in wanted.items() if not isinstance(value, str) or not value), "")
 
 
-def _plain(value: object) -> object:
-    """Values without Ansible's tags and lazy containers, for code that does not know Ansible."""
-    if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, str) else value
-
-
 def _switched(variables: Variables) -> Json:
     """The variables, with text such as `-e NAME=true` gives as true or false."""
     found = dict(variables)
@@ -490,21 +371,6 @@ def _switched(variables: Variables) -> Json:
             with contextlib.suppress(TypeError):
                 found[name] = boolean(found[name])
     return found
-
-
-def _planned(facts: Json, variables: Variables, host: str) -> Json:
-    """The facts of a node with the VFs that its variables configure, and the NICs that they divide."""
-    hostvars = variables.get("hostvars")
-    raw = hostvars.raw_get(host) if hostvars is not None and host in hostvars else None
-    facts = with_setting(facts, None)  # it is the inventory's to say, not the node's
-    if not isinstance(raw, dict) or set_by_facts(variables, host):
-        return facts
-    own = hostvars[host]
-    names = ("fabric_board", "fabric_nics", "fabric_profiles")
-    if any(raw.get(name) for name in names[:2]):
-        facts = with_planned_vfs(facts, rules_of({name: _plain(own[name]) for name in names if name in raw}))
-    settings = _plain(own["dra_driver_settings"]) if raw.get("dra_driver_settings") else None
-    return with_setting(facts, settings.get("shares")) if isinstance(settings, dict) else facts
 
 
 def _name(item: Object) -> str:

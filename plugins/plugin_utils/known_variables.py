@@ -20,7 +20,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, S
 
 _ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
 #: A variable with one of these prefixes belongs to a role or is unknown.
-PREFIXES = ("alignment_", "dra_claims_", "dra_driver_", "fabric_", "topology_")
+PREFIXES = ("alignment_", "dra_claims_", "dra_driver_", "fabric_", "queues_", "topology_")
 #: A site may have its own variables with these prefixes: only a name close to a playbook's variable is an error.
 NEAR_PREFIXES = (
     *(

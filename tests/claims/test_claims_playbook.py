@@ -51,7 +51,7 @@ class Folder:
         made = Site(str(self.path / name), Pages([str(TEMPLATES)], title), title)
         made.update(Request(facts={NODE: facts("hgx-h100")}, play={NODE}, inventory={NODE}, now="2026-01-02T03:04:05Z"))
 
-    def run(self, *arguments: str, rc: int = 0, **variables: t.Any) -> str:
+    def run(self, *arguments: str, rc: int = 0, playbook: str = "claims", **variables: t.Any) -> str:
         own = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
@@ -63,7 +63,7 @@ class Folder:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
         paths = {"ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_HOME": str(self.path / "home")}
         done = subprocess.run(
-            [str(PROGRAM), "-i", "inventory.json", "lanewise.dra.claims", *arguments],
+            [str(PROGRAM), "-i", "inventory.json", f"lanewise.dra.{playbook}", *arguments],
             cwd=self.path,
             env={**kept, **paths, "PWD": str(self.path), "ANSIBLE_NOCOLOR": "1"},
             capture_output=True,

@@ -45,6 +45,7 @@ AT_HOME = {
     "plan_report",
     "known_variables",
     "pod_eviction",
+    "queue_render",
     "reservation_plan",
     "rollout",
     "site_report",

@@ -29,6 +29,8 @@ from .variants import Charging, Refused, Usable, variant
 
 _V1 = "resource.k8s.io/v1"
 _TEMPLATES = "queues_templates"
+#: The label app.kubernetes.io/managed-by of all objects of queues.
+MANAGED_BY = "lanewise.dra.queues"
 
 
 @dataclass
@@ -80,6 +82,8 @@ class _Compiler:
             for one in given.objects
             if one["kind"] == "DeviceClass"
         }
+        # not those of the claims, whose pruning would remove these objects, too
+        self.labels = dict(zip(OWN_LABELS, (MANAGED_BY, given.site)))
         self.made = Compiled()
 
     def compile(self) -> Compiled:
@@ -103,8 +107,7 @@ class _Compiler:
         variants = self._templates(supplies)
         if reader.problems:
             raise Problems(list(dict.fromkeys(reader.problems)))
-        labels = dict(zip(OWN_LABELS, ("lanewise.dra", self.given.site)))
-        made.objects = [*objects_of(queues, shares, labels), *variants]
+        made.objects = [*objects_of(queues, shares, self.labels), *variants]
         made.configuration = configuration.fragment(queues)
         made.table = self._table(shares, supplies)
         return made
@@ -160,7 +163,7 @@ class _Compiler:
         metadata = item["metadata"]
         usable = Usable(str(metadata.get("namespace") or ""), str(metadata["name"]))
         try:
-            form, usable.left_out = variant(versions.convert(item, _V1), choice)
+            form, usable.left_out = variant(versions.convert(item, _V1), choice, self.labels)
             usable.charges = charging.of(form, usable.notes)
         except Refused as refused:
             usable.reason, usable.left_out = str(refused), []
@@ -194,9 +197,10 @@ class _Compiler:
         name = f"{one.namespace}/{one.template}"
         if not one.use:
             return f"{name}: not for queues: {one.reason}"
-        short = {resource.name: resource.short for resource in self.queues.resources}
         charged = ", ".join(
-            f"{written(amount, key in self.queues.binary)} {short[key]}" for key, amount in one.charges.items()
+            f"{written(one.charges[resource.name], resource.name in self.queues.binary)} {resource.short}"
+            for resource in self.queues.resources
+            if resource.name in one.charges
         )
         instead = f" as {one.use}, without {', '.join(one.left_out)}" if one.left_out else ""
         return f"{name}: charged {charged or 'nothing'}{instead}"

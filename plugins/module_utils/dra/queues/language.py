@@ -23,7 +23,7 @@ _VARIABLES = (
 #: Variables of the role that say where and how, not what.
 _ROLE = (
     *("dest", "dest_prune", "apply", "prune", "applyset", "applyset_namespace", "force_conflicts"),
-    *("create_namespaces", "kueue_namespace", "kueue_config", "configuration", "rendered", "applied", "hosts"),
+    *("create_namespaces", "kueue_namespace", "configuration", "rendered", "applied"),
 )
 #: Kueue's limits (apis/config/v1beta2 and apis/kueue/v1beta2 of 0.19.2).
 MAPPINGS, CLASSES, RESOURCES = 16, 8, 64

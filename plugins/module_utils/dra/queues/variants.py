@@ -52,10 +52,12 @@ class Usable:
     notes: list[str] = field(default_factory=list)
 
 
-def variant(template: ObjectView, choice: TemplateChoice | None) -> tuple[Object, list[str]]:
+def variant(
+    template: ObjectView, choice: TemplateChoice | None, labels: t.Mapping[str, str]
+) -> tuple[Object, list[str]]:
     """A v1 ResourceClaimTemplate without preference lists, and the alternatives that were left out.
 
-    The same object where it has none. Raises Refused.
+    The same object where it has none. `labels` are those of all objects of queues. Raises Refused.
     """
     devices = template["spec"]["spec"].get("devices") or {}
     requests = devices.get("requests") or []
@@ -81,6 +83,7 @@ def variant(template: ObjectView, choice: TemplateChoice | None) -> tuple[Object
     if limits.dns_subdomain(name):
         raise Refused(f"{name!r} would be too long a name")
     made["metadata"]["name"] = name
+    made["metadata"]["labels"] = {**(made["metadata"].get("labels") or {}), **labels}
     made["metadata"]["annotations"] = {
         **(made["metadata"].get("annotations") or {}),
         VARIANT_OF: str(template["metadata"]["name"]),

@@ -1,0 +1,159 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Compile a site's queues on the controller. The documentation is in plugins/modules/queue_render.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing as t
+from datetime import datetime, timezone
+
+import yaml
+from ansible.errors import AnsibleActionFail
+from ansible_collections.lanewise.dra.plugins.filter.to_manifest import to_manifest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import engine_for
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.quantity import canonical
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import Compiled, Given, compile_queues
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import differences, merged
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.objects import API_VERSION
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.variants import Usable
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
+from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
+from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder, place
+from ansible_collections.lanewise.dra.plugins.plugin_utils.site_compiler import LOADER, SPEC, SiteCompiler, plain
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
+
+_SPEC: Spec = {
+    **SPEC,
+    "variables": {"type": "dict", "required": True},
+    "objects": {"type": "list", "elements": "dict", "required": True},
+    "drivers": {"type": "dict", "default": {}},
+    "site": {"type": "str", "default": "default"},
+    "dest": {"type": "path"},
+    "prune": {"type": "bool", "default": True},
+    "configuration": {"type": "dict"},
+    "kueue_namespace": {"type": "str", "default": "kueue-system"},
+}
+#: What the chart of Kueue, and its manifests, call the ConfigMap and the file in it.
+_CONFIG_MAP, _CONFIG_KEY = "kueue-manager-config", "controller_manager_config.yaml"
+
+
+class ActionModule(SiteCompiler, ControllerAction):
+    """Compiles, compares Kueue's configuration with the one that runs, and writes. Never connects to a target."""
+
+    def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
+        result = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
+        try:
+            made = self._compiled(options, variables)
+        except EngineMissing as error:
+            raise AnsibleActionFail(f"{error}. Install it beside ansible-core: pip install cel-expr-python") from error
+        except Problems as problems:
+            result.update(
+                failed=True,
+                msg=f"{len(problems.problems)} error(s) in the queues of site {options['site']!r}:\n{problems}",
+                problems=[dataclasses.asdict(problem) for problem in problems.problems],
+            )
+            return result
+        result.update(
+            changed=False,
+            objects=made.objects,
+            configuration=made.configuration,
+            templates=[_shown(one) for one in made.templates],
+            loans=made.loans,
+            overdue=made.overdue,
+            summary=[
+                *made.table,
+                *(f"loan: {one}" for one in made.loans),
+                *(f"overdue: {one}" for one in made.overdue),
+            ],
+        )
+        lacking = self._lacking(made.configuration, options, variables) if options["kubeconfig"] else None
+        result["configuration_differences"] = lacking
+        warnings = [*made.warnings, *(f"Kueue's configuration: {line}" for line in lacking or ())]
+        warnings += [f"The loan is overdue and has no effect any more: {line}" for line in made.overdue]
+        if warnings:
+            result["warnings"] = warnings
+        if options["dest"]:
+            try:
+                self._write(result, made, options, variables)
+            except OSError as error:
+                raise AnsibleActionFail(f"Cannot write the queues: {error}") from None
+        return result
+
+    def _compiled(self, options: Variables, variables: Variables) -> Compiled:
+        """The compiled queues. Raises Problems with all errors, EngineMissing."""
+        kubernetes, gates = options["kubernetes_version"], plain(options["feature_gates"])
+        if options["kubeconfig"]:
+            kubernetes, _served = self._cluster(options, variables)
+        nodes, notes = self._nodes(options, variables)
+        try:
+            server = Server(kubernetes, t.cast(Json, gates))
+        except ValueError as error:
+            raise AnsibleActionFail(f"kubernetes_version: {error}") from None
+        made = compile_queues(
+            t.cast(Json, plain(options["variables"])),
+            Given(
+                t.cast("list[Object]", plain(options["objects"])),
+                nodes or {},
+                t.cast(Json, plain(options["drivers"])),
+                engine_for(kubernetes, t.cast(Json, gates)),
+                server,
+                datetime.now(timezone.utc),
+                options["site"],
+            ),
+        )
+        made.warnings[:0] = notes
+        return made
+
+    def _lacking(self, part: Object, options: Variables, variables: Variables) -> list[str]:
+        """What the Kueue of the cluster lacks. Raises AnsibleActionFail where it serves no queues of this version."""
+        cluster = self._module("kubernetes.core.k8s_cluster_info", {"invalidate_cache": True}, options, variables)
+        if API_VERSION not in cluster["apis"]:
+            served = ", ".join(api for api in cluster["apis"] if api.startswith("kueue.")) or "no version of it"
+            raise AnsibleActionFail(
+                f"The cluster does not serve {API_VERSION}, but {served}. Install Kueue 0.19 first."
+            )
+        asked = {"api_version": "v1", "kind": "ConfigMap"}
+        asked.update(name=_CONFIG_MAP, namespace=options["kueue_namespace"])
+        found = self._module("kubernetes.core.k8s_info", asked, options, variables).get("resources") or []
+        text = (found[0].get("data") or {}).get(_CONFIG_KEY) if found else None
+        if not isinstance(text, str):
+            where = f"ConfigMap {options['kueue_namespace']}/{_CONFIG_MAP}"
+            return [f"{where} has no {_CONFIG_KEY}, so nothing could be compared"]
+        try:
+            running = yaml.load(text, Loader=LOADER)
+        except yaml.YAMLError as error:
+            return [f"{_CONFIG_KEY} is not YAML: {str(error).splitlines()[0]}"]
+        return differences(part, running if isinstance(running, dict) else {})
+
+    def _write(self, result: Result, made: Compiled, options: Variables, variables: Variables) -> None:
+        dest = self._path(options["dest"], variables)
+        texts: dict[str, list[str]] = {}
+        for item in made.objects:
+            texts.setdefault(f"manifests/{place(item)}", []).append(to_manifest(item))
+        files = {path: "---\n" + "---\n".join(parts) for path, parts in texts.items()}
+        if made.configuration:
+            files["kueue/configuration.yaml"] = f"---\n{to_manifest(made.configuration)}"
+        if options["configuration"] is not None:
+            whole = to_manifest(merged(t.cast(Object, plain(options["configuration"])), made.configuration))
+            values = {"managerConfig": {"controllerManagerConfigYaml": whole}}
+            files["kueue/values.yaml"] = f"---\n{to_manifest(values)}"
+        # a mark of its own: the claims of the site may be in the same folder
+        target = ManifestFolder(dest, f"{options['site']}, queues", dry=self._task.check_mode)
+        stale = target.write(files, prune=options["prune"])
+        result.update(changed=target.changed, dest=dest, files=sorted(files), stale=stale)
+        result.update(written=target.written, removed=target.removed)
+        if self._task.diff and target.diff:
+            result["diff"] = target.diff
+
+
+def _shown(one: Usable) -> Result:
+    charges = {name: canonical(amount) for name, amount in one.charges.items()}
+    return {**dataclasses.asdict(one), "charges": charges}

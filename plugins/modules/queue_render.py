@@ -1,0 +1,247 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: queue_render
+short_description: Compile quotas that teams lend each other into objects of Kueue
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Compiles the variables C(queues_*) of a site into ResourceFlavor, Cohort, ClusterQueue, LocalQueue and
+    WorkloadPriorityClass objects of Kueue 0.19. The variables are described in
+    U(https://github.com/lanewise/dra/blob/main/docs/queues.md).
+  - Makes variants of claim templates that Kueue accepts, and says which templates cannot be used in a queue and why.
+  - Says which configuration Kueue needs, and compares it with the one on the cluster. It neither changes that
+    configuration nor restarts Kueue.
+  - Lists all errors together, each with the path of its variable. Errors include guarantees that the fleet does not
+    have. If there is an error, nothing is written.
+notes:
+  - Runs on the controller. Use it with C(run_once), after all hosts were probed, and with C(delegate_to=localhost) if
+    O(kubeconfig) is set.
+  - The role P(lanewise.dra.queues#role) is the usual way to call it.
+requirements:
+  - cel-expr-python >= 0.1.3 on the controller
+attributes:
+  diff_mode:
+    support: full
+extends_documentation_fragment:
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.controller
+  - lanewise.dra.attributes.files
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  variables:
+    description: The variables C(queues_*) of the site, by name.
+    type: dict
+    required: true
+  objects:
+    description: The objects that the claims of the site become, RV(lanewise.dra.dra_render#module:objects).
+    type: list
+    elements: dict
+    required: true
+  drivers:
+    description: The DRA drivers of the site, as in C(dra_claims_drivers).
+    type: dict
+    default: {}
+  site:
+    description: The name of the site. It marks objects and files as this site's.
+    type: str
+    default: default
+  dest:
+    description:
+      - The folder to write to, on the controller. Manifests go to C(manifests/) below it, what Kueue's configuration
+        needs to C(kueue/configuration.yaml). Without it nothing is written.
+      - A file without the mark of this site's queues in its first line is never changed.
+      - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
+    type: path
+  prune:
+    description: Whether to remove files that an earlier run wrote for the same site and that are no longer rendered.
+    type: bool
+    default: true
+  configuration:
+    description:
+      - The rest of Kueue's configuration. With it, C(kueue/values.yaml) is written, too, which has the values for
+        Kueue's Helm chart with the whole configuration.
+      - Feature gates in it do not go with feature gates on Kueue's command line, which the chart writes for
+        C(controllerManager.featureGates).
+    type: dict
+  kueue_namespace:
+    description: The namespace of Kueue on the cluster of O(kubeconfig).
+    type: str
+    default: kueue-system
+  nodes:
+    description:
+      - The facts of each node, a dictionary from host name to RV(lanewise.dra.topology_info#module:topology).
+        Guarantees are compared with their devices.
+      - By default these are taken from the variable C(topology_facts) of every host of the play whose latest probe did
+        not fail, and from O(report).
+    type: dict
+  report:
+    description:
+      - The folder of a report of M(lanewise.dra.site_report), on the controller. Nodes outside this run are read from
+        it.
+      - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
+    type: path
+  nodes_from:
+    description:
+      - Where the nodes come from that guarantees are compared with.
+      - V(facts) are probed nodes, of O(nodes) or of this run and O(report).
+      - V(slices) are the nodes whose devices drivers publish, in O(slices) or on the cluster of O(kubeconfig).
+    type: str
+    choices: [facts, slices]
+    default: facts
+  slices:
+    description:
+      - For O(nodes_from=slices), a file with the ResourceSlices of a cluster in YAML or JSON. Without it they are read
+        from the cluster.
+      - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
+    type: path
+  kubernetes_version:
+    description: The minor version of Kubernetes to write for. Not used with O(kubeconfig).
+    type: str
+    default: "1.37"
+  feature_gates:
+    description: Feature gates of the cluster that differ from the default of its version, by name.
+    type: dict
+    default: {}
+  kubeconfig:
+    description:
+      - A kubeconfig file. The version of its cluster is used, and Kueue's configuration there is compared. Needs the
+        collection C(kubernetes.core) and its requirements.
+    type: path
+  context:
+    description: The context of the kubeconfig, by default the current one.
+    type: str
+seealso:
+  - module: lanewise.dra.dra_render
+  - module: lanewise.dra.dra_apply
+"""
+
+EXAMPLES = r"""
+- name: Two teams share eight GPUs
+  lanewise.dra.queue_render:
+    objects: "{{ dra_claims_rendered.objects }}"
+    drivers: "{{ dra_claims_drivers }}"
+    variables:
+      queues_resources:
+        - {name: gpus, classes: [gpu]}
+      queues_teams:
+        - {name: red, namespaces: [red], guaranteed: {gpus: 6}, lend: {gpus: 4}}
+        - {name: blue, namespaces: [blue], guaranteed: {gpus: 2}}
+"""
+
+RETURN = r"""
+objects:
+  description: The objects of Kueue, and the variants of claim templates.
+  returned: success
+  type: list
+  elements: dict
+configuration:
+  description: The fields of Kueue's configuration that the queues need.
+  returned: success
+  type: dict
+configuration_differences:
+  description: What the configuration on the cluster lacks, or null if no kubeconfig was given.
+  returned: success
+  type: list
+  elements: str
+  sample: ["resources.deviceClassMappings[lanewise.dev/gpus] is missing"]
+templates:
+  description: The claim templates in the namespaces of teams.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    namespace:
+      description: The namespace.
+      type: str
+    template:
+      description: The name of the template.
+      type: str
+    use:
+      description: The template that jobs in a queue name. Empty if this one cannot be used in a queue.
+      type: str
+      sample: pair-queue
+    reason:
+      description: Why it cannot be used in a queue, or empty.
+      type: str
+    charges:
+      description: What Kueue charges for each claim of it, by resource.
+      type: dict
+      sample: {"lanewise.dev/gpus": "1"}
+    left_out:
+      description: The alternatives that the variant does not have.
+      type: list
+      elements: str
+      sample: [nic/numa-node, nic/any]
+    notes:
+      description: What is not certain about the charges.
+      type: list
+      elements: str
+loans:
+  description: The loans that hold.
+  returned: success
+  type: list
+  elements: str
+  sample: ["red lends blue 2 gpus until 2026-12-01T00:00:00Z"]
+overdue:
+  description: The loans that have ended and are still in the inventory. They have no effect.
+  returned: success
+  type: list
+  elements: str
+summary:
+  description: Quotas, templates and loans, as readable lines.
+  returned: success
+  type: list
+  elements: str
+problems:
+  description: The errors.
+  returned: failure
+  type: list
+  elements: dict
+  contains:
+    path:
+      description: The variable that is wrong.
+      type: str
+      sample: queues_teams[1].guaranteed.gpus
+    message:
+      description: What is wrong.
+      type: str
+    rule:
+      description: A constant name of the rule, for programs.
+      type: str
+    fix:
+      description: How to fix it, or empty.
+      type: str
+dest:
+  description: The folder that was written to.
+  returned: success and O(dest) is set
+  type: str
+files:
+  description: All files of the site's queues below O(dest).
+  returned: success and O(dest) is set
+  type: list
+  elements: str
+  sample: [kueue/configuration.yaml, manifests/cluster/clusterqueues.yaml]
+written:
+  description: The files that changed.
+  returned: success and O(dest) is set
+  type: list
+  elements: str
+removed:
+  description: The files that were removed.
+  returned: success and O(dest) is set
+  type: list
+  elements: str
+stale:
+  description: The files of earlier runs that are no longer rendered, and stay because of O(prune=false).
+  returned: success and O(dest) is set
+  type: list
+  elements: str
+"""
