@@ -12,7 +12,6 @@ from datetime import datetime, timezone
 
 import yaml
 from ansible.errors import AnsibleActionFail
-from ansible_collections.lanewise.dra.plugins.filter.to_manifest import to_manifest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import engine_for
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
@@ -25,6 +24,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.variants i
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder, place
+from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_yaml import to_manifest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_compiler import LOADER, SPEC, SiteCompiler, plain
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
 

@@ -4,11 +4,9 @@
 
 from __future__ import annotations
 
-import re
 import typing as t
 
-import yaml
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.go_scalars import FIRST, NUMBER
+from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_yaml import to_manifest
 
 DOCUMENTATION = r"""
 name: to_manifest
@@ -41,42 +39,6 @@ _value:
   description: The YAML. That of an object ends with a line break, that of a single text or number does not.
   type: str
 """
-
-#: What go-yaml v2 and v3 read as a number, a time or true and false, and PyYAML as text, by first characters.
-_GO = (
-    (FIRST, NUMBER),
-    ("0123456789", r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ].*)?"),
-    ("yYnN", r"[yYnN]"),
-)
-
-
-class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
-    """Quotes a text that PyYAML or Go would not read as one, and writes no anchors."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-
-for _first, _pattern in _GO:
-    # the tag only has to be another than that of text
-    _Dumper.add_implicit_resolver("tag:yaml.org,2002:value", re.compile(rf"(?:{_pattern})\Z"), list(_first))
-# Ansible's values are of types of its own, derived from these
-_Dumper.add_multi_representer(dict, _Dumper.represent_dict)
-_Dumper.add_multi_representer(list, _Dumper.represent_list)
-_Dumper.add_multi_representer(str, lambda dumper, value: dumper.represent_str(str(value)))
-_Dumper.add_multi_representer(int, lambda dumper, value: dumper.represent_int(int(value)))
-_Dumper.add_multi_representer(float, lambda dumper, value: dumper.represent_float(float(value)))
-
-
-def to_manifest(value: object) -> str:
-    """The value as YAML. See the documentation above."""
-    text: str = yaml.dump(
-        value, Dumper=_Dumper, allow_unicode=True, default_flow_style=False, indent=2, sort_keys=False, width=4096
-    )
-    if isinstance(value, (dict, list, tuple)):
-        return text
-    # the end of a document follows a single value that is not quoted
-    return text.removesuffix("...\n").rstrip("\n")
 
 
 class FilterModule:

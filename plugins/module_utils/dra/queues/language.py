@@ -244,7 +244,7 @@ class _Parser:
         if resource.whole_devices:
             whole = self.reader.integer(value, path, 0, limits.INT64_MAX)
             return None if whole is None else Fraction(whole)
-        if value == 0 and not isinstance(value, bool):
+        if _is_zero(value):
             return Fraction()
         text = self.reader.amount(value, path)
         if text is None:
@@ -305,7 +305,7 @@ class _Parser:
     def _weight(self, value: object, path: str) -> Fraction | None:
         if isinstance(value, float):
             value = str(value)
-        if value == 0 and not isinstance(value, bool):
+        if _is_zero(value):
             return Fraction()
         text = self.reader.amount(value, path)
         number = quantity.parse(text) if text is not None else None
@@ -409,3 +409,13 @@ class _Parser:
                 if text is not None:
                     take[name] = text
         return TemplateChoice(path, names[0], names[1], take) if len(reader.problems) == before else None
+
+
+def _is_zero(value: object) -> bool:
+    """Whether a value is a quantity of nothing, such as 0 or 0G."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return False
+    try:
+        return quantity.parse(value) == 0
+    except quantity.QuantityError:
+        return False
