@@ -10,8 +10,6 @@ tree.
 
 from __future__ import annotations
 
-import copy
-import json
 import typing as t
 from pathlib import Path
 
@@ -25,13 +23,19 @@ pytest.importorskip("lanewise_driver", reason="the driver's package is not insta
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import.read import read_xml
 from ansible_collections.lanewise.dra.tests.cluster.driver import API
 from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
-from ansible_collections.lanewise.dra.tests.nvidia import root as nvidia
+from ansible_collections.lanewise.dra.tests.cluster.map_judge import (
+    VARIABLE,
+    changed,
+    environment,
+    faults,
+    pod_map,
+    variable_faults,
+)
 
 Object = dict[str, t.Any]
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
 PAIR = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "nic"}]
-MAP = "/run/lanewise/map/resourceclaimtemplates/devices.json"
 INVENTORY: Object = {
     "dra_claims_site": "maps",
     "dra_claims_drivers": {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}},
@@ -75,80 +79,16 @@ def _nothing_is_left(node: Node) -> t.Iterator[None]:
     node.plane.wait_for(lambda: not node.plane.expect("GET", CLAIMS)["items"], "the end of the claims", 60)
 
 
-def environment(node: Node, pod: str) -> dict[str, str]:
-    """The variables of the pod's first process."""
-    listed = node.execute(pod, "sh", "-c", "tr '\\0' '\\n' < /proc/1/environ")
-    return dict(line.split("=", 1) for line in listed.splitlines() if "=" in line)
-
-
-def links(node: Node, pod: str) -> dict[str, Object]:
-    return {one["ifname"]: one for one in json.loads(node.execute(pod, "ip", "-json", "address"))}
-
-
-def faults(machine: GpuNode, pod: str, found: Object) -> list[str]:
-    """What is wrong with a pod's map."""
-    gpus, nics = machine.seen(pod)
-    wrong = []
-    if sorted(one["pciAddress"] for one in found["gpus"]) != gpus:
-        wrong.append("the GPUs are not those of the pod's device nodes")
-    if sorted(one["pciAddress"] for one in found["nics"]) != nics:
-        wrong.append("the NICs are not those of the pod's links")
-    if sorted(pair["gpu"] for pair in found["pairs"]) != gpus:
-        wrong.append("not every GPU has a NIC")
-    if len({pair["nic"] for pair in found["pairs"]}) != len(nics):
-        wrong.append("a NIC goes with no GPU")
-    for pair in found["pairs"]:
-        if machine.judge.pcie_root(pair["gpu"]) != machine.judge.pcie_root(pair["nic"]):
-            wrong.append(f"{pair['gpu']} and {pair['nic']} are below different roots")
-    return wrong + gpu_faults(machine, found) + nic_faults(machine, pod, found)
-
-
-def gpu_faults(machine: GpuNode, found: Object) -> list[str]:
-    uuids = {gpu.address: gpu.uuid for gpu in nvidia.gpus(machine.tree)}
-    wrong = [
-        f"{one['pciAddress']} has another UUID" for one in found["gpus"] if one["uuid"] != uuids[one["pciAddress"]]
-    ]
-    for one in found["gpus"]:
-        if one["pcieRoot"] != machine.judge.pcie_root(one["pciAddress"]):
-            wrong.append(f"{one['pciAddress']} is below another root")
-    return wrong
-
-
-def nic_faults(machine: GpuNode, pod: str, found: Object) -> list[str]:
-    rails = {one["address"]: one["rail"] for one in machine.facts["nics"]}
-    own = links(machine.node, pod)
-    wrong = [
-        f"{one['pciAddress']} is of another rail" for one in found["nics"] if one["rail"] != rails[one["pciAddress"]]
-    ]
-    for one in found["nics"]:
-        link = own.get(one["interface"])
-        if link is None or link["address"] != one["mac"]:
-            wrong.append(f"{one['interface']} does not have this MAC address")
-        elif machine.judge.nic_by_mac.get(one["mac"]) != one["pciAddress"]:
-            wrong.append(f"{one['pciAddress']} does not have this MAC address on the machine")
-        elif not set(one["addresses"]) <= {f"{item['local']}/{item['prefixlen']}" for item in link["addr_info"]}:
-            wrong.append(f"{one['interface']} does not have these addresses")
-    return wrong
-
-
-def pairs_of(variable: str) -> list[tuple[str, str, str]]:
-    listed = [dict(part.split("=", 1) for part in pair.split(",")) for pair in variable.split(";")]
-    return [(one["gpu"], one["uuid"], one["nic"]) for one in listed]
-
-
 def test_the_map_of_every_pod_is_right(node: Node, gpus: GpuNode) -> None:
     """Six pods with a pair and one with two. A judge that is given other maps finds each fault."""
     pods = {**{f"pair-{number}": "pair" for number in range(6)}, "two": "two-pairs"}
     gpus.start(pods)
     maps = {}
     for name in pods:
-        found = maps[name] = json.loads(node.execute(name, "cat", MAP))
+        found = maps[name] = pod_map(node, name)
         assert not faults(gpus, name, found), found
         variables = environment(node, name)
-        assert variables["LANEWISE_MAP"] == "/run/lanewise/map"
-        uuids = {gpu["pciAddress"]: gpu["uuid"] for gpu in found["gpus"]}
-        expected = [(pair["gpu"], uuids[pair["gpu"]], pair["nic"]) for pair in found["pairs"]]
-        assert pairs_of(variables["LANEWISE_PAIRS_DEVICES"]) == expected
+        assert not variable_faults(variables, found), variables
         assert not {"NCCL_IB_HCA", "NCCL_TOPO_FILE", "UCX_NET_DEVICES", "VLLM_GPU_NIC_PCIE_MAPPING"} & set(variables)
     kept = specs()
     assert len(kept) == len(pods)
@@ -156,12 +96,10 @@ def test_the_map_of_every_pod_is_right(node: Node, gpus: GpuNode) -> None:
     gpus.lanewise.start()
     gpus.lanewise.wait_ready(60)
     assert specs() == kept, "a driver that starts again gives restarted containers the same"
-    assert {name: json.loads(node.execute(name, "cat", MAP)) for name in pods} == maps
+    assert {name: pod_map(node, name) for name in pods} == maps
     assert faults(gpus, "pair-0", maps["pair-1"]), "the map of another pod"
-    for change in (exchange_nics, exchange_uuids, exchange_pairs, another_rail, another_address):
-        wrong = copy.deepcopy(maps["two"])
-        change(wrong)
-        assert faults(gpus, "two", wrong), change.__name__
+    for change, wrong in changed(maps["two"]).items():
+        assert faults(gpus, "two", wrong), change
 
 
 def specs() -> dict[str, bytes]:
@@ -169,35 +107,12 @@ def specs() -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in Path("/var/run/cdi").glob("k8s.lanewise.dev-claim-*.json")}
 
 
-def exchange_nics(found: Object) -> None:
-    one, other = found["nics"]
-    one["pciAddress"], other["pciAddress"] = other["pciAddress"], one["pciAddress"]
-
-
-def exchange_uuids(found: Object) -> None:
-    one, other = found["gpus"]
-    one["uuid"], other["uuid"] = other["uuid"], one["uuid"]
-
-
-def exchange_pairs(found: Object) -> None:
-    one, other = found["pairs"]
-    one["nic"] = other["nic"]
-
-
-def another_rail(found: Object) -> None:
-    found["nics"][0]["rail"] += 1
-
-
-def another_address(found: Object) -> None:
-    found["nics"][0]["addresses"] = ["192.0.2.77/24"]
-
-
 def test_a_claim_without_a_gpu(node: Node, gpus: GpuNode) -> None:
     gpus.start({"alone": "nic-alone"})
-    found = json.loads(node.execute("alone", "cat", MAP))
+    found = pod_map(node, "alone")
     assert (found["gpus"], found["pairs"], found["others"]) == ([], [], [])
     assert [one["pciAddress"] for one in found["nics"]] == gpus.seen("alone").nics
-    assert "LANEWISE_PAIRS_DEVICES" not in environment(node, "alone")
+    assert VARIABLE not in environment(node, "alone")
 
 
 def set_environment(gpus: GpuNode, names: list[str]) -> None:
@@ -219,7 +134,7 @@ def test_nccl_reads_the_tree_of_the_machine(node: Node, gpus: GpuNode, tmp_path:
         for gpu in found.gpus:
             near = next(one for one in gpus.facts["gpus"] if one["address"] == gpu.address)["nearest_nics"]["devices"]
             assert sorted(gpu.nearest_nics.devices) == sorted(near)
-        seen = json.loads(node.execute("file", "cat", MAP))
+        seen = pod_map(node, "file")
         assert not faults(gpus, "file", seen)
         assert not {"NCCL_IB_HCA", "VLLM_GPU_NIC_PCIE_MAPPING"} & set(variables)
         assert set(seen["leftOut"]) == {"nccl", "vllm"} and set(seen["environment"]) <= set(variables)

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods come and go in random order on nodes with NVIDIA's own driver; none may get a pair that is not aligned.
+"""Pods come and go in random order on nodes with NVIDIA's own driver; none may get a pair that is not aligned, or a
+wrong map of its devices.
 
 What a pod has is read inside it, as device numbers and MAC addresses, and judged by the machine's tree alone.
 LANEWISE_ROUNDS is the number of rounds on all machines together, 8 by default. LANEWISE_MACHINES names other machines,
@@ -26,6 +27,7 @@ from environment import Missing  # tools/cluster.py has put its folder on the pa
 pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
 pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
 
+from ansible_collections.lanewise.dra.tests.cluster import map_judge
 from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -118,6 +120,20 @@ class Rounds:
             self.faults.append(f"{found} is not aligned")
         if held and any(set(own) & others for own, others in zip(seen, held)):
             self.faults.append(f"{found} has a device of another pod")
+        if min(wanted):
+            self.judge_map(name, found)
+
+    def judge_map(self, name: str, found: str) -> None:
+        """Count the map of a pod with pairs. The judge has to find each fault of maps that were made wrong."""
+        given = map_judge.pod_map(self.node, name)
+        wrong = map_judge.faults(self.machine, name, given)
+        wrong += map_judge.variable_faults(map_judge.environment(self.node, name), given)
+        self.faults += [f"{found}, its map: {one}" for one in wrong]
+        self.counts["maps"] += 1
+        if len(given["pairs"]) == 2 and not self.counts["wrong maps found"]:
+            for change, changed in map_judge.changed(given).items():
+                assert map_judge.faults(self.machine, name, changed), change
+                self.counts["wrong maps found"] += 1
 
     def room(self, template: str) -> bool:
         """Whether a pod of this template could get its devices now, by the tree."""
@@ -142,9 +158,10 @@ def play(node: Node, machine: str | Path, folder: Path) -> None:
             check_judge(gpus.judge, *KNOWN[str(machine)])
         for _number in range(ROUNDS):
             rounds.play()
-        print(f"{Path(machine).stem}: {dict(rounds.counts)}, {len(rounds.faults)} unaligned")
+        print(f"{Path(machine).stem}: {dict(rounds.counts)}, {len(rounds.faults)} faults")
         assert not rounds.faults, rounds.faults
-        assert rounds.counts["rounds"] == ROUNDS and rounds.counts["pairs"] >= ROUNDS
+        assert rounds.counts["rounds"] == ROUNDS and rounds.counts["pairs"] >= rounds.counts["maps"] > 0
+        assert rounds.counts["pairs"] >= ROUNDS
     finally:
         rounds.end([one["metadata"]["name"] for one in node.plane.expect("GET", PODS)["items"]])
         gpus.close()

@@ -1,0 +1,126 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Judges the map in a pod by the pod's device numbers and links, and by the tree of the machine."""
+
+from __future__ import annotations
+
+import copy
+import json
+import typing as t
+
+from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
+from ansible_collections.lanewise.dra.tests.cluster.machine_tree import Seen
+from ansible_collections.lanewise.dra.tests.cluster.node import Node
+from ansible_collections.lanewise.dra.tests.nvidia import root as nvidia
+
+Object = dict[str, t.Any]
+#: The map of the claim that GpuNode.pod gives its pods.
+MAP = "/run/lanewise/map/resourceclaimtemplates/devices.json"
+VARIABLE = "LANEWISE_PAIRS_DEVICES"
+
+
+def pod_map(node: Node, pod: str) -> Object:
+    """The map as the pod reads it."""
+    found: Object = json.loads(node.execute(pod, "cat", MAP))
+    return found
+
+
+def environment(node: Node, pod: str) -> dict[str, str]:
+    """The variables of the pod's first process."""
+    listed = node.execute(pod, "sh", "-c", "tr '\\0' '\\n' < /proc/1/environ")
+    return dict(line.split("=", 1) for line in listed.splitlines() if "=" in line)
+
+
+def links(node: Node, pod: str) -> dict[str, Object]:
+    return {one["ifname"]: one for one in json.loads(node.execute(pod, "ip", "-json", "address"))}
+
+
+def faults(machine: GpuNode, pod: str, found: Object) -> list[str]:
+    """What is wrong with a map of a pod that has as many GPUs as NICs."""
+    gpus, nics = machine.seen(pod)
+    wrong = []
+    if sorted(one["pciAddress"] for one in found["gpus"]) != gpus:
+        wrong.append("the GPUs are not those of the pod's device nodes")
+    if sorted(one["pciAddress"] for one in found["nics"]) != nics:
+        wrong.append("the NICs are not those of the pod's links")
+    if sorted(pair["gpu"] for pair in found["pairs"]) != gpus:
+        wrong.append("not every GPU has a NIC")
+    if len({pair["nic"] for pair in found["pairs"]}) != len(nics):
+        wrong.append("a NIC goes with no GPU")
+    for pair in found["pairs"]:
+        if not machine.judge.aligned(Seen([pair["gpu"]], [pair["nic"]])):
+            wrong.append(f"{pair['nic']} is not a nearest NIC of {pair['gpu']}")
+    return wrong + gpu_faults(machine, found) + nic_faults(machine, pod, found)
+
+
+def gpu_faults(machine: GpuNode, found: Object) -> list[str]:
+    uuids = {gpu.address: gpu.uuid for gpu in nvidia.gpus(machine.tree)}
+    wrong = [
+        f"{one['pciAddress']} has another UUID" for one in found["gpus"] if one["uuid"] != uuids[one["pciAddress"]]
+    ]
+    for one in found["gpus"]:
+        if one["pcieRoot"] != machine.judge.pcie_root(one["pciAddress"]):
+            wrong.append(f"{one['pciAddress']} is below another root")
+    return wrong
+
+
+def nic_faults(machine: GpuNode, pod: str, found: Object) -> list[str]:
+    rails = {one["address"]: "UNKNOWN" if one["rail"] is None else one["rail"] for one in machine.facts["nics"]}
+    own = links(machine.node, pod)
+    wrong = [
+        f"{one['pciAddress']} is of another rail" for one in found["nics"] if one["rail"] != rails[one["pciAddress"]]
+    ]
+    for one in found["nics"]:
+        link = own.get(one["interface"])
+        if link is None or link["address"] != one["mac"]:
+            wrong.append(f"{one['interface']} does not have this MAC address")
+        elif machine.judge.nic_by_mac.get(one["mac"]) != one["pciAddress"]:
+            wrong.append(f"{one['pciAddress']} does not have this MAC address on the machine")
+        elif not set(one["addresses"]) <= {f"{item['local']}/{item['prefixlen']}" for item in link["addr_info"]}:
+            wrong.append(f"{one['interface']} does not have these addresses")
+    return wrong
+
+
+def variable_faults(variables: t.Mapping[str, str], found: Object) -> list[str]:
+    """What is wrong with the variables of a container, by its map."""
+    uuids = {gpu["pciAddress"]: gpu["uuid"] for gpu in found["gpus"]}
+    expected = [(pair["gpu"], uuids[pair["gpu"]], pair["nic"]) for pair in found["pairs"]]
+    wrong = [] if variables.get("LANEWISE_MAP") == "/run/lanewise/map" else ["LANEWISE_MAP is not the folder of maps"]
+    listed = variables.get(VARIABLE, "")
+    pairs = [dict(part.split("=", 1) for part in pair.split(",")) for pair in listed.split(";") if pair]
+    if [(one["gpu"], one["uuid"], one["nic"]) for one in pairs] != expected:
+        wrong.append(f"{VARIABLE} is {listed!r}")
+    return wrong
+
+
+def changed(found: Object) -> dict[str, Object]:
+    """Wrong maps, by what is wrong, made of the map of a pod with two pairs."""
+    wrong = {}
+    for change in (_exchange_nics, _exchange_uuids, _nic_twice, _another_rail, _another_address):
+        change(wrong.setdefault(change.__name__, copy.deepcopy(found)))
+    return wrong
+
+
+def _exchange_nics(found: Object) -> None:
+    one, other = found["nics"]
+    one["pciAddress"], other["pciAddress"] = other["pciAddress"], one["pciAddress"]
+
+
+def _exchange_uuids(found: Object) -> None:
+    one, other = found["gpus"]
+    one["uuid"], other["uuid"] = other["uuid"], one["uuid"]
+
+
+def _nic_twice(found: Object) -> None:
+    one, other = found["pairs"]
+    one["nic"] = other["nic"]
+
+
+def _another_rail(found: Object) -> None:
+    found["nics"][0]["rail"] = 77
+
+
+def _another_address(found: Object) -> None:
+    found["nics"][0]["addresses"] = ["192.0.2.77/24"]
