@@ -23,6 +23,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.nearest import BoardUse
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.pairing import ADDRESS
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.reach import Reach
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem, Problems
@@ -36,6 +37,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions imp
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Nodes
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder, place
+from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_yaml import to_manifest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_tables import Row, csv_of
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_compiler import LOADER, SPEC, SiteCompiler, plain
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
@@ -44,6 +46,11 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.workloads import chec
 _TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "dra_claims" / "templates"
 # kinds that are rendered beside those of resource.k8s.io
 _OTHER_KINDS = ("Namespace", "ResourceQuota", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+
+_AFFINITY = """\
+# Addresses alone do not find the nodes of a board. Give a pod that names one of these objects its `affinity`.
+---
+"""
 
 _SPEC: Spec = {
     **SPEC,
@@ -111,7 +118,8 @@ class ActionModule(SiteCompiler, ControllerAction):
             raise Problems(wrong)
         tried = bool(nodes) or not any(item["kind"] in NAMESPACED for item in made)
         warnings = [*notes, *site.warnings, *render.unused(objects), *_reach_warnings(site.reach, tried)]
-        return _Rendered(kubernetes, files, objects, workloads, site.reach, site.boards, warnings)
+        names = {node: _node_name(node, variables) for use in site.boards for node in use.nodes}
+        return _Rendered(kubernetes, files, objects, workloads, site.reach, site.boards, warnings, names)
 
     def _folder(self, path: str | None, variables: Variables) -> str | None:
         folder = self._path(path, variables) if path else None
@@ -190,7 +198,8 @@ class ActionModule(SiteCompiler, ControllerAction):
 
 @dataclass(frozen=True)
 class _Rendered:
-    """What a site's claims are rendered to. `files` and `workloads` are texts by path."""
+    """What a site's claims are rendered to. `files` and `workloads` are texts by path, `names` those of the Nodes by
+    host."""
 
     kubernetes: str
     files: dict[str, str]
@@ -199,16 +208,21 @@ class _Rendered:
     reach: list[Reach]
     boards: list[BoardUse]
     warnings: list[str]
+    names: dict[str, str]
 
     def tables(self) -> dict[str, str]:
-        """Which claims give out which pairs of which boards, as a file; none without such claims."""
+        """Which claims give out which pairs of which boards, and what pods need; no files without such claims."""
         columns = ["board", "gpu", "nic", "level", "claim", "object", "form", "nodes"]
         rows: list[Row] = [
             [board, gpu, nic, level, use.claim, use.name, use.form, " ".join(use.boards[board])]
             for use in self.boards
             for board, level, gpu, nic in use.pairs
         ]
-        return {"pairs.csv": csv_of(columns, sorted(rows, key=str)).decode()} if rows else {}
+        files = {"pairs.csv": csv_of(columns, sorted(rows, key=str)).decode()} if rows else {}
+        affinities = {use.title: use.affinity(self.names) for use in self.boards if use.form == ADDRESS}
+        if affinities:
+            files["node-affinity.yaml"] = f"{_AFFINITY}{to_manifest(dict(sorted(affinities.items())))}"
+        return files
 
     def summary(self) -> list[str]:
         """How many objects of each kind there are, and where each claim can run, as lines."""
@@ -218,6 +232,12 @@ class _Rendered:
         lines = ["rendered " + (", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing")]
         lines += [entry.line() for entry in self.boards]
         return lines + [line for entry in self.reach for line in entry.lines()]
+
+
+def _node_name(host: str, variables: Variables) -> str:
+    """The name of a host's Node, as the role dra_driver has it."""
+    hostvars = variables.get("hostvars") or {}
+    return str((hostvars[host].get("dra_driver_node_name") if host in hostvars else None) or host)
 
 
 class _Templates:

@@ -204,6 +204,15 @@ reach:
       description: For each node that cannot, the reason.
       type: dict
       sample: {rdma-01: "gpu: driver gpu.nvidia.com has no device here"}
+    unknown:
+      description: For each node of which too little is known, what that is.
+      type: dict
+    unpaired:
+      description:
+        - For each node that ResourceSlices and ResourceClaims show, the devices that are free while another claim has
+          what they would be paired with. Such a node counts as one that can satisfy the claim, though it may not now.
+      type: dict
+      sample: {h100-01: ["gpu 0000:1b:00.0 is free, its nic 0000:18:00.0 is in use by training/job-0"]}
 summary:
   description: What was rendered and which nodes can satisfy it, as readable lines.
   returned: success

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -15,9 +16,11 @@ import typing as t
 from pathlib import Path
 
 import pytest
+import yaml
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Request, Site
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.test_nearest import with_own
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 Object = dict[str, t.Any]
@@ -43,13 +46,15 @@ pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core
 class Folder:
     """The folder in which a person works: an inventory, and a report if there is one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, hosts: Object | None = None) -> None:
         self.path = path
+        self.hosts = hosts or {NODE: {}}
 
-    def report(self, name: str) -> None:
+    def report(self, name: str, probed: Object | None = None) -> None:
         title = "GPU and RDMA topology"  # what the role calls it
         made = Site(str(self.path / name), Pages([str(TEMPLATES)], title), title)
-        made.update(Request(facts={NODE: facts("hgx-h100")}, play={NODE}, inventory={NODE}, now="2026-01-02T03:04:05Z"))
+        known = probed or {NODE: facts("hgx-h100")}
+        made.update(Request(facts=known, play=set(known), inventory=set(known), now="2026-01-02T03:04:05Z"))
 
     def run(self, *arguments: str, rc: int = 0, playbook: str = "claims", **variables: t.Any) -> str:
         own = {
@@ -58,7 +63,7 @@ class Folder:
             **SITE_VARIABLES,
             **variables,
         }
-        inventory = {"all": {"hosts": {NODE: {}}, "vars": own}}
+        inventory = {"all": {"hosts": self.hosts, "vars": own}}
         (self.path / "inventory.json").write_text(json.dumps(inventory))
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
         paths = {"ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_HOME": str(self.path / "home")}
@@ -264,3 +269,29 @@ def test_claims_for_boards_come_with_a_table_of_their_pairs(tmp_path: Path) -> N
     folder.run()
     assert not table.exists() and "•" not in page.read_text()
     assert json.loads(stored.read_text())["sites"] == {}
+
+
+def test_pods_for_boards_by_address_get_the_affinity_to_their_nodes(tmp_path: Path) -> None:
+    """DRANET publishes no map: each kind of board has a template, and a scheduler cannot tell the nodes apart."""
+    folder = Folder(tmp_path, {"a": {}, "b": {"dra_driver_node_name": "node-b"}, "c": {}})
+    boards = {"a": lambda gpu: [gpu], "b": lambda gpu: [(gpu + 1) % 4], "c": lambda gpu: [gpu]}
+    folder.report("report", {name: with_own(copy.deepcopy(facts("gb200")), own) for name, own in boards.items()})
+    theirs = {"gpu.nvidia.com": {"version": "0.4.0"}, "dra.net": {"version": "1.4.0"}}
+    pair = {**SITE_VARIABLES["dra_claims_templates"][0], "align": "nearest"}
+    folder.run(dra_claims_drivers=theirs, dra_claims_templates=[pair])
+    [table] = tmp_path.rglob("boards/pairs.csv")
+    [path] = tmp_path.rglob("boards/node-affinity.yaml")
+    _mark, head, *rows = table.read_text().splitlines()
+    place = {name: head.split(",").index(name) for name in ("object", "form", "nodes")}
+    on = {row.split(",")[place["object"]]: row.split(",")[place["nodes"]].split() for row in rows}
+    assert {row.split(",")[place["form"]] for row in rows} == {"address"} and sorted(on.values()) == [["a", "c"], ["b"]]
+    found = yaml.safe_load(path.read_text())
+    assert found.keys() == {f"training/{name}" for name in on}
+    for name, nodes in on.items():
+        [term] = found[f"training/{name}"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+            "nodeSelectorTerms"
+        ]
+        wanted = ["node-b" if node == "b" else node for node in nodes]
+        assert term == {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": wanted}]}
+    folder.run(dra_claims_drivers=theirs, dra_claims_templates=[{**pair, "align": "any"}])
+    assert not path.exists()

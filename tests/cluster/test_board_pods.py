@@ -14,6 +14,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, Result, allocate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_devices import identify
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided import with_setting
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
@@ -32,6 +33,9 @@ Pairs = list[tuple[str, str]]
 LANEWISE: Object = {"lanewise.dev": {}}
 NVIDIA: Object = {"gpu.nvidia.com": {"version": "0.5.0"}}
 CUT: Object = {"gpu.nvidia.com": {"version": "0.5.0", "feature_gates": {"DynamicMIG": True}}}
+SHARED: Object = {
+    "gpu.nvidia.com": {"version": "0.5.0", "engine": "consumable-shares", "consumable_shares": "memory"},
+}
 RESOURCE = "/apis/resource.k8s.io/v1"
 
 
@@ -141,3 +145,21 @@ def test_partitions_share_the_vfs_beside_their_gpu(newest: ControlPlane, tmp_pat
     assert len(pairs) == VFS * len(near)
     assert all(nic in near[gpu] for gpu, nic in pairs)
     assert {sum(gpu == one for gpu, _nic in pairs) for one in near} == {VFS}
+
+
+def test_parts_of_memory_share_the_divided_nics_beside_their_gpu(newest: ControlPlane) -> None:
+    """Two parts of 30Gi fit on a GPU, four shares of 100G on a NIC: the GPUs decide how many pods there are."""
+    known = copy.deepcopy(facts("hgx-h100"))
+    for one in known["nics"]:
+        one["link_layer"] = "ethernet"
+    machine, near = mixed(known, 11)
+    divided = with_setting(machine, [{"select": {"type": "pf"}, "mechanism": "macvlan", "namespace": "parts"}])
+    devices = [
+        {"name": "gpu", "kind": "gpu", "share": {"memory": "30Gi"}},
+        {"name": "nic", "kind": "nic", "where": {"min_speed": "400G"}, "share": {"bandwidth": "100G"}},
+    ]
+    site = Site(newest, "parts", divided, {**SHARED, **LANEWISE}, devices)
+    pairs = site.filled(1)
+    assert len(pairs) == 2 * len(near)
+    assert all(nic in near[gpu] for gpu, nic in pairs)
+    assert {sum(gpu == one for gpu, _nic in pairs) for one in near} == {2}

@@ -67,6 +67,17 @@ class BoardUse:
     #: Each nearest pair: the board, how near they are, and the addresses of GPU and NIC.
     pairs: list[tuple[str, str, str, str]] = field(default_factory=list)
 
+    @property
+    def title(self) -> str:
+        """Namespace and name of the object."""
+        return f"{self.claim.rpartition('/')[0]}/{self.name}"
+
+    def affinity(self, names: t.Mapping[str, str]) -> Object:
+        """The `affinity` of pods for nodes with these boards. `names` are those of the Nodes, by probed node."""
+        hosts = sorted({names.get(node, node) for node in self.nodes})
+        terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": hosts}]}]
+        return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
     def line(self) -> str:
         """For a person: which boards this object is for, and what it selects by."""
         boards = f"{len(self.boards)} boards" if len(self.boards) > 1 else f"board {''.join(self.boards)}"

@@ -18,6 +18,8 @@ from ..vendors.offer import Offer
 from .pair_form import PairForm, pair_forms
 
 _SHOWN = 3
+#: Free devices without a partner that are listed before the others are only counted.
+_LISTED = 4
 
 
 def pair_reason(
@@ -64,6 +66,13 @@ def unpaired(
     node = _Node(classes, offered, engine, held)
     found = [*_nearest(node, asked), *_matching(node, asked)]
     return list(dict.fromkeys(says for one in found for says in [*one.alone(), *one.turned().alone()]))
+
+
+def unpaired_lines(nodes: t.Mapping[str, t.Sequence[str]]) -> list[str]:
+    """What `unpaired` says of each node, as lines for a person; of many only the first ones."""
+    says = [f"  {name}: {one}" for name, found in nodes.items() for one in found]
+    more = len(says) - _LISTED
+    return says[:_LISTED] + ([f"  and {more} more free devices whose partners are in use"] if more > 0 else [])
 
 
 class _Node:

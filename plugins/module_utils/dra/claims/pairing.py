@@ -29,6 +29,8 @@ from ..vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, DriverKnowledg
 from . import selectors
 from .boards import BOARD, NEAREST_GPU_LEVEL, NEAREST_GPUS, Fit, Shape
 
+#: The form of claims by which a scheduler does not find the nodes of a board: another one may have the same addresses.
+ADDRESS = "address"
 #: The farthest that devices can be from each other which have an attribute in common, on whatever board.
 GUARANTEED = {"pcie_root": "PHB", "numa_node": "NODE"}
 _COMMON = {"pcie_root": PCIE_ROOT, "numa_node": NUMA_NODE}
@@ -137,7 +139,7 @@ class Planner:
         elif all(own or self._has_board(shapes, number) for number, own in enumerate(mapped)):
             form, found = "board and address", self._of_boards(shapes, mapped)
         else:
-            form, found = "address", self._of_addresses(shapes)
+            form, found = ADDRESS, self._of_addresses(shapes)
         if len(found) > limits.FIRST_AVAILABLE:
             boards = len({shape.board.shape for shape in shapes})
             raise NotPossible(

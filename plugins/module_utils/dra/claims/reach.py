@@ -23,16 +23,17 @@ from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem, Problems
 from ..kube.reader import child
 from ..scheduler import allocator
-from ..scheduler.published import Nodes
+from ..scheduler.published import Nodes, PublishedNode
+from ..scheduler.search_devices import DeviceId
 from ..scheduler.search_requests import class_selectors, expressions
 from ..vendors.drivers import knowledge
 from ..vendors.offer import Offer
 from ..vendors.server import Server
 from .claim_compiler import Compiled
 from .inventory import Claim
-from .pair_reasons import pair_reason
+from .pair_reasons import pair_reason, unpaired, unpaired_lines
 from .selector_memory import SelectorMemory, Texts
-from .shapes import shapes
+from .shapes import Shaped, shapes
 from .unreachable import by_reason, constraint_of, shown, unreachable
 
 _V1 = "resource.k8s.io/v1"
@@ -45,13 +46,16 @@ class Reach:
     """Which nodes of a site can satisfy a claim.
 
     `claim` is `namespace/name`, or the name with `namespaces` joined by commas. `refused` maps each node that
-    cannot satisfy it to the reason, `unknown` each node for which the probe does not know enough.
+    cannot satisfy it to the reason, `unknown` each node for which the probe does not know enough. Where slices and
+    claims show the nodes, `unpaired` has by node the devices that are free now, while a claim has what they would be
+    paired with.
     """
 
     claim: str
     nodes: list[str]
     refused: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
+    unpaired: dict[str, list[str]] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """For a person: where the claim can run, and each reason once with the nodes that it holds for."""
@@ -60,7 +64,7 @@ class Reach:
         for what, reasons in (("not", self.refused), ("unknown", self.unknown)):
             for reason, nodes in by_reason(reasons):
                 found.append(f"  {what} {shown(nodes)}: {reason}")
-        return found
+        return found + unpaired_lines(self.unpaired)
 
 
 def reach(
@@ -81,6 +85,7 @@ def reach(
     node_shapes, problems = shapes(drivers, claims, classes, nodes, server)
     memory = SelectorMemory(engine)
     kinds = (server or Server()).constraints
+    occupied = _Occupied(nodes, node_shapes, memory, server)
     answers: dict[str, list[allocator.Allocation | allocator.Refusal]] = {}
     alike: dict[tuple[t.Hashable, ...], tuple[allocator.Allocation | allocator.Refusal, set[str]]] = {}
     found = []
@@ -119,10 +124,42 @@ def reach(
                 result.refused.update(dict.fromkeys(names, refusal.reason))
                 refusals.append((refusal, names))
         result.nodes.sort()
+        result.unpaired = occupied.unpaired(key, asked, classes, {*result.nodes, *result.unknown})
         found.append(result)
         if refusals and not result.nodes and not result.unknown and not allow_unreachable:
             problems.append(unreachable(claim, compiled, asked, refusals, node_shapes, classes, memory))
     return found, problems
+
+
+class _Occupied:
+    """The nodes on which claims have devices, each with its own devices: nodes of a shape differ in what is taken."""
+
+    def __init__(
+        self, nodes: Nodes, node_shapes: t.Sequence[Shaped], memory: SelectorMemory, server: Server | None
+    ) -> None:
+        self._memory = memory
+        self._nodes: dict[str, tuple[list[Offer], t.Mapping[DeviceId, str]]] = {}
+        self._known: dict[str, dict[str, list[str]]] = {}
+        for shape in node_shapes:
+            for name in shape.nodes:
+                given = nodes[name]
+                if isinstance(given, PublishedNode) and given.taken:
+                    own = [server.keeps(offer) if server else offer for offer in given.offers]
+                    memory.alike(own, shape.offers)
+                    self._nodes[name] = (own, given.taken)
+
+    def unpaired(
+        self, key: str, asked: Object, classes: t.Mapping[str, Object], possible: t.Collection[str]
+    ) -> dict[str, list[str]]:
+        """By node of those that are `possible`: what is free there without its partner. `key` stands for `asked`."""
+        if key not in self._known:
+            says = {
+                name: unpaired(asked, classes, own, self._memory, taken)
+                for name, (own, taken) in sorted(self._nodes.items())
+                if name in possible
+            }
+            self._known[key] = {name: found for name, found in says.items() if found}
+        return self._known[key]
 
 
 def _selectors(body: Object, classes: t.Mapping[str, Object]) -> list[str]:

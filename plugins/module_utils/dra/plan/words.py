@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ..claims.pair_reasons import unpaired_lines
 from .fit import Fit
 from .stranded import Stranded
 from .worth import Worth
@@ -42,7 +43,7 @@ def lines(
         if last.held_back:
             found.append(f"  {last.held_back} fit on nodes, but are held back by the spread constraints")
         found += [f"  {_some(names)}: {reason}" for _kind, reason, names in last.reasons()]
-        found += _unpaired(last)
+        found += unpaired_lines({name: on_node.unpaired for name, on_node in last.nodes.items()})
     for (reason, who), devices in _by_reason(lost).items():
         found.append(f"stranded: {_some(devices)}: {reason}{who}")
     if worth and worth.devices:
@@ -68,12 +69,6 @@ def table(names: t.Sequence[str], columns: t.Sequence[tuple[str, t.Sequence[Fit]
         rows.append([name, *counts])
     widths = [max(len(row[number]) for row in rows) for number in range(len(rows[0]))]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-
-
-def _unpaired(one: Fit) -> list[str]:
-    says = [f"  {name}: {says}" for name, on_node in one.nodes.items() for says in on_node.unpaired]
-    more = len(says) - _NAMED
-    return says[:_NAMED] + ([f"  and {more} more free devices whose partners are in use"] if more > 0 else [])
 
 
 def _by_reason(lost: t.Sequence[Stranded]) -> dict[tuple[str, str], list[str]]:

@@ -184,11 +184,13 @@ def hidden(published: Published) -> frozenset[str]:
 class PublishedNode:
     """A node as its ResourceSlices show it.
 
-    `unclear` are drivers whose devices on this node are uncertain, with the reason.
+    `unclear` are drivers whose devices on this node are uncertain, with the reason. `taken` are the devices that no
+    other claim can get, each with the claim that prevents it; empty if the claims are not known.
     """
 
     offers: tuple[Offer, ...] = ()
     unclear: t.Mapping[str, str] = field(default_factory=dict)
+    taken: t.Mapping[DeviceId, str] = field(default_factory=dict)
 
 
 #: Nodes by name: topology facts, as `lanewise.dra.topology_info` returns them, or what their drivers publish.
@@ -200,8 +202,8 @@ class PublishedNodes:
 
     `nodes` has all nodes that a slice names. `notes` say which devices are left out and why. With `free`, a device is
     as it would be if no pod had it: values that its driver leaves out meanwhile are unknown, not absent. `held` are the
-    devices that claims have; None: any device may be in use. Raises ValueError for an object that is not a
-    ResourceSlice.
+    devices that claims have, each with its claim, or with an empty text where it is admin access, which takes nothing;
+    None: any device may be in use. Raises ValueError for an object that is not a ResourceSlice.
     """
 
     def __init__(
@@ -209,7 +211,7 @@ class PublishedNodes:
         slices: t.Iterable[ObjectView],
         server: Server | None = None,
         free: bool = False,
-        held: t.Collection[DeviceId] | None = None,
+        held: t.Mapping[DeviceId, str] | None = None,
     ) -> None:
         self.pools = Pools(sorted(slices, key=lambda one: str((one.get("metadata") or {}).get("name"))))
         self.notes: list[str] = []
@@ -236,10 +238,24 @@ class PublishedNodes:
                 self.notes.append(f"{says}, and are not counted")
                 if free:  # a plan does not count them at all
                     shared_by[driver] = says
+        taken = self._taken()
         self.nodes = {
-            name: PublishedNode(tuple(offers.get(name, ())), {**shared_by, **unclear.get(name, {})})
+            name: PublishedNode(
+                tuple(offers.get(name, ())), {**shared_by, **unclear.get(name, {})}, taken.get(name, {})
+            )
             for name in sorted({*offers, *unclear})
         }
+
+    def _taken(self) -> dict[str, dict[DeviceId, str]]:
+        """By node the devices that cannot be allocated, with the claim. What several claims may share is not taken."""
+        found: dict[str, dict[DeviceId, str]] = {}
+        holders = {device: claim for device, claim in (self._held or {}).items() if claim}
+        for device, claim in self.pools.taken(holders).items() if holders else ():
+            pool = self.pools.pool(*device[:2])
+            one = pool.devices.get(device[2]) if pool else None
+            if one and one.node is not None and not one.device.get("allowMultipleAllocations"):
+                found.setdefault(one.node, {})[device] = claim
+        return found
 
     def _offers(self, pool: Pool) -> t.Iterator[Offer]:
         """The devices of a pool that belong to one node, as the server stores them."""
@@ -268,15 +284,25 @@ def stand_in(
     if not slices:
         raise ValueError("there is no ResourceSlice among the objects")
     try:
-        allocated = [((claim.get("status") or {}).get("allocation") or {}).get("devices") or {} for claim in claims]
-        held = {
-            (result["driver"], result["pool"], result["device"])
-            for devices in allocated
-            for result in devices.get("results") or ()
-        }
+        held: dict[DeviceId, str] = {}
+        for claim in claims:
+            for result in _results(claim):
+                device = (result["driver"], result["pool"], result["device"])
+                held[device] = held.get(device) or ("" if result.get("adminAccess") else _title(claim))
         return PublishedNodes(slices, server, free=True, held=held if held or claims_known else None)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"the slices or claims cannot be read: {type(error).__name__} {error}") from None
+
+
+def _results(claim: ObjectView) -> t.Sequence[ObjectView]:
+    """The devices that a claim has."""
+    devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    return devices.get("results") or ()
+
+
+def _title(claim: ObjectView) -> str:
+    metadata = claim.get("metadata") or {}
+    return f"{metadata.get('namespace') or 'default'}/{metadata.get('name')}"
 
 
 def _counter_sets(pool: Pool) -> dict[str, Object]:

@@ -27,10 +27,12 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler import 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.answers import Allocation, Result
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.candidates import Question
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.node_memory import NodeMemory
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import stand_in
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search import Search
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_devices import identify
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.affinity import RANK
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.boards import board_map
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import relevant_facts
@@ -403,6 +405,28 @@ def test_reach_says_which_gpu_lacks_its_nic(machines: t.Callable[[str], Values])
     assert (
         "is free, its NIC" in found.refused["down"] and "tainted with lanewise.dev/link-down" in found.refused["down"]
     )
+
+
+def test_reach_by_slices_and_claims_names_what_is_free_in_vain(machines: t.Callable[[str], Values]) -> None:
+    facts = diagonal(machines("hgx-h100"))
+    values = site([GPU, NIC])
+    world = World(values, {"node": facts})
+    (gpu, nics), *_others = world.nearest("PHB").items()
+    [nic] = nics
+    held = next(one for one in world.offers if one.address == nic and one.driver == "lanewise.dev")
+    result = {"driver": held.driver, "pool": held.pool, "device": held.device["name"], "request": "nic"}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"namespace": "ml", "name": "other"},
+        "status": {"allocation": {"devices": {"results": [result]}}},
+    }
+    sure = [one for one in world.offers if not one.possible]
+    shown = stand_in([*slices(sure), claim]).nodes
+    [found] = reach_of(world.made.objects, shown, values["dra_claims_drivers"], world.engine)
+    assert found.nodes == ["node"] and found.unpaired == {
+        "node": [f"GPU {gpu} is free, its NIC {nic} is in use by ml/other"]
+    }
 
 
 def test_boards_without_a_distinct_attribute_are_split_for_dranet(machines: t.Callable[[str], Values]) -> None:

@@ -89,6 +89,50 @@ def test_omitted_attributes_of_a_device_in_use_are_unknown() -> None:
     assert reach_of(site([*recorded("aks-mi300x"), claim], seven))["rdma"][0] == ["aks-mi300x"]
 
 
+def in_use(name: str, *devices: tuple[str, str, str], admin: bool = False) -> Object:
+    """A claim of namespace ml that has these devices (driver, node, name)."""
+    more = {"adminAccess": True} if admin else {}
+    results = [dict(zip(("driver", "pool", "device"), one), request="r", **more) for one in devices]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "ml"},
+        "status": {"allocation": {"devices": {"results": results}}},
+    }
+
+
+def address_of(node: str, driver: str, root: str) -> list[tuple[str, str]]:
+    """Name and address of the devices of a recorded node below a PCIe root."""
+    found = stand_in(recorded(node)).nodes[node].offers
+    key = "resource.kubernetes.io/pcieRoot"
+    below = [one for one in found if one.driver == driver and one.device["attributes"].get(key) == {"string": root}]
+    return [(str(one.device["name"]), one.address) for one in below]
+
+
+def test_free_devices_whose_partners_are_in_use_are_named_with_the_claim() -> None:
+    """On p4d two GPUs share a root with one NIC. The node can satisfy the claim, once its devices are given back."""
+    gpus = address_of("eks-p4d", "gpu.nvidia.com", "pci0000:10")
+    ((nic, address),) = address_of("eks-p4d", "dra.net", "pci0000:10")
+    other = recorded("eks-p4d")
+    for one in other:
+        one["spec"]["nodeName"] = one["spec"]["pool"]["name"] = "another"
+        one["metadata"]["name"] += "-another"
+    claims = {"aligned": pair("rdma", align="pcie_root"), "any": pair("rdma", align="any")}
+    objects = [*recorded("eks-p4d"), *other]
+    (aligned, anything) = site([*objects, in_use("job", ("dra.net", "eks-p4d", nic))], claims).reach
+    assert aligned.nodes == anything.nodes == ["another", "eks-p4d"]
+    says = [f"gpu {gpu} is free, its nic {address} is in use by ml/job" for _name, gpu in gpus]
+    assert aligned.unpaired == {"eks-p4d": says} and not anything.unpaired
+    assert [f"  eks-p4d: {one}" for one in says] == [line for line in aligned.lines() if "in use" in line]
+    # both GPUs of the root: its NIC is free in vain
+    held = in_use("job", *(("gpu.nvidia.com", "eks-p4d", name) for name, _gpu in gpus))
+    says = [f"nic {address} is free, its gpu {gpus[0][1]} is in use by ml/job"]
+    assert site([*objects, held], claims).reach[0].unpaired == {"eks-p4d": says}
+    # admin access takes nothing, and without claims nothing is known
+    for objects_now in ([*objects, in_use("admin", ("dra.net", "eks-p4d", nic), admin=True)], objects):
+        assert not site(objects_now, claims).reach[0].unpaired
+
+
 def test_a_claim_that_no_published_node_satisfies_is_refused_with_the_reason() -> None:
     with pytest.raises(Problems, match="PCIe roots are disjoint on this board"):
         site(recorded("oke-gb200"), {"aligned": pair("rdma", align="pcie_root")}, claims_known=True)
