@@ -51,7 +51,8 @@ options:
 
 
 class ModuleDocFragment:
+    # Annotated, because ansible-test's yamllint takes the value of a plain assignment for a literal.
     # The pods of one workload, for modules that place them on data of a cluster.
-    WORKLOAD = _POD.format(option="workload", prefix="workload.")
+    WORKLOAD: str = _POD.format(option="workload", prefix="workload.")
     # The same for a list of workloads.
-    WORKLOADS = _POD.format(option="workloads", prefix="workloads[].")
+    WORKLOADS: str = _POD.format(option="workloads", prefix="workloads[].")

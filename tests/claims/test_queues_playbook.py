@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.lanewise.dra.tests.claims.test_claims_playbook import Folder, pytestmark  # noqa: F401
+from ansible_collections.lanewise.dra.tests.claims.test_claims_playbook import PROGRAM, Folder
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 
 Object = dict[str, t.Any]
@@ -21,6 +21,7 @@ BLOCKS = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", P
 EXAMPLE: Object = {**BLOCKS[0], **BLOCKS[1]}
 (SHOWN,) = re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 
 

@@ -91,13 +91,25 @@ def test_the_sites_own_qdisc_stays() -> None:
         assert roots() == before
 
 
+class Stopped(Exception):
+    """The request that a test lets fail."""
+
+
+def _stopping(connection: Netlink, left: list[int]) -> t.Callable[..., t.Any]:
+    """The connection's `request`, which fails after as many calls as `left` holds."""
+
+    def request(kind: int, body: bytes, flags: int = 0) -> t.Any:
+        if not left[0]:
+            raise Stopped
+        left[0] -= 1
+        return Netlink.request(connection, kind, body, flags)
+
+    return request
+
+
 @on_a_node
 def test_any_step_can_be_the_last() -> None:
     """A failure before any request leaves a state from which the next call reaches the wanted one."""
-
-    class Stopped(Exception):
-        pass
-
     wanted = {3: Class(A, 700 * 10**6, GIGA), 4: Class(B, 200 * 10**6, GIGA)}
     other = {4: Class(A, 100 * 10**6, GIGA)}
     with Netlink() as connection:
@@ -108,13 +120,7 @@ def test_any_step_can_be_the_last() -> None:
             for state in (wanted, other, {}):
                 left = [stop_at]
 
-                def request(kind: int, body: bytes, flags: int = 0, left: list[int] = left) -> t.Any:
-                    if not left[0]:
-                        raise Stopped
-                    left[0] -= 1
-                    return Netlink.request(connection, kind, body, flags)
-
-                connection.request = request  # type: ignore[method-assign]
+                connection.request = _stopping(connection, left)  # type: ignore[method-assign]
                 try:
                     htb.divide(connection, index, GIGA, state)
                 except Stopped:

@@ -26,11 +26,11 @@ from lanewise_driver.publish.device import Device
 
 BOOT = "boot"
 #: As the plan has it for two rails; 29 addresses can be handed out on rail 0, and 14 on rail 1.
-RANGES = [
+RANGES = (
     {"rail": 0, "range": "10.100.0.0/27", "pool": "10.100.0.0/24", "gateway": "10.100.0.1"},
     {"rail": 0, "range": "fd00:100::20/123", "pool": "fd00:100::/64"},
     {"rail": 1, "range": "10.101.0.16/28", "pool": "10.101.0.0/24", "prefix": 28, "gateway": "10.101.0.17"},
-]
+)
 USABLE = (30, 13)
 
 

@@ -129,9 +129,8 @@ def read_range(reader: Reader, value: object, path: str) -> RailRange | None:
     own = read_network(reader, given.get("range", "0.0.0.0/32"), child(path, "range"))
     pool = read_network(reader, given.get("pool", "0.0.0.0/32"), child(path, "pool"))
     reach = reader.choice(given.get("reach", "rail"), child(path, "reach"), REACH)
-    if len(reader.problems) > before or None in (rail, own, pool, reach):
+    if len(reader.problems) > before or rail is None or own is None or pool is None or reach is None:
         return None
-    assert rail is not None and own is not None and pool is not None and reach is not None
     if own.num_addresses > MOST_ADDRESSES:
         reader.problem(child(path, "range"), f"has more than {MOST_ADDRESSES} addresses", "too-many")
     if not within(own, pool):

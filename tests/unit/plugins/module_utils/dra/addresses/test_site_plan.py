@@ -34,8 +34,8 @@ PLAN: Object = {
 }
 
 
-def node(name: str, index: object, plan: Object = PLAN, *own: str) -> NodeInput:
-    return NodeInput(name, plan, index, own)
+def node(name: str, index: object, plan: Object | None = None, *own: str) -> NodeInput:
+    return NodeInput(name, PLAN if plan is None else plan, index, own)
 
 
 def refused(*nodes: NodeInput) -> str:
