@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver import shares_world
-from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, host_state
+from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, differences, host_state
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
 from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     NIC,
@@ -41,7 +41,7 @@ def shares(node: SharesWorld) -> t.Iterator[SharesWorld]:
     yield node
     node.cluster.claims.clear()
     assert (root(), classes()) == (qdiscs, {})
-    assert host_state() == before and node.files() == []
+    assert differences(before, host_state()) == [] and node.files() == []
 
 
 @pytest.fixture

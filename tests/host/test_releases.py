@@ -204,7 +204,7 @@ def test_damaged_notes_are_an_error(stored: Stored, text: str) -> None:
     [
         ('{"format": 2, "nics": []}', "a newer release wrote it: its format is 2, and this release knows up to 1"),
         ("{", "it is damaged: Expecting"),
-        ("[]", "it is damaged: it is no mapping"),
+        ("[]", "it is damaged: it is not a mapping with a format"),
         ('{"nics": {}}', "it is damaged: it must have rules"),
         ('{"nics": [{"name": "a"}]}', "it is damaged: it must have rules"),
         ('{"node": []}', "it is damaged: it must have rules"),

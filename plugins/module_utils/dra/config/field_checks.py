@@ -87,10 +87,13 @@ def _check_object(form: Field, value: object, path: str, problems: LimitedProble
         problems.append(Problem(path, f"must be {form.says}", "wrong-type"))
         return
     before = len(problems)
+    known = f"known are {', '.join(form.fields)}"
     for key in value:
         if key not in form.fields:
-            fix = nearest(key, form.fields) or f"known are {', '.join(form.fields)}"
-            problems.append(Problem(child(path, key), "is not known", "unknown-key", fix))
+            near = nearest(key, form.fields)
+            problems.append(Problem(child(path, key), "is not known", "unknown-key", near or known))
+            if not near:
+                known = ""  # the list is long: only the first unknown key gets it
     for name, inner in form.fields.items():
         if name in value:
             check(inner, value[name], child(path, name), problems)
