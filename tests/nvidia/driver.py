@@ -19,6 +19,22 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 Object = dict[str, t.Any]
 
 
+def arguments(node: str, kubeconfig: Path, root: Path, kubelet: Path, cdi: Path) -> list[str]:
+    """The driver's, with a driver root. `kubelet` and `cdi` are as NvidiaDriver has them."""
+    return [
+        f"--kubeconfig={kubeconfig}",
+        f"--node-name={node}",
+        "--image-name=none",
+        f"--nvidia-driver-root={root}",
+        f"--container-driver-root={root}",
+        f"--cdi-root={cdi}",
+        f"--kubelet-registrar-directory-path={kubelet / 'plugins_registry'}",
+        f"--kubelet-plugins-directory-path={kubelet / 'plugins'}",
+        f"--nvidia-cdi-hook-path={root / 'usr/bin/nvidia-cdi-hook'}",
+        "--v=6",
+    ]
+
+
 class NvidiaDriver:
     """The driver of a release (`version`, such as 0.5.0) on a node that exists already.
 
@@ -42,19 +58,7 @@ class NvidiaDriver:
         self.plane, self.node, self.root = plane, node, root
         name = NVIDIA[version]
         self._program = programs(plane.minor, name, build=False)[name]
-        below = root.folder / "root"
-        self._arguments = [
-            f"--kubeconfig={plane.kubeconfig}",
-            f"--node-name={node}",
-            "--image-name=none",
-            f"--nvidia-driver-root={below}",
-            f"--container-driver-root={below}",
-            f"--cdi-root={cdi}",
-            f"--kubelet-registrar-directory-path={kubelet / 'plugins_registry'}",
-            f"--kubelet-plugins-directory-path={kubelet / 'plugins'}",
-            f"--nvidia-cdi-hook-path={below / 'usr/bin/nvidia-cdi-hook'}",
-            "--v=6",
-        ]
+        self._arguments = arguments(node, plane.kubeconfig, root.folder / "root", kubelet, cdi)
         on = ",".join(f"{gate}={str(value).lower()}" for gate, value in (gates or {}).items())
         self._arguments += [f"--feature-gates={on}"] if on else []
         self._arguments += [f"--consumable-shares={shares}"] if shares else []

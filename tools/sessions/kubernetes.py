@@ -82,6 +82,7 @@ def lab(session: nox.Session) -> None:
     virtual.ensure()
     venv = prepare(session)
     other_collections()
+    _nvidia(session)
     pytest(session, venv, on=["tests/lab"], PYTHONPATH=driver_package(session, venv))
 
 

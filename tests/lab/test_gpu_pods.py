@@ -1,0 +1,204 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Pods get a GPU from NVIDIA's own driver and a NIC from ours on a node where both are real PCI functions.
+
+The kernel's own sysfs says where they are, to both drivers and to the test. The GPU is an emulated function that shows
+NVIDIA's ids, behind the library in place of NVML; the NIC is a port of an emulated card that the kernel moves into the
+pod, with its function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import typing as t
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.driver import API
+from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, Member, Service, one_member
+from ansible_collections.lanewise.dra.tests.lab.node import GPU_IDS, Device, Node
+from ansible_collections.lanewise.dra.tests.nvidia import driver as nvidia
+from ansible_collections.lanewise.dra.tests.nvidia.root import MAJOR, Root
+from ansible_collections.lanewise.dra.tools.cluster import NVIDIA, programs
+from environment import Missing  # tools/lab.py has put its folder on the path
+
+pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
+
+Object = dict[str, t.Any]
+SYS = "/sys/bus/pci/devices"
+FOLDER = "/opt/nvidia"
+PODS = "/api/v1/namespaces/default/pods"
+VERSION = "0.5.0"
+RUNNING = "570.133.20"  # the version of the kernel module that is not there
+DEVICES = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "nic"}]
+VARIABLES: Object = {
+    "dra_claims_site": "lab",
+    "dra_claims_drivers": {"gpu.nvidia.com": {"version": VERSION}, "lanewise.dev": {"version": "1.0.0"}},
+    "dra_claims_templates": [
+        {"name": "root", "namespace": "default", "align": "pcie_root", "devices": DEVICES},
+        {"name": "switch", "namespace": "default", "align": "nearest", "at_least": "PXB", "devices": DEVICES},
+    ],
+}
+#: Prints what the driver's own probe finds, as JSON.
+PROBE = """import json
+from lanewise_driver.topology.model import as_dict
+from lanewise_driver.topology.probe import probe
+print(json.dumps(as_dict(probe("/"))))"""
+
+
+def tree_of(machine: Node, gpus: list[Device], folder: Path) -> Path:
+    """What NVIDIA's kernel module would say of the GPUs, and their ids as the node shows them."""
+    for minor, gpu in enumerate(gpus):
+        own = folder / "sys/bus/pci/devices" / gpu.address
+        own.mkdir(parents=True)
+        for name in ("device", "subsystem_device", "subsystem_vendor"):
+            (own / name).write_text(machine.ssh(f"cat {SYS}/{gpu.address}/{name}"))
+        information = folder / "proc/driver/nvidia/gpus" / gpu.address / "information"
+        information.parent.mkdir(parents=True)
+        uuid = f"GPU-00000000-0000-4000-8000-{minor:012d}"
+        information.write_text(f"Model: NVIDIA H100 80GB HBM3\nGPU UUID: {uuid}\nDevice Minor: {minor}\n")
+    version = folder / "sys/module/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.write_text(RUNNING)
+    return folder
+
+
+@dataclass
+class Site:
+    """The machine, its place in the cluster, and where its functions are, by the kernel."""
+
+    machine: Node
+    node: Member
+    gpus: dict[int, str]  # address by minor number
+    nics: dict[str, str]  # address by MAC
+
+    @property
+    def plane(self) -> ControlPlane:
+        return self.node.plane
+
+    def run_nvidia(self, folder: Path) -> None:
+        """Start NVIDIA's driver as a service, and wait for its slices."""
+        devices = [device for device in self.machine.devices if device.kind == "gpu"]
+        root = Root(tree_of(self.machine, devices, folder / "tree"), folder / "nvidia")
+        self.plane.write_kubeconfig("nvidia", "system:masters", path=root.folder / "kubeconfig")
+        self.machine.copy(root.folder, FOLDER)
+        name = NVIDIA[VERSION]
+        program = programs(self.plane.minor, name, build=False)[name]
+        self.machine.copy(program, FOLDER)
+        minors = " ".join(f"mknod -m 666 nvidia{minor} c {MAJOR} {minor};" for minor in self.gpus)
+        self.machine.ssh(f"mkdir -p {FOLDER}/root/dev; cd {FOLDER}/root/dev; {minors} mknod nvidiactl c {MAJOR} 255")
+        given = nvidia.arguments(
+            self.node.name,
+            Path(FOLDER, "kubeconfig"),
+            Path(FOLDER, "root"),
+            Path("/var/lib/kubelet"),
+            Path("/var/run/cdi"),
+        )
+        start = ["systemd-run", "--unit=nvidia-dra", "-E", f"LANEWISE_NVML={FOLDER}/nvml", "-E", "GOMAXPROCS=1"]
+        self.machine.ssh(shlex.join([*start, f"{FOLDER}/{program.name}", *given]))
+        self.wait_for_devices(nvidia.NAME, set(self.gpus.values()))
+
+    def wait_for_devices(self, driver: str, addresses: set[str]) -> None:
+        def published() -> bool:
+            self.machine.check()
+            items = self.plane.expect("GET", f"{API}/resourceslices")["items"]
+            mine = [one for item in items if item["spec"]["driver"] == driver for one in item["spec"]["devices"]]
+            found = {one["attributes"]["resource.kubernetes.io/pciBusID"]["string"] for one in mine}
+            return addresses <= found and not any(one.get("taints") for one in mine)
+
+        self.plane.wait_for(published, f"the devices of {driver}", PATIENCE)
+
+    def start(self, name: str, template: str) -> None:
+        claims = [{"name": "devices", "resourceClaimTemplateName": template}]
+        pod = self.node.pod(name, resourceClaims=claims)
+        pod["spec"]["containers"][0]["volumeMounts"][0]["readOnly"] = False  # NVIDIA's libraries are mounted into it
+        self.plane.expect("POST", PODS, pod)
+
+    def wait(self, *names: str) -> None:
+        for name in names:
+            self.plane.wait_for(lambda name=name: self.node._ready(f"{PODS}/{name}"), f"pod {name}", 2 * PATIENCE)
+
+    def seen(self, pod: str) -> tuple[str, str]:
+        """The GPU and the NIC in a pod, by the minor number of its device node and the MAC address of its link."""
+        found = self.node.execute(pod, "find", "/dev", "-name", "nvidia[0-9]*", "-printf", "%p\n").split()
+        [device] = [self.node.execute(pod, "stat", "-c", "%t %T", one) for one in found]
+        major, minor = (int(part, 16) for part in device.split())
+        assert major == MAJOR
+        links = json.loads(self.node.execute(pod, "ip", "-json", "link"))
+        [nic] = [self.nics[link["address"]] for link in links if link["address"] in self.nics]
+        return self.gpus[minor], nic
+
+    def switch(self, address: str) -> PurePosixPath:
+        """The upstream port that a function is behind, by the kernel's tree."""
+        return PurePosixPath(self.machine.ssh(f"readlink -f {SYS}/{address}")).parent.parent
+
+
+@pytest.fixture(name="site", scope="module")
+def _site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
+    with contextlib.ExitStack() as until:
+        try:
+            _lab, node = until.enter_context(one_member())
+            machine = node.machine
+            machine.ssh(f"modprobe -a veth igb; modprobe lab_pci_ids ids={GPU_IDS}")
+            devices = machine.devices
+            macs = {}
+            for nic in (one for one in devices if one.kind == "nic"):
+                name = machine.interface(nic)
+                macs[machine.ssh(f"ip link set {name} up; cat /sys/class/net/{name}/address")] = nic.address
+            gpus = dict(enumerate(one.address for one in devices if one.kind == "gpu"))
+            site = Site(machine, node, gpus, macs)
+            site.run_nvidia(tmp_path_factory.mktemp("nvidia"))
+        except Missing as missing:
+            pytest.skip(str(missing))
+        driver = Service(node)
+        driver.wait_ready()
+        site.wait_for_devices("lanewise.dev", set(macs.values()))
+        facts = json.loads(machine.ssh(f"PYTHONPATH=/opt/lanewise/site python3 -c {shlex.quote(PROBE)}"))
+        places = {"DeviceClass": f"{API}/deviceclasses"}
+        places["ResourceClaimTemplate"] = f"{API}/namespaces/default/resourceclaimtemplates"
+        made = compile_site(VARIABLES, {node.name: facts})
+        assert [one.nodes for one in made.reach] == [[node.name]] * 2
+        for one in made.objects:
+            if one["kind"] in places:
+                site.plane.expect("POST", places[one["kind"]], one)
+        yield site
+        print(node.journal(200), machine.ssh("journalctl --no-pager -u nvidia-dra -n 100", check=False))
+        print(driver.log())
+
+
+def test_each_pod_has_the_nic_behind_the_switch_of_its_gpu(site: Site) -> None:
+    """Two pods at once, by the PCIe root and by the board's map; a third one waits until one of them ends."""
+    assert len(site.gpus) == len(site.nics) == 2
+    # the test would see a wrong pair
+    near = {
+        gpu: [nic for nic in site.nics.values() if site.switch(nic) == site.switch(gpu)] for gpu in site.gpus.values()
+    }
+    assert all(len(nics) == 1 for nics in near.values()) and len({nics[0] for nics in near.values()}) == 2
+    site.start("one", "root")
+    site.start("two", "switch")
+    site.wait("one", "two")
+    found = {name: site.seen(name) for name in ("one", "two")}
+    assert {gpu for gpu, _nic in found.values()} == set(site.gpus.values())
+    assert all(near[gpu] == [nic] for gpu, nic in found.values()), found
+    for gpu, nic in found.values():  # the function is still where it was, and its interface is not on the node
+        assert site.machine.ssh(f"ls {SYS}/{nic}/net 2>/dev/null; true") == ""
+        assert site.machine.ssh(f"cat {SYS}/{gpu}/vendor") == "0x10de"
+    site.start("three", "root")
+    site.plane.wait_for(lambda: refused(site.plane.expect("GET", f"{PODS}/three")), "the scheduler's refusal", PATIENCE)
+    site.node.delete_pod("one")
+    site.wait("three")
+    assert site.seen("three") == found["one"]
+    for name in ("two", "three"):
+        site.node.delete_pod(name)
+
+
+def refused(pod: Object) -> bool:
+    said = {one["type"]: one for one in pod["status"].get("conditions", ())}
+    return "cannot allocate all claims" in said.get("PodScheduled", {}).get("message", "")
