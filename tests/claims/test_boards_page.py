@@ -90,7 +90,7 @@ def real_rows(folder: Path) -> list[str]:
     """The rows of real nodes: with DRANET as recorded, and with lanewise.dev in its place."""
     rows = []
     gpu: Values = {"gpu.nvidia.com": {"version": "0.4.0"}}
-    for name in recorded.NODES:
+    for name in (one for one in recorded.NODES if one != "aks-mi300x"):  # no driver published its GPUs
         for stated in ((), recorded.STATED) if name == "aks-gb300" else ((),):
             machine = recorded.facts_of(name, folder, stated)
             for driver, version in (("dra.net", "1.4.0"), ("lanewise.dev", "1.0.0")):
@@ -121,23 +121,6 @@ def test_the_table_of_real_nodes(tmp_path: Path) -> None:
     rows = real_rows(tmp_path)
     assert written()[-len(rows) :] == rows
     assert len(written()) == len(rows) + len([name for name in names() if facts(name)["gpus"]])
-
-
-@pytest.mark.parametrize("name", recorded.NODES)
-def test_machines_are_built_after_the_slices(name: str, tmp_path: Path) -> None:
-    """Our offline knowledge of both drivers publishes the recorded devices, with the attributes that pairs need."""
-    of = {"gpu.nvidia.com": {"version": "0.4.0"}, "dra.net": {"version": "1.4.0"}}
-    compared = ("resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot", "dra.net/pciAddress")
-    compared += ("dra.net/numaNode", "dra.net/rdma")
-
-    def seen(given: list[Offer]) -> dict[tuple[str, str], Values]:
-        return {
-            (one.driver, one.address): {key: one.device["attributes"].get(key) for key in compared}
-            for one in given
-            if not one.possible
-        }
-
-    assert seen(offers(name, recorded.facts_of(name, tmp_path), of)) == seen(recorded.offers_of(name))
 
 
 def test_the_inventories_of_the_page_compile() -> None:

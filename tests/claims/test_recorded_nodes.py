@@ -1,0 +1,58 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What drivers published on real nodes, against what we predict for machines that were described after these nodes."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.tests.claims import recorded
+
+Values = dict[str, t.Any]
+DRIVERS: Values = {"gpu.nvidia.com": {"version": "0.4.0"}, "dra.net": {"version": "1.4.0"}}
+#: What is left out of the records, and what an interface only has with addresses or programs.
+LEFT_OUT = {f"dra.net/{name}" for name in ("alias", "mac", "ipv4", "ipv6", "tcFilterNames", "tcxProgramNames")}
+#: What this record lacks in addition, though the same driver published it of the same kind of interface elsewhere.
+SHORTER = {"oke-gb200": {f"dra.net/{name}" for name in ("ebpf", "encapsulation", "pciSubsystem")}}
+#: Names that a node chooses for its devices, which the descriptions do not copy.
+NAMES = {"dra.net/ifName", "dra.net/rdmaDevice"}
+
+
+@pytest.mark.parametrize("name", recorded.NODES)
+def test_machines_are_built_after_the_slices(name: str, tmp_path: Path) -> None:
+    """Our offline knowledge of both drivers publishes the recorded devices, with the attributes that pairs need."""
+    compared = ("resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot", "dra.net/pciAddress")
+    compared += ("dra.net/numaNode", "dra.net/rdma")
+
+    def seen(given: list[Offer]) -> dict[tuple[str, str], Values]:
+        return {
+            (one.driver, one.address): {key: one.device["attributes"].get(key) for key in compared}
+            for one in given
+            if not one.possible
+        }
+
+    assert seen(offers(name, recorded.facts_of(name, tmp_path), DRIVERS)) == seen(recorded.offers_of(name))
+
+
+@pytest.mark.parametrize("name", recorded.NODES)
+def test_dranet_published_what_is_predicted(name: str, tmp_path: Path) -> None:
+    """Devices, and of each the attributes by name, type and value, but for those of the cloud's metadata service."""
+    predicted = offers(name, recorded.facts_of(name, tmp_path), {"dra.net": DRIVERS["dra.net"]})
+    ours = {one.address: one for one in predicted if not one.possible}
+    real = {one.address: one for one in recorded.offers_of(name) if one.driver == "dra.net"}
+    assert ours.keys() == real.keys() and real
+    for address, one in ours.items():
+        given = {key: value for key, value in real[address].device["attributes"].items() if ".dra.net/" not in key}
+        expected = one.device["attributes"]
+        missing = (expected.keys() | one.unknown) - given.keys()
+        assert one.device["name"] == real[address].device["name"]
+        assert not given.keys() - expected.keys() - one.unknown and missing <= LEFT_OUT | SHORTER.get(name, set())
+        for key in given.keys() & expected.keys():
+            same = given[key].keys() == expected[key].keys()
+            assert same and (key in one.assumed | NAMES or given[key] == expected[key]), (address, key)
