@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -323,6 +324,10 @@ class Service(installed.Driver):
             ("plugins/module_utils/uplinks", "/uplinks"),
         ):
             self.machine.copy(COLLECTION / source, f"{_SITE}/lanewise_driver{name}")
+        version = re.search(r'^version = "([^"]+)"', (COLLECTION / "pyproject.toml").read_text(), re.MULTILINE)
+        assert version
+        metadata = f"Metadata-Version: 2.1\nName: lanewise-driver\nVersion: {version[1]}\n"
+        self._put(Path(_SITE, f"lanewise_driver-{version[1]}.dist-info", "METADATA"), metadata, "644")
 
     def _put(self, path: Path, content: str, mode: str = "600") -> None:
         self.machine.ssh(f"mkdir -p {path.parent} && cat > {path} && chmod {mode} {path}", stdin=content)
