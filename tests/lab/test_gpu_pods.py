@@ -20,10 +20,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.tests.cluster import controlplane
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.driver import API
 from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, Member, Service, one_member
-from ansible_collections.lanewise.dra.tests.lab.node import GPU_IDS, Device, Node
+from ansible_collections.lanewise.dra.tests.lab.node import GPU_IDS, Device, Failed, Node
 from ansible_collections.lanewise.dra.tests.nvidia import driver as nvidia
 from ansible_collections.lanewise.dra.tests.nvidia.root import MAJOR, Root
 from ansible_collections.lanewise.dra.tools.cluster import NVIDIA, programs
@@ -145,32 +146,44 @@ def _site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
     with contextlib.ExitStack() as until:
         try:
             _lab, node = until.enter_context(one_member())
-            machine = node.machine
-            machine.ssh(f"modprobe -a veth igb; modprobe lab_pci_ids ids={GPU_IDS}")
-            devices = machine.devices
-            macs = {}
-            for nic in (one for one in devices if one.kind == "nic"):
-                name = machine.interface(nic)
-                macs[machine.ssh(f"ip link set {name} up; cat /sys/class/net/{name}/address")] = nic.address
-            gpus = dict(enumerate(one.address for one in devices if one.kind == "gpu"))
-            site = Site(machine, node, gpus, macs)
-            site.run_nvidia(tmp_path_factory.mktemp("nvidia"))
+            site = _prepared(node, tmp_path_factory.mktemp("nvidia"))
         except Missing as missing:
             pytest.skip(str(missing))
-        driver = Service(node)
-        driver.wait_ready()
-        site.wait_for_devices("lanewise.dev", set(macs.values()))
-        facts = json.loads(machine.ssh(f"PYTHONPATH=/opt/lanewise/site python3 -c {shlex.quote(PROBE)}"))
-        places = {"DeviceClass": f"{API}/deviceclasses"}
-        places["ResourceClaimTemplate"] = f"{API}/namespaces/default/resourceclaimtemplates"
-        made = compile_site(VARIABLES, {node.name: facts})
-        assert [one.nodes for one in made.reach] == [[node.name]] * 2
-        for one in made.objects:
-            if one["kind"] in places:
-                site.plane.expect("POST", places[one["kind"]], one)
         yield site
-        print(node.journal(200), machine.ssh("journalctl --no-pager -u nvidia-dra -n 100", check=False))
-        print(driver.log())
+        _tell(node)
+
+
+def _prepared(node: Member, folder: Path) -> Site:
+    """The node with both drivers, and the objects of the inventory on the cluster."""
+    machine = node.machine
+    machine.ssh(f"modprobe -a veth igb; modprobe lab_pci_ids ids={GPU_IDS}")
+    macs = {}
+    for nic in (one for one in machine.devices if one.kind == "nic"):
+        name = machine.interface(nic)
+        macs[machine.ssh(f"ip link set {name} up; cat /sys/class/net/{name}/address")] = nic.address
+    gpus = dict(enumerate(one.address for one in machine.devices if one.kind == "gpu"))
+    site = Site(machine, node, gpus, macs)
+    try:
+        site.run_nvidia(folder)
+        Service(node).wait_ready()
+        site.wait_for_devices("lanewise.dev", set(macs.values()))
+    except (Failed, controlplane.Failed):
+        _tell(node)
+        raise
+    facts = json.loads(machine.ssh(f"PYTHONPATH=/opt/lanewise/site python3 -c {shlex.quote(PROBE)}"))
+    places = {"DeviceClass": f"{API}/deviceclasses"}
+    places["ResourceClaimTemplate"] = f"{API}/namespaces/default/resourceclaimtemplates"
+    made = compile_site(VARIABLES, {node.name: facts})
+    assert [one.nodes for one in made.reach] == [[node.name]] * 2
+    for one in made.objects:
+        if one["kind"] in places:
+            site.plane.expect("POST", places[one["kind"]], one)
+    return site
+
+
+def _tell(node: Member) -> None:
+    """Print what the services say; it is shown where a test fails."""
+    print(node.journal(200), node.machine.ssh("journalctl --no-pager -u nvidia-dra -n 100", check=False))
 
 
 def test_each_pod_has_the_nic_behind_the_switch_of_its_gpu(site: Site) -> None:
