@@ -146,11 +146,13 @@ def _pod(record: Record) -> str:
 
 
 def _probed(paths: Paths, settings: Settings, root: str) -> Inventory:
+    from .claims import share_state
     from .publish.inventory import Inventory
 
     records, _broken = _records(paths)
-    held = [device.known for record in records for device in record.held]
-    return Inventory(lambda: settings, lambda: held, root, lambda: {name: one.word for name, one in _unclean(paths)})
+    held = [device.known for record in records for device in record.held if device.share is None]
+    unclean = {name: one.word for name, one in _unclean(paths)}
+    return Inventory(lambda: settings, lambda: held, root, lambda: unclean, lambda: share_state.held(records))
 
 
 def _unclean(paths: Paths) -> list[tuple[str, Entry]]:
@@ -161,13 +163,18 @@ def _unclean(paths: Paths) -> list[tuple[str, Entry]]:
 
 
 def _inventory(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
-    """Show the published devices, and the withheld ones with the reason."""
-    publication = _probed(paths, settings, asked.root).refresh()
+    """Show the published devices, the shares that claims have of them, and the withheld ones with the reason."""
+    from .claims import share_report
+
+    inventory = _probed(paths, settings, asked.root)
+    publication = inventory.refresh()
+    shares = share_report.shares(_records(paths)[0], boot_id(), inventory)
     if asked.json:
         _print(
             {
                 "devices": publication.devices,
                 "sharedCounters": publication.counter_sets,
+                "shares": shares,
                 "withheld": publication.withheld,
             }
         )
@@ -179,6 +186,8 @@ def _inventory(paths: Paths, settings: Settings, asked: argparse.Namespace) -> i
         words = [f"{name}={values[name]}" for name in shown if name in values]
         taints = [f"taint={taint['key']}" for taint in device.get("taints", ())]
         print("  " + "  ".join([device["name"], *words, *taints]))
+    for line in share_report.lines(shares):
+        print(line)
     print(f"{len(publication.withheld)} withheld")
     for name, reason in publication.withheld.items():
         print(f"  {name}: {reason}")

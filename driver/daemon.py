@@ -23,7 +23,7 @@ from .api.token import Renewal
 from .base import logs, metrics, pace
 from .base.paths import Paths
 from .base.settings import Settings, SettingsFile
-from .claims import claim_status
+from .claims import claim_status, share_metrics
 from .claims.service import Service
 from .dra.config.interface_config import DRIVER
 from .hook.early import Early
@@ -73,6 +73,7 @@ class Daemon:
         self.inventory = Inventory(lambda: self.settings.current, self._held, root, self._unclean, self._held_shares)
         self.service = Service(paths, self.cluster, self.inventory, self.status, self.metrics, reporter=self.reporter)
         busy, holds = self.service.pace.busy, self.service.holds
+        self.metrics.registry.register(share_metrics.ShareMetrics(self.service.shares))
         self.publisher = Publisher(self.cluster, self.inventory, self.settings, self._published, busy, holds)
         self.service.ledger.on_released = self.publisher.wake_at_leisure
         self.service.ledger.on_withheld = self.publisher.wake

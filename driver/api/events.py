@@ -33,6 +33,7 @@ DETACH = "DevicesNotTakenBack"
 UNCLEAN = "DevicesUnclean"
 STATUS = "StatusRefused"
 LINK_DOWN = "DevicesWithoutLink"
+SHARE = "ShareGuaranteeChanged"
 
 #: Seconds for which the same event about the same object is not sent again.
 SILENCE = 300.0
@@ -173,4 +174,5 @@ _ACTIONS = {
     UNCLEAN: "Detach",
     STATUS: "WriteStatus",
     LINK_DOWN: "Publish",
+    SHARE: "Publish",
 }

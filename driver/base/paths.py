@@ -96,6 +96,11 @@ class Paths:
         return self.run_dir / "early"
 
     @property
+    def share_factors(self) -> Path:
+        """The factors of NICs that are divided, as of the last report (share_factors.py)."""
+        return self.run_dir / "share-factors.json"
+
+    @property
     def serialize_lock(self) -> Path:
         """Held during each operation on claims while two instances may run."""
         return self.plugin_dir / "serialize.lock"

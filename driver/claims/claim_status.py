@@ -21,6 +21,7 @@ from ..base.errors import DriverError
 from ..base.metrics import Metrics
 from ..base.objects import Object
 from ..dra.config.interface_config import DRIVER
+from ..shares.share import Divided
 from .records import ATTACHED, DeviceRecord, Record
 
 log = logging.getLogger(__name__)
@@ -72,10 +73,22 @@ class HealthProblem:
     since: str
 
 
-def devices(record: Record, failure: str = "", problems: t.Mapping[str, HealthProblem] | None = None) -> list[Object]:
+def devices(
+    record: Record,
+    failure: str = "",
+    problems: t.Mapping[str, HealthProblem] | None = None,
+    shares: t.Mapping[str, Object] | None = None,
+) -> list[Object]:
     """The v1 AllocatedDeviceStatus of each device of a claim. `failure` is why the claim is not ready, `problems` are
-    those of devices in the pod, by device."""
-    return [_device(record, device, failure, (problems or {}).get(device.device)) for device in record.devices]
+    those of devices in the pod, by device, `shares` what is in force for shares, by their IDs."""
+    found = []
+    for device in record.devices:
+        status = _device(record, device, failure, (problems or {}).get(device.device))
+        if device.share:
+            as_allocated = device.share.shown(Divided.recorded([device.share]))
+            status["data"] = {"share": (shares or {}).get(device.share_id, as_allocated)}
+        found.append(status)
+    return found
 
 
 def _device(record: Record, device: DeviceRecord, failure: str, problem: HealthProblem | None) -> Object:
@@ -107,8 +120,6 @@ def _device(record: Record, device: DeviceRecord, failure: str, problem: HealthP
     status: Object = {"driver": DRIVER, "pool": device.pool, "device": device.device, "conditions": conditions}
     if device.share_id:
         status["shareID"] = device.share_id
-    if device.share:
-        status["data"] = {"share": device.share.promised()}
     if device.network and record.phase == ATTACHED and not failure:
         status["networkData"] = _within_limits(device.network)
     return status

@@ -92,6 +92,8 @@ class Ledger:
         #: Called with the reason when a claim's devices are free again, and when a device is withheld from now on.
         self.on_released: t.Callable[[str], None] = lambda reason: None
         self.on_withheld: t.Callable[[str], None] = lambda reason: None
+        #: What the status of a claim says of its shares in force, by their IDs; called with the claim's UID.
+        self.shown_shares: t.Callable[[str], t.Mapping[str, Object]] = lambda uid: {}
         self._inventory = inventory
         self._status = status
         self._reporter = reporter
@@ -225,7 +227,7 @@ class Ledger:
     def put_status(self, record: Record, failure: str = "") -> None:
         """Report a claim's devices in its status; `failure` is why they are not ready."""
         problems = self.problems.get(record.uid)
-        devices = claim_status.devices(record, failure, problems)
+        devices = claim_status.devices(record, failure, problems, self.shown_shares(record.uid))
         # `prepared` is worth a request only if the pod's containers do not start soon
         settle = PREPARED_SETTLE if record.phase == PREPARED and record.held and not failure else None
         self._status.put(record.claim, devices, settle=settle, urgent=bool(failure or problems))

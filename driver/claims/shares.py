@@ -13,47 +13,23 @@ from __future__ import annotations
 import functools
 import logging
 import typing as t
-from dataclasses import dataclass
 
+from ..api import events
 from ..base import logs
 from ..base.errors import Busy, DriverError
-from ..dra.config import share_rates
-from ..dra.config.share_rates import InForce, Totals
+from ..base.objects import Object
+from ..dra.config.share_rates import InForce
 from ..kernel import htb
 from ..shares import by_class, by_vf
-from ..shares.share import Divided, ShareRecord
-from ..topology.publish_shares import MACVLAN, HeldShares, share_name
-from . import share_plan
+from ..shares.share import Divided
+from ..topology.publish_shares import MACVLAN, HeldShares
+from . import share_factors, share_state
 from .ledger import Ledger
 from .needs import Inventory
-from .records import ATTACHED, ATTACHING, DeviceRecord, Record
+from .records import ATTACHED, DeviceRecord
+from .share_state import HeldShare, SharedNic, is_macvlan
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class HeldShare:
-    """One share that a claim has: its claim's record, and what is in force for it, None while it is not attached."""
-
-    record: Record
-    device: DeviceRecord
-    share: ShareRecord
-    force: InForce | None = None
-
-
-@dataclass(frozen=True)
-class SharedNic:
-    """A NIC that claims have shares of: its name, what is divided, its shares, and their sums."""
-
-    name: str
-    divided: Divided
-    shares: tuple[HeldShare, ...]
-    totals: Totals
-
-
-def is_macvlan(device: DeviceRecord) -> bool:
-    """Whether a claim has a macvlan child as its share of this device."""
-    return device.share is not None and device.share.mechanism == MACVLAN
 
 
 class Shares:
@@ -62,59 +38,37 @@ class Shares:
     def __init__(self, ledger: Ledger, inventory: Inventory) -> None:
         self._ledger = ledger
         self._inventory = inventory
+        self._factors = share_factors.Factors(ledger.paths.share_factors)
         self._errors = logs.Conditions(log)
+        #: What the status of a claim says of its shares, by its UID and their IDs.
+        self._shown: dict[str, dict[str, Object]] = {}
+        ledger.shown_shares = lambda uid: dict(self._shown.get(uid, {}))
 
     # what claims have
 
     def held(self) -> dict[str, HeldShares]:
         """The shares for the next publication, by the names of the devices for shares."""
-        found: dict[str, HeldShares] = {}
-        for name, held in self._by_nic().items():
-            vfs = frozenset(one.device.known.address or "" for one in held if one.share.mechanism != MACVLAN)
-            less = functools.partial(share_rates.uncharged, shares=[one.share.asks for one in held])
-            found[share_name(name)] = HeldShares(held[-1].device.known.device, vfs, less)
-        return found
+        return share_state.held(self._ledger.records())
 
     def nics(self) -> list[SharedNic]:
         """The NICs that claims have shares of, with what is in force for those that are attached."""
-        found = []
-        for name, held in sorted(self._by_nic().items()):
-            divided = self._divided(name, held)
-            active = [one for one in held if self._active(one.record)]
-            forces = divided.in_force([one.share for one in active])
-            with_force = [HeldShare(one.record, one.device, one.share, force) for one, force in zip(active, forces)]
-            waiting = [one for one in held if not self._active(one.record)]
-            totals = divided.totals([one.share for one in held])
-            found.append(SharedNic(name, divided, (*with_force, *waiting), totals))
-        return found
+        return share_state.nics(self._ledger.records(), self._ledger.boot, self._inventory)
 
     def _by_nic(self, without: str = "") -> dict[str, list[HeldShare]]:
-        """All shares of the node by the names of their NICs, except those of one claim."""
-        found: dict[str, list[HeldShare]] = {}
-        for record in self._ledger.records():
-            for device in record.held:
-                if device.share and record.uid != without:
-                    found.setdefault(device.share.of, []).append(HeldShare(record, device, device.share))
-        return found
-
-    def _active(self, record: Record) -> bool:
-        return record.boot == self._ledger.boot and record.phase in (ATTACHING, ATTACHED)
-
-    def _divided(self, name: str, held: t.Sequence[HeldShare]) -> Divided:
-        offer = self._inventory.offer(share_name(name))
-        return share_plan.divided(offer) if offer else Divided.recorded([one.share for one in held])
+        return share_state.by_nic(self._ledger.records(), without)
 
     # what is in force; callers hold the NIC's lock
 
     def apply(self, name: str, ending: DeviceRecord | None = None, uid: str = "") -> None:
         """Make what is in force for a NIC follow from the records. `ending` is a share of the claim `uid` that ends,
         and nothing of it stays. Raises DriverError."""
-        held = [one for one in self._by_nic(without=uid if ending else "").get(name, []) if self._active(one.record)]
+        every = self._by_nic(without=uid if ending else "").get(name, [])
+        held = [one for one in every if share_state.is_active(one.record, self._ledger.boot)]
         shares = [one.share for one in held]
         known = shares or [ending.share for ending in (ending,) if ending and ending.share]
         if not known:
             return
-        divided = self._divided(name, held) if held else Divided.recorded(known)
+        divided = share_state.divided(name, shares, self._inventory) if held else Divided.recorded(known)
         forces = list(zip(held, divided.in_force(shares)))
         classes = [(one, force) for one, force in forces if one.share.mechanism == MACVLAN]
         parents = [one.device for one, _force in classes] + [one for one in (ending,) if one and is_macvlan(one)]
@@ -122,8 +76,24 @@ class Shares:
             wanted = {one.share.minor: htb.Class(one.share.mac, force.rate, force.ceiling) for one, force in classes}
             by_class.set_classes(parents[0].known.identity, divided.physical, wanted)
         rates = {str(one.device.known.address): force for one, force in forces if one.share.mechanism != MACVLAN}
-        if rates:
-            by_vf.set_rates(rates)
+        if ending:
+            self._shown.pop(uid, None)
+        if ending and not is_macvlan(ending):
+            by_vf.clear(str(ending.known.address))
+        by_vf.set_rates(rates)
+        self._show(divided, forces, divided.totals([one.share for one in every]).debt)
+
+    def _show(self, divided: Divided, forces: t.Sequence[tuple[HeldShare, InForce]], debt: int) -> None:
+        """Report what has changed in the status of the claims."""
+        changed = {}
+        for one, force in forces:
+            shown, of_claim = one.share.shown(divided, force, debt), self._shown.setdefault(one.record.uid, {})
+            if of_claim.get(one.device.share_id) != shown:
+                of_claim[one.device.share_id] = shown
+                changed[one.record.uid] = one.record
+        for record in changed.values():
+            if record.phase == ATTACHED:  # else attach reports it
+                self._ledger.put_status(record)
 
     # again
 
@@ -133,7 +103,23 @@ class Shares:
         settled = True
         for name, held in self._by_nic().items():
             settled &= self._tried(name, functools.partial(self._refresh, name, held[0].device.lock))
+        self._report_factors()
         return settled
+
+    def _report_factors(self) -> None:
+        """Report to the claims that a changed factor affects, and log what a lowered one leaves as debt."""
+        nics = self.nics()
+        for nic, before in self._factors.changed(nics):
+            affected = share_factors.changes(nic, before)
+            claims = {one.record.uid: one.record.claim for one in nic.shares}
+            for uid, text in affected.items():
+                log.info("%s", text, extra={"claim": uid, "claim_name": str(claims[uid])})
+                self._ledger.event(events.claim(claims[uid]), events.SHARE, ShareChanged(text))
+        for nic in nics:
+            if debt := share_factors.debt(nic):
+                self._errors.report(f"debt of {nic.name}", logging.WARNING, debt)
+            else:
+                self._errors.clear(f"debt of {nic.name}")
 
     def _refresh(self, name: str, lock: str) -> None:
         with self._ledger.locks.hold(f"device-{lock}"):
@@ -149,7 +135,7 @@ class Shares:
             kept = {
                 one.known.interface
                 for record in self._ledger.records()
-                if self._active(record)
+                if share_state.is_active(record, self._ledger.boot)
                 for one in record.held
                 if is_macvlan(one)
             }
@@ -167,3 +153,9 @@ class Shares:
             return False
         self._errors.clear(key)
         return True
+
+
+class ShareChanged(DriverError):
+    """The setting of the node changes what a claim is guaranteed."""
+
+    fix = "A hard share, or one of NICs with another factor, is not affected."

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """All settings of the netlink family "ethtool": each is read with its GET and restored with its SET, in the same
-attributes. Numbers are those of linux/ethtool_netlink.h and linux/genetlink.h.
+attributes. Numbers are those of linux/ethtool_netlink.h.
 
 Features and private flags are in ethtool.py only: their SET needs another form than the GET returns.
 """
@@ -11,17 +11,13 @@ Features and private flags are in ethtool.py only: their SET needs another form 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import struct
 import typing as t
 
-from . import netlink
+from . import generic, netlink
 from .netlink import Netlink
 
-_GENERIC = 16
-_CONTROL, _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2
-_GENL = struct.Struct("=BBxx")
 _HEADER, _DEV_NAME, _FLAGS = 1, 2, 3
 _COMPACT = 1
 _ETHTOOL_VERSION = 1
@@ -60,8 +56,6 @@ _SETTINGS = {
     "collision avoidance": _setting(39, 40, runs=(9,)),
     "frame preemption": _setting(42, 43, runs=(3, 5, 7, 8, 9, 11, 12)),
 }
-#: Error numbers by which kernels and drivers report that they do not support something.
-_NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.EIO, errno.ENETDOWN, errno.ENOENT)
 
 
 class EthtoolNetlink:
@@ -71,8 +65,8 @@ class EthtoolNetlink:
     """
 
     def __init__(self, netns: str | os.PathLike[str] | int | None = None) -> None:
-        self._connection = Netlink(netns, _GENERIC)
-        self._family = _family(self._connection)
+        self._connection = Netlink(netns, generic.PROTOCOL)
+        self._family = generic.family(self._connection, "ethtool")
 
     def __enter__(self) -> EthtoolNetlink:
         return self
@@ -87,10 +81,10 @@ class EthtoolNetlink:
             try:
                 replies = self._connection.request(self._family, self._head(one.get, name))
             except OSError as error:
-                if error.errno in _NOT_THERE:
+                if error.errno in generic.NOT_THERE:
                     continue
                 raise
-            reply = netlink.attributes(replies[0][1], _GENL.size) if replies else {}
+            reply = netlink.attributes(replies[0][1], generic.HEADER.size) if replies else {}
             kept = {
                 str(kind): value.hex()
                 for kind, value in reply.items()
@@ -116,7 +110,9 @@ class EthtoolNetlink:
 
     def _head(self, command: int, name: str) -> bytes:
         flags = netlink.u32(_FLAGS, _COMPACT)
-        return _GENL.pack(command, _ETHTOOL_VERSION) + netlink.nest(_HEADER, netlink.text(_DEV_NAME, name), flags)
+        return generic.HEADER.pack(command, _ETHTOOL_VERSION) + netlink.nest(
+            _HEADER, netlink.text(_DEV_NAME, name), flags
+        )
 
 
 #: Settings that are set as a whole: attributes left out would be turned off.
@@ -134,15 +130,3 @@ def _is_nest(value: bytes) -> bool:
             return False
         offset += (length + 3) & ~3
     return offset >= len(value)
-
-
-def _family(connection: Netlink) -> int:
-    body = _GENL.pack(_GET_FAMILY, 1) + netlink.text(_FAMILY_NAME, "ethtool")
-    try:
-        replies = connection.request(_CONTROL, body)
-    except OSError as error:
-        if error.errno in _NOT_THERE:
-            return 0
-        raise
-    reply = netlink.attributes(replies[0][1], _GENL.size) if replies else {}
-    return netlink.number(reply.get(_FAMILY_ID, b""))

@@ -159,11 +159,17 @@ def listed(connection: Netlink) -> list[Link]:
 
 
 def get(
-    connection: Netlink, name: str = "", altname: str = "", index: int = 0, vfs: bool = False, space: int | None = None
+    connection: Netlink,
+    name: str = "",
+    altname: str = "",
+    index: int = 0,
+    vfs: bool = False,
+    space: int | None = None,
+    statistics: bool = False,
 ) -> Link | None:
-    """One link by name, altname or index; None if there is none. `space` is the connection's ID of another namespace to
-    look in."""
-    mask = RTEXT_FILTER_SKIP_STATS | (RTEXT_FILTER_VF if vfs else 0)
+    """One link by name, altname or index; None if there is none. `vfs`, `statistics`: with the settings of its virtual
+    functions, with counters. `space` is the connection's ID of another namespace to look in."""
+    mask = (0 if statistics else RTEXT_FILTER_SKIP_STATS) | (RTEXT_FILTER_VF if vfs else 0)
     body = header(index) + netlink.u32(IFLA_EXT_MASK, mask)
     if name:
         body += netlink.text(IFLA_IFNAME, name)

@@ -21,7 +21,8 @@ from .netlink import Netlink
 PCI = "/sys/bus/pci/devices"
 _INFO = 1
 _MAC, _VLAN, _SPOOFCHK, _LINK_STATE, _RATE, _TRUST, _VLAN_LIST = 1, 2, 4, 5, 6, 9, 12
-_RSS_QUERY, _NODE_GUID, _PORT_GUID = 7, 10, 11
+_RSS_QUERY, _STATS, _NODE_GUID, _PORT_GUID = 7, 8, 10, 11
+_TX_BYTES = 3
 _UNKNOWN = 2**32 - 1
 _LINK_STATES = ("auto", "enable", "disable")
 #: Length of the address field in ifla_vf_mac, which fits the longest address.
@@ -57,10 +58,12 @@ _ByName = t.Mapping[str, object]
 
 @dataclass(frozen=True)
 class Function:
-    """A virtual function: the PCI address of its physical function, and its number there."""
+    """A virtual function: its physical function's device (for a PCI function its address), its number there, and the
+    bus of the device."""
 
     pf: str
     index: int
+    bus: str = "pci"
 
 
 def function(address: str, root: str = PCI) -> Function | None:
@@ -94,10 +97,7 @@ def read(connection: Netlink, one: Function) -> VfSettings:
 
 def parse(link: links.Link, index: int) -> VfSettings:
     """The settings of the virtual function `index` in a link that was read with them. Raises OSError (ENODEV)."""
-    for kind, info in netlink.pairs(link.raw.get(links.IFLA_VFINFO_LIST, b"")):
-        raw = netlink.attributes(info)
-        if kind != _INFO or _MAC not in raw or struct.unpack_from("=I", raw[_MAC])[0] != index:
-            continue
+    for raw in _infos(link, index):
         width = len(link.raw.get(links.IFLA_ADDRESS, b"")) or 6
         settings: dict[str, str | int] = {"mac": raw[_MAC][4 : 4 + width].hex(":")}
         if _VLAN in raw:
@@ -120,6 +120,24 @@ def parse(link: links.Link, index: int) -> VfSettings:
             settings["linkState"] = _LINK_STATES[state]
         return t.cast("VfSettings", settings)
     raise OSError(errno.ENODEV, f"the physical function does not report its VF {index}")
+
+
+def sent(connection: Netlink, one: Function) -> int | None:
+    """The bytes that a virtual function has sent; None if its driver does not count, for which the kernel says that all
+    counters are 0. Raises OSError."""
+    link = owner(connection, one)
+    for info in _infos(links.get(connection, index=link.index, vfs=True, statistics=True), one.index):
+        counters = {kind: netlink.number(value) for kind, value in netlink.pairs(info.get(_STATS, b""))}
+        return counters.get(_TX_BYTES) if any(counters.values()) else None
+    return None
+
+
+def _infos(link: links.Link | None, index: int) -> t.Iterator[netlink.Attributes]:
+    """What a link that was read with its virtual functions says of the one with this number."""
+    for kind, info in netlink.pairs(link.raw.get(links.IFLA_VFINFO_LIST, b"") if link else b""):
+        raw = netlink.attributes(info)
+        if kind == _INFO and _MAC in raw and struct.unpack_from("=I", raw[_MAC])[0] == index:
+            yield raw
 
 
 def write(connection: Netlink, one: Function, wanted: _ByName) -> None:

@@ -37,17 +37,26 @@ class ShareRecord:
     minor: int = 0
     mac: str = ""
 
-    def promised(self) -> dict[str, t.Any]:
-        """What holds for the share while it lasts, in the API's form: for the claim's status."""
-        least = share_rates.floor(Fraction(self.factor), self.asks)
-        top = min(self.burst or self.ceiling, self.ceiling)
-        return {
+    def least(self, factor: Fraction) -> Fraction:
+        """What the share is guaranteed under a factor."""
+        return share_rates.floor(factor, self.asks)
+
+    def shown(self, divided: Divided, force: InForce | None = None, debt: int = 0) -> dict[str, t.Any]:
+        """The share in the API's form, for the claim's status. `divided` is what is divided of the NIC, `force` what
+        the share has now, `debt` what the NIC is promised beyond its capacity."""
+        ceiling = min(self.burst or divided.ceiling, divided.ceiling)
+        found = {
             "mechanism": self.mechanism,
             "bandwidth": quantity(self.asked),
-            "guaranteed": quantity(int(least)),
-            "ceiling": quantity(max(top, self.asked)),
+            "guaranteed": quantity(int(self.least(divided.factor))),
+            "ceiling": quantity(max(ceiling, self.asked)),
             "hard": self.hard,
         }
+        if force:
+            found["inForce"] = {"bandwidth": quantity(force.rate), "ceiling": quantity(force.ceiling)}
+        if debt:
+            found["debtOfNIC"] = quantity(debt)
+        return found
 
     @property
     def asks(self) -> share_rates.Share:

@@ -18,6 +18,7 @@ from pathlib import Path
 from ansible_collections.lanewise.dra.tests.driver import ipv6
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, attach, ip
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
+from lanewise_driver.api.events import Reporter
 from lanewise_driver.base import files
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
 from lanewise_driver.base.paths import Paths
@@ -52,12 +53,17 @@ class Cluster:
     def __init__(self) -> None:
         self.claims: dict[str, Object] = {}
         self.statuses: dict[str, t.Sequence[Object]] = {}
+        #: The object, the reason and the note of each event.
+        self.events: list[tuple[str, str, str]] = []
 
     def claim(self, namespace: str, name: str) -> Object | None:
         return self.claims.get(name)
 
     def pod(self, namespace: str, name: str) -> Object | None:
         return {"metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"}, "spec": {"nodeName": NODE}}
+
+    def event(self, regarding: Object, reason: str, note: str, warning: bool = False, action: str = "") -> None:
+        self.events.append((regarding["metadata"]["name"], reason, note))
 
     def slices_of(self, driver: str) -> list[Object]:
         return []
@@ -101,7 +107,9 @@ class SharesWorld:
             lambda: made[0].held() if made else [],
             held_shares=lambda: made[0].shares.held() if made else {},
         )
-        made.append(claims.Service(self.paths, self.cluster, inventory, Writer(self.cluster)))
+        reporter = Reporter(self.cluster)
+        made.append(claims.Service(self.paths, self.cluster, inventory, Writer(self.cluster), reporter=reporter))
+        reporter.start()
         return made[0]
 
     def allocate(self, name: str, bandwidth: str, device: str = SHARE, **more: t.Any) -> ClaimRef:
@@ -138,10 +146,11 @@ class SharesWorld:
         attach(service, self.request(claim, sandbox))
 
     def files(self) -> list[str]:
-        """What is left of claims on disk, but for drafts of killed writers, which are swept when they are older."""
+        """What is left of claims on disk, but for drafts of killed writers, which are swept when they are older, and
+        for what the next publication removes."""
         roots = (self.paths.plugin_dir, self.paths.run_dir, self.paths.cdi_dir)
         found = [path for root in roots for path in root.rglob("*") if not path.is_dir()]
-        kept = [path for path in found if not path.name.endswith(files.UNFINISHED)]
+        kept = [path for path in found if not path.name.endswith(files.UNFINISHED) and path != self.paths.share_factors]
         return sorted(str(path) for path in kept if path.parent != self.paths.pending_status_dir)
 
 

@@ -10,6 +10,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver import shares_world
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, differences, host_state
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
@@ -23,7 +24,10 @@ from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     without,
 )
 from lanewise_driver.base.errors import Busy, Refused
+from lanewise_driver.claims import share_report
 from lanewise_driver.claims.records import ATTACHED, PREPARED
+from lanewise_driver.claims.share_metrics import ShareMetrics
+from prometheus_client import CollectorRegistry, generate_latest
 
 pytestmark = pytest.mark.namespaces
 
@@ -41,7 +45,9 @@ def shares(node: SharesWorld) -> t.Iterator[SharesWorld]:
     yield node
     node.cluster.claims.clear()
     assert (root(), classes()) == (qdiscs, {})
-    assert differences(before, host_state()) == [] and node.files() == []
+    # the kernel ends the namespaces of pods a while after their last process
+    until(lambda: host_state() == before, why=lambda: differences(before, host_state()))
+    assert node.files() == []
 
 
 @pytest.fixture
@@ -103,6 +109,76 @@ def test_thin_shares_change_with_their_neighbours(shares: SharesWorld, pods: lis
     service.unprepare(hard)
     assert megabits() == [(800, 800)]
     service.unprepare(soft)
+
+
+def test_what_one_sees(shares: SharesWorld, pods: list[Sandbox]) -> None:
+    """Status of claims, metrics, and the report for administrators: after the second share both have less."""
+    shares.settings = shares.with_rule(factor=2)
+    service = shares.service()
+    service.status.start()
+    soft = shares.allocate("soft", "800M", share={"burst": "900M"})
+    hard = shares.allocate("hard", "1G", share={"hard": True, "guarantee": "500M"})
+
+    def status(name: str) -> t.Any:
+        assert service.status.wait(20)
+        (device,) = shares.cluster.statuses[name]
+        return device["data"]["share"]
+
+    service.prepare(soft)
+    promised = {"mechanism": "macvlan", "bandwidth": "800M", "guaranteed": "400M", "ceiling": "900M", "hard": False}
+    shares.attach(service, soft, pods[0])
+    assert status("soft") == {**promised, "inForce": {"bandwidth": "800M", "ceiling": "900M"}}
+    shares.attach(service, hard, pods[1])
+    assert status("soft") == {**promised, "inForce": {"bandwidth": "500M", "ceiling": "900M"}}
+    assert status("hard")["inForce"] == {"bandwidth": "500M", "ceiling": "1G"} and status("hard")["hard"] is True
+    shares.settings = shares.with_rule(factor=1)
+    service.inventory.refresh()
+    assert service.shares.refresh()
+    assert status("hard")["debtOfNIC"] == "300M"
+    registry = CollectorRegistry()
+    registry.register(ShareMetrics(service.shares))
+    text = generate_latest(registry).decode()
+    assert f'lanewise_shared_nic_bits_per_second{{amount="debt",nic="net-{NIC}"}} 3e+08' in text
+    assert 'amount="in_force",claim="soft",namespace="team-a"' in text
+    assert 'lanewise_share_sent_bytes_total{claim="hard"' in text
+    (nic,) = found = share_report.shares(service.ledger.records(), service.ledger.boot, service.inventory)
+    assert (nic["promised"], nic["capacity"], nic["debt"]) == (1300 * 10**6, 10**9, 300 * 10**6)
+    assert {one["claim"]: (one["guaranteed"], one["inForce"]) for one in nic["shares"]} == {
+        "team-a/soft": (400 * 10**6, 500 * 10**6),
+        "team-a/hard": (500 * 10**6, 500 * 10**6),
+    }
+    assert all(one["used"] is not None for one in nic["shares"])
+    first, *rest = share_report.lines(found)
+    assert first == (f"shares of net-{NIC}: promised 1300M of 1G (1G times 1), guaranteed 900M, in force 1G, debt 300M")
+    assert any(
+        "team-a/soft  nic  800M soft: guaranteed 400M, in force 500M, ceiling 900M, uses" in line for line in rest
+    )
+    for claim in (soft, hard):
+        service.unprepare(claim)
+    assert service.status.wait(20) and list(shares.cluster.statuses.values()) == [[], []]
+    service.status.stop()
+
+
+def test_a_changed_factor_is_reported_to_those_it_affects(shares: SharesWorld, pods: list[Sandbox]) -> None:
+    service = shares.service()
+    soft = shares.allocate("soft", "600M")
+    hard = shares.allocate("hard", "200M", share={"hard": True, "guarantee": "200M"})
+    for claim, pod in ((soft, pods[0]), (hard, pods[1])):
+        shares.attach(service, claim, pod)
+    assert service.shares.refresh() and shares.cluster.events == []
+    shares.settings = shares.with_rule(factor=2)
+    again = shares.service()  # the role restarts the driver with its new settings
+    assert again.recover()
+    again.inventory.refresh()
+    assert again.shares.refresh() and again.shares.refresh()
+    until(lambda: shares.cluster.events)
+    ((name, reason, note),) = shares.cluster.events
+    assert (name, reason) == ("soft", "ShareGuaranteeChanged")
+    assert "is promised 2 times its bandwidth from now on, before 1" in note
+    assert "is guaranteed 300Mbit/s, before 600Mbit/s" in note
+    shares.cluster.events.clear()
+    for claim in (soft, hard):
+        again.unprepare(claim)
 
 
 def test_what_is_refused(shares: SharesWorld, pods: list[Sandbox]) -> None:

@@ -1,0 +1,83 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which claims a changed factor of a NIC affects, said once for each change, also if the driver restarts with it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import typing as t
+from fractions import Fraction
+from pathlib import Path
+
+from ..base import files
+from ..topology.publish_shares import factor_text, quantity
+from .share_state import HeldShare, SharedNic
+
+log = logging.getLogger(__name__)
+
+_MOST_BYTES = 1 << 20
+
+
+def changes(nic: SharedNic, before: Fraction) -> dict[str, str]:
+    """What a factor that was `before` changes for the claims that have shares of a NIC: a sentence, by the UIDs of
+    their claims."""
+    now, found = nic.divided.factor, {}
+    head = f"{nic.name} is promised {factor_text(now)} times its bandwidth from now on, before {factor_text(before)}"
+    for one in nic.shares:
+        least, had = (int(one.share.least(factor)) for factor in (now, before))
+        if least != had:
+            found[one.record.uid] = (
+                f"{head}: the share of request {one.device.request} is guaranteed {quantity(least)}bit/s, "
+                f"before {quantity(had)}bit/s"
+            )
+    return found
+
+
+def debt(nic: SharedNic) -> str:
+    """A sentence about what a NIC is promised beyond its capacity; empty if it is not."""
+    if not nic.totals.debt:
+        return ""
+    times, names = factor_text(nic.divided.factor), ", ".join(_names(nic.shares))
+    return (
+        f"shares of {nic.name} are promised {quantity(nic.totals.debt)}bit/s more than {times} times its bandwidth: "
+        f"{names}; they stay, and no new share is allocated until others end"
+    )
+
+
+def _names(shares: t.Iterable[HeldShare]) -> list[str]:
+    return sorted({str(one.record.claim) for one in shares})
+
+
+class Factors:
+    """The factors of NICs with shares, as of their last report, in a file that is gone at boot, as the shares are."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def changed(self, nics: t.Sequence[SharedNic]) -> list[tuple[SharedNic, Fraction]]:
+        """The NICs whose factor is another one than at the last call, with that one. Never raises: a file that cannot
+        be read or written only costs a report."""
+        known = self._read()
+        now = {nic.name: factor_text(nic.divided.factor) for nic in nics}
+        if now != known:
+            self._write(now)
+        return [(nic, Fraction(known[nic.name])) for nic in nics if known.get(nic.name, now[nic.name]) != now[nic.name]]
+
+    def _read(self) -> dict[str, str]:
+        try:
+            found = json.loads(self._path.read_bytes()[:_MOST_BYTES])
+            return {str(name): factor_text(Fraction(str(factor))) for name, factor in found.items()}
+        except (OSError, ValueError, AttributeError, ZeroDivisionError):
+            return {}
+
+    def _write(self, now: t.Mapping[str, str]) -> None:
+        try:
+            if now:
+                files.replace(self._path, json.dumps(now).encode(), 0o644, files.PowerCut.MAY_EMPTY)
+            else:
+                files.remove(self._path)
+        except OSError as error:
+            log.warning("could not write %s, so the next start may not report a changed factor: %s", self._path, error)

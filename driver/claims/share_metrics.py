@@ -1,0 +1,91 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Prometheus metrics of shares, computed when they are asked for: one series for each share and amount."""
+
+from __future__ import annotations
+
+import logging
+import typing as t
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ..base import logs
+from ..base.errors import DriverError
+from . import share_state
+from .share_state import HeldShare, SharedNic
+from .shares import Shares
+
+log = logging.getLogger(__name__)
+
+_OF_SHARE = ["nic", "namespace", "claim", "request", "share"]
+
+
+class ShareMetrics(Collector):
+    """The shares of the node."""
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
+        self._errors = logs.Conditions(log)
+
+    def describe(self) -> t.Iterable[Metric]:
+        return _families()
+
+    def collect(self) -> t.Iterable[Metric]:
+        of_nics, of_shares, used = families = _families()
+        for nic in self._shares.nics():
+            totals = nic.totals
+            for amount, rate in (
+                ("physical", nic.divided.physical),
+                ("capacity", nic.capacity),
+                ("promised", totals.promised),
+                ("guaranteed", nic.guaranteed),
+                ("in_force", sum(one.force.rate for one in nic.shares if one.force)),
+                ("debt", totals.debt),
+            ):
+                of_nics.add_metric([nic.name, amount], rate)
+            sent = self._sent(nic)
+            for one in nic.shares:
+                labels = _labels(nic, one)
+                for amount, rate in share_state.amounts(nic, one).items():
+                    of_shares.add_metric([*labels, amount], rate)
+                if one.device.share_id in sent:
+                    used.add_metric(labels, sent[one.device.share_id])
+        return families
+
+    def _sent(self, nic: SharedNic) -> dict[str, int]:
+        try:
+            found = share_state.sent(nic)
+        except DriverError as error:
+            self._errors.report(nic.name, logging.WARNING, f"{nic.name}: {error.message}")
+            return {}
+        self._errors.clear(nic.name)
+        return found
+
+
+def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, CounterMetricFamily]:
+    return (
+        GaugeMetricFamily(
+            "lanewise_shared_nic_bits_per_second",
+            "Bandwidth of a NIC that pods have shares of, by amount: physical, capacity (that times the factor), "
+            "promised (of the capacity), guaranteed (the least of all shares), in_force (kept for shares now), debt "
+            "(promised beyond the capacity).",
+            labels=["nic", "amount"],
+        ),
+        GaugeMetricFamily(
+            "lanewise_share_bits_per_second",
+            "Bandwidth of a share, by amount: asked, guaranteed, in_force, ceiling.",
+            labels=[*_OF_SHARE, "amount"],
+        ),
+        CounterMetricFamily(
+            "lanewise_share_sent_bytes",
+            "Bytes that the pod of a share has sent, as far as the kernel counts them.",
+            labels=_OF_SHARE,
+        ),
+    )
+
+
+def _labels(nic: SharedNic, one: HeldShare) -> list[str]:
+    return [nic.name, one.record.namespace, one.record.name, one.device.request, one.device.share_id]

@@ -1,0 +1,128 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The shares of NICs for an administrator of the node: what each is promised, guaranteed, has now, and uses."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+
+from ..base.errors import DriverError
+from ..topology.publish_shares import factor_text, quantity
+from . import share_state
+from .records import Record
+from .share_state import HeldShare, SharedNic
+
+#: Seconds over which is measured what shares use.
+MEASURED = 0.5
+
+
+class ShareReport(t.TypedDict):
+    """A share; rates in bit/s. What is None is unknown: no pod has the share yet, or the kernel does not count."""
+
+    claim: str
+    request: str
+    shareID: str
+    hard: bool
+    asked: int
+    guaranteed: int
+    inForce: int | None
+    ceiling: int
+    used: int | None
+
+
+class NicReport(t.TypedDict):
+    """A NIC that claims have shares of; rates in bit/s."""
+
+    nic: str
+    factor: str
+    physical: int
+    capacity: int
+    promised: int
+    guaranteed: int
+    inForce: int
+    debt: int
+    shares: list[ShareReport]
+
+
+def shares(records: t.Sequence[Record], boot: str, offers: share_state.Offers) -> list[NicReport]:
+    """The NICs that claims have shares of. Takes MEASURED seconds if there are any."""
+    nics = share_state.nics(records, boot, offers)
+    before, start = [_sent(nic) for nic in nics], time.monotonic()
+    if nics:
+        time.sleep(MEASURED)
+    seconds = time.monotonic() - start
+    found = []
+    for nic, sent in zip(nics, before):
+        now = _sent(nic)
+        used = {one: (now[one] - sent[one]) * 8 / seconds for one in now if one in sent}
+        found.append(_nic(nic, used))
+    return found
+
+
+def lines(found: t.Sequence[NicReport]) -> t.Iterator[str]:
+    """The report as text."""
+    for nic in found:
+        debt = f", debt {quantity(nic['debt'])}" if nic["debt"] else ""
+        yield (
+            f"shares of {nic['nic']}: promised {quantity(nic['promised'])} of {quantity(nic['capacity'])} "
+            f"({quantity(nic['physical'])} times {nic['factor']}), guaranteed {quantity(nic['guaranteed'])}, "
+            f"in force {quantity(nic['inForce'])}{debt}"
+        )
+        for one in nic["shares"]:
+            force = f"in force {quantity(one['inForce'])}" if one["inForce"] is not None else "not attached"
+            used = f", uses {_short(one['used'])}" if one["used"] is not None else ""
+            kind = "hard" if one["hard"] else "soft"
+            yield (
+                f"  {one['claim']}  {one['request']}  {quantity(one['asked'])} {kind}: guaranteed "
+                f"{quantity(one['guaranteed'])}, {force}, ceiling {quantity(one['ceiling'])}{used}"
+            )
+
+
+def _sent(nic: SharedNic) -> dict[str, int]:
+    try:
+        return share_state.sent(nic)
+    except DriverError:
+        return {}
+
+
+def _nic(nic: SharedNic, used: t.Mapping[str, float]) -> NicReport:
+    return {
+        "nic": nic.name,
+        "factor": factor_text(nic.divided.factor),
+        "physical": nic.divided.physical,
+        "capacity": nic.capacity,
+        "promised": nic.totals.promised,
+        "guaranteed": nic.guaranteed,
+        "inForce": sum(one.force.rate for one in nic.shares if one.force),
+        "debt": nic.totals.debt,
+        "shares": [_share(nic, one, used) for one in nic.shares],
+    }
+
+
+def _share(nic: SharedNic, one: HeldShare, used: t.Mapping[str, float]) -> ShareReport:
+    amounts = share_state.amounts(nic, one)
+    rate = used.get(one.device.share_id)
+    return {
+        "claim": str(one.record.claim),
+        "request": one.device.request,
+        "shareID": one.device.share_id,
+        "hard": one.share.hard,
+        "asked": amounts["asked"],
+        "guaranteed": amounts["guaranteed"],
+        "inForce": amounts.get("in_force"),
+        "ceiling": amounts["ceiling"],
+        "used": None if rate is None else round(rate),
+    }
+
+
+def _short(rate: int | None) -> str:
+    """A measured rate with three digits or more."""
+    number = float(rate or 0)
+    for suffix in ("", "k", "M", "G"):
+        if number < 1000 or suffix == "G":
+            break
+        number /= 1000
+    return f"{number:.3g}{suffix}"

@@ -1,0 +1,131 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The shares that claims have of each NIC, computed from the records: what each is promised, guaranteed and has now."""
+
+from __future__ import annotations
+
+import functools
+import typing as t
+from dataclasses import dataclass
+
+from ..dra.config import share_rates
+from ..dra.config.share_rates import InForce, Totals
+from ..publish.offer import Offer
+from ..shares import by_class, by_vf
+from ..shares.share import Divided, ShareRecord
+from ..topology.publish_shares import MACVLAN, HeldShares, share_name
+from . import share_plan
+from .records import ATTACHED, ATTACHING, DeviceRecord, Record
+
+
+@dataclass(frozen=True)
+class HeldShare:
+    """One share that a claim has: its claim's record, and what is in force for it, None while it is not attached."""
+
+    record: Record
+    device: DeviceRecord
+    share: ShareRecord
+    force: InForce | None = None
+
+
+@dataclass(frozen=True)
+class SharedNic:
+    """A NIC that claims have shares of: its name, what is divided, its shares, and their sums."""
+
+    name: str
+    divided: Divided
+    shares: tuple[HeldShare, ...]
+    totals: Totals
+
+    @property
+    def capacity(self) -> int:
+        """What may be promised of it."""
+        return int(self.divided.physical * self.divided.factor)
+
+    @property
+    def guaranteed(self) -> int:
+        """What it guarantees all its shares together, however busy they are."""
+        return sum(int(one.share.least(self.divided.factor)) for one in self.shares)
+
+
+class Offers(t.Protocol):
+    """What is used here of an inventory."""
+
+    def offer(self, name: str) -> Offer | None: ...
+
+
+def is_macvlan(device: DeviceRecord) -> bool:
+    """Whether a claim has a macvlan child as its share of this device."""
+    return device.share is not None and device.share.mechanism == MACVLAN
+
+
+def is_active(record: Record, boot: str) -> bool:
+    """Whether the shares of a claim count now: its pod runs, or is about to."""
+    return record.boot == boot and record.phase in (ATTACHING, ATTACHED)
+
+
+def by_nic(records: t.Iterable[Record], without: str = "") -> dict[str, list[HeldShare]]:
+    """All shares of the node by the names of their NICs, except those of the claim with the UID `without`."""
+    found: dict[str, list[HeldShare]] = {}
+    for record in records:
+        for device in record.held:
+            if device.share and record.uid != without:
+                found.setdefault(device.share.of, []).append(HeldShare(record, device, device.share))
+    return found
+
+
+def held(records: t.Iterable[Record]) -> dict[str, HeldShares]:
+    """The shares for the next publication, by the names of the devices for shares."""
+    found: dict[str, HeldShares] = {}
+    for name, shares in by_nic(records).items():
+        vfs = frozenset(one.device.known.address or "" for one in shares if one.share.mechanism != MACVLAN)
+        less = functools.partial(share_rates.uncharged, shares=[one.share.asks for one in shares])
+        found[share_name(name)] = HeldShares(shares[-1].device.known.device, vfs, less)
+    return found
+
+
+def divided(name: str, shares: t.Sequence[ShareRecord], offers: Offers) -> Divided:
+    """What is divided of a NIC: by the settings, or as of the allocation of its shares if they do not divide it now."""
+    offer = offers.offer(share_name(name))
+    return share_plan.divided(offer) if offer else Divided.recorded(shares)
+
+
+def nic_of(name: str, shares: t.Sequence[HeldShare], boot: str, offers: Offers) -> SharedNic:
+    """A NIC with its shares, which is one at least."""
+    cut = divided(name, [one.share for one in shares], offers)
+    active = [one for one in shares if is_active(one.record, boot)]
+    forces = cut.in_force([one.share for one in active])
+    with_force = [HeldShare(one.record, one.device, one.share, force) for one, force in zip(active, forces)]
+    waiting = [one for one in shares if not is_active(one.record, boot)]
+    return SharedNic(name, cut, (*with_force, *waiting), cut.totals([one.share for one in shares]))
+
+
+def nics(records: t.Iterable[Record], boot: str, offers: Offers) -> list[SharedNic]:
+    """The NICs that claims have shares of, with what is in force for those that are attached."""
+    return [nic_of(name, shares, boot, offers) for name, shares in sorted(by_nic(records).items())]
+
+
+def amounts(nic: SharedNic, one: HeldShare) -> dict[str, int]:
+    """What a share has by now, in bit/s; without `in_force` while no pod has it."""
+    found = {"asked": one.share.asked, "guaranteed": int(one.share.least(nic.divided.factor))}
+    if one.force:
+        found["in_force"] = one.force.rate
+    most = one.share.asks.burst or nic.divided.ceiling
+    return {**found, "ceiling": one.force.ceiling if one.force else min(most, nic.divided.ceiling)}
+
+
+def sent(nic: SharedNic) -> dict[str, int]:
+    """The bytes that the shares of a NIC have sent, by their share IDs, as far as the kernel counts them. Raises
+    KernelError."""
+    active = [one for one in nic.shares if one.force is not None]
+    children = [one for one in active if one.share.mechanism == MACVLAN]
+    counted = by_class.sent(children[0].device.known.identity) if children else {}
+    found = {one.device.share_id: counted[one.share.minor] for one in children if one.share.minor in counted}
+    for one in active:
+        if one.share.mechanism != MACVLAN:
+            bytes_sent = by_vf.sent(str(one.device.known.address))
+            if bytes_sent is not None:
+                found[one.device.share_id] = bytes_sent
+    return found

@@ -1,0 +1,33 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Generic netlink families. Numbers are those of linux/genetlink.h."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+from . import netlink
+from .netlink import Netlink
+
+PROTOCOL = 16
+#: The header of each message: command and version.
+HEADER = struct.Struct("=BBxx")
+#: Error numbers by which kernels and drivers report that they do not support something.
+NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.EIO, errno.ENETDOWN, errno.ENOENT)
+_CONTROL, _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2
+
+
+def family(connection: Netlink, name: str) -> int:
+    """The number of a family; 0 if the kernel does not have it. Raises OSError."""
+    body = HEADER.pack(_GET_FAMILY, 1) + netlink.text(_FAMILY_NAME, name)
+    try:
+        replies = connection.request(_CONTROL, body)
+    except OSError as error:
+        if error.errno in NOT_THERE:
+            return 0
+        raise
+    reply = netlink.attributes(replies[0][1], HEADER.size) if replies else {}
+    return netlink.number(reply.get(_FAMILY_ID, b""))

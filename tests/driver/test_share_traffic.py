@@ -1,0 +1,140 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Real traffic through shares of a NIC: guarantees hold, and idle bandwidth is lent and taken back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, ip
+from ansible_collections.lanewise.dra.tests.driver.shares_world import MEGA, NIC, SharesWorld, root
+from ansible_collections.lanewise.dra.tests.driver.traffic import Traffic
+
+pytestmark = pytest.mark.namespaces
+ADDRESS = "10.9.0.1"
+SHARES = 50
+#: Seconds until a rate must be reached, on a machine that does other work.
+PATIENCE = 60.0
+STRICT = bool(os.environ.get("LANEWISE_SLOW"))
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> SharesWorld:
+    made = SharesWorld(tmp_path_factory.mktemp("node"))
+    for name in (NIC, "far"):
+        ip("link", "set", name, "mtu", "9000")  # so that headers are below 1 % of what is sent
+    ip("address", "add", f"{ADDRESS}/16", "dev", "far")
+    return made
+
+
+@contextlib.contextmanager
+def shares_of(node: SharesWorld, *amounts: str, **more: t.Any) -> t.Iterator[Traffic]:
+    """A pod with a share of each amount, each ready to send."""
+    service, pods = node.service(), [Sandbox() for _each in amounts]
+    claims = []
+    try:
+        for number, (amount, pod) in enumerate(zip(amounts, pods)):
+            address = f"10.9.{1 + number // 200}.{1 + number % 200}/16"
+            claim = node.allocate(f"claim-{number}", amount, addresses=[address], **more)
+            claims.append(claim)
+            node.attach(service, claim, pod)
+        with Traffic(ADDRESS, [pod.path for pod in pods]) as traffic:
+            yield traffic
+    finally:
+        for claim in claims:
+            service.unprepare(claim)
+        for pod in pods:
+            pod.end()
+    assert "htb" not in root()[0]
+
+
+def reached(
+    traffic: Traffic, enough: t.Callable[[list[float]], bool], seconds: float = 0.5
+) -> tuple[list[float], float]:
+    """Wait until the rates of a while are enough; these in Mbit/s, and after how many seconds they began to be."""
+    start = time.monotonic()
+    while True:
+        begun = time.monotonic() - start
+        rates = [rate / MEGA for rate in traffic.rates(seconds)]
+        if enough(rates):
+            return rates, begun
+        assert begun < PATIENCE, f"after {begun:.0f} s the rates are {rates} Mbit/s"
+
+
+def test_guarantees_hold_and_idle_bandwidth_is_lent(node: SharesWorld) -> None:
+    """Shares of 700 and 200 of 1,000 Mbit/s."""
+    with shares_of(node, "700M", "200M") as traffic:
+        traffic.send(0, 1)
+        both, _after = reached(traffic, lambda rates: rates[0] >= 0.95 * 700 and rates[1] >= 0.95 * 200, seconds=2)
+        assert sum(both) <= 1.05 * 1000
+        took = {}
+        for name, senders, enough in (
+            ("big alone", (0,), lambda rates: rates[0] >= 0.95 * 1000),
+            ("both", (0, 1), lambda rates: rates[0] >= 0.95 * 700 and rates[1] >= 0.95 * 200),
+            ("small alone", (1,), lambda rates: rates[1] >= 0.95 * 1000),
+            ("both again", (0, 1), lambda rates: rates[0] >= 0.95 * 700 and rates[1] >= 0.95 * 200),
+        ):
+            traffic.send(*senders)
+            found, took[name] = reached(traffic, enough)
+            assert max(found) <= 1.1 * 1000
+        print(f"both {both}; seconds until rates were reached: {took}")
+        if STRICT:
+            assert max(took.values()) <= 1
+
+
+def test_a_burst_is_the_most(node: SharesWorld) -> None:
+    with shares_of(node, "200M", share={"burst": "400M"}) as traffic:
+        traffic.send(0)
+        rates, _after = reached(traffic, lambda rates: rates[0] >= 0.95 * 400, seconds=1)
+        assert rates[0] <= 1.05 * 400
+
+
+def test_thin_shares_get_less_by_the_same_ratio(node: SharesWorld) -> None:
+    """800 and 400 of 1,000 with a factor of 2: five sixths of both."""
+    node.settings = node.with_rule(factor=2)
+    try:
+        with shares_of(node, "800M", "400M") as traffic:
+            traffic.send(0, 1)
+            least = [0.95 * rate * 1000 / 1200 for rate in (800, 400)]
+            reached(traffic, lambda rates: all(rate >= one for rate, one in zip(rates, least)), seconds=2)
+    finally:
+        node.settings = node.with_rule()
+
+
+def test_fifty_shares_of_one_nic(node: SharesWorld) -> None:
+    """All are busy, and each gets its guarantee; then one gets what the others leave."""
+    with shares_of(node, *["20M"] * SHARES) as traffic:
+        traffic.send(*range(SHARES))
+        reached(traffic, lambda rates: min(rates) >= 0.95 * 20, seconds=4)
+        traffic.send(7)
+        reached(traffic, lambda rates: rates[7] >= 0.95 * 1000)
+
+
+def test_what_has_no_share_leaves_guarantees_alone(node: SharesWorld) -> None:
+    """The node itself sends by the NIC, too: of a child that no claim has."""
+    stranger = Sandbox()
+    ip("link", "add", "stranger", "link", NIC, "type", "macvlan", "mode", "private")
+    ip("link", "set", "stranger", "netns", str(stranger.pid))
+    ip("address", "add", "10.9.200.1/16", "dev", "stranger", netns=stranger.pid)
+    ip("link", "set", "stranger", "up", netns=stranger.pid)
+    try:
+        with shares_of(node, "900M") as traffic, Traffic(ADDRESS, [stranger.path]) as other:
+            traffic.send(0)
+            other.send(0)
+            reached(traffic, lambda rates: rates[0] >= 0.95 * 900, seconds=2)
+            traffic.send()
+            reached(other, lambda rates: rates[0] >= 0.95 * 1000)
+    finally:
+        stranger.end()
+        ip("link", "set", NIC, "mtu", "9000")
+
+
+def test_the_files_of_the_node(node: SharesWorld) -> None:
+    assert node.files() == [] and not list(Path(node.paths.netns_dir).iterdir())

@@ -1,0 +1,245 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Shares that a real scheduler has allocated: what is in force on the node follows from `consumedCapacity`.
+
+The claims are those that the compiler writes, the slices those that the driver publishes. With LANEWISE_SLOW the NIC
+has 1,000 random mixes of shares, one after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import typing as t
+from fractions import Fraction
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
+from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, attach
+from ansible_collections.lanewise.dra.tests.driver.shares_world import (
+    MEGA,
+    NAMESPACE,
+    NODE,
+    SHARE,
+    SharesWorld,
+    classes,
+)
+from environment import Missing
+from lanewise_driver.api.access import from_kubeconfig
+from lanewise_driver.api.cluster import Cluster
+from lanewise_driver.base.calls import AttachRequest, ClaimRef
+from lanewise_driver.publish.publisher import Publisher
+
+pytestmark = [pytest.mark.namespaces, pytest.mark.control_plane]
+
+MIXES = 1000 if os.environ.get("LANEWISE_SLOW") else 40
+PHYSICAL = 1000 * MEGA
+MOST = 10
+RESOURCE = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+PLURALS = {"DeviceClass": "deviceclasses", "ResourceClaim": f"namespaces/{NAMESPACE}/resourceclaims"}
+
+Object = dict[str, t.Any]
+
+
+class Scheduled:
+    """A control plane, and the driver of its only node, whose NIC is divided."""
+
+    def __init__(self, plane: ControlPlane, world: SharesWorld) -> None:
+        self.plane, self.world = plane, world
+        plane.add_node(NODE)
+        plane.add_namespace(NAMESPACE)
+        world.cluster = t.cast(t.Any, Cluster(lambda: from_kubeconfig(plane.kubeconfig), "lanewise.dev", NODE))
+        self.service = world.service()
+        self.publisher = Publisher(
+            t.cast(Cluster, world.cluster),
+            t.cast(t.Any, self.service.inventory),
+            published=lambda _publication: self.refreshed.append(self.service.shares.refresh()),
+        )
+        self.refreshed: list[bool] = []
+        self.free = [Sandbox() for _each in range(MOST)]
+        self.used: dict[str, Sandbox] = {}
+        self.number = 0
+
+    def set(self, **rule: t.Any) -> None:
+        """Change the settings of the node, as a driver does that reads them again."""
+        self.world.settings = self.world.with_rule(**rule)
+        self.publisher.publish("the settings have changed")
+        assert self.refreshed.pop()
+
+    def capacity(self) -> int:
+        """What the published device has of bandwidth."""
+        for one in self.plane.expect("GET", f"{RESOURCE}/resourceslices")["items"]:
+            for device in one["spec"].get("devices", ()):
+                if device["name"] == SHARE:
+                    return int(quantity.parse(device["capacity"]["bandwidth"]["value"]))
+        raise AssertionError("there is no device for shares")
+
+    def ask(self, **share: t.Any) -> str:
+        """Create a claim for a share, and a pod for it."""
+        self.number += 1
+        name = f"claim-{self.number}"
+        claim = {"name": name, "namespace": NAMESPACE}
+        device = {"name": "nic", "kind": "nic", "share": share, "interface": {"name": "net1"}}
+        variables = {
+            "dra_claims_drivers": {"lanewise.dev": {"version": "1.0.0"}},
+            "dra_claims_claims": [{**claim, "devices": [device]}],
+        }
+        for one in compile_site(variables).objects:
+            path = f"/apis/{one['apiVersion']}/{PLURALS[one['kind']]}/{one['metadata']['name']}?fieldManager=lanewise"
+            self.plane.expect("PATCH", path, one, APPLY_PATCH)
+        container = {"name": "c", "image": "none.example.com/none", "resources": {"claims": [{"name": "d"}]}}
+        spec = {"containers": [container], "resourceClaims": [{"name": "d", "resourceClaimName": name}]}
+        spec["terminationGracePeriodSeconds"] = 0
+        self.plane.expect("POST", PODS, {"metadata": {"name": name}, "spec": spec})
+        return name
+
+    def claim(self, name: str) -> Object:
+        return t.cast(Object, self.plane.expect("GET", f"{CLAIMS}/{name}"))
+
+    def pod(self, name: str) -> Object:
+        return t.cast(Object, self.plane.expect("GET", f"{PODS}/{name}"))
+
+    def bound(self, name: str) -> bool:
+        return bool(self.pod(name)["spec"].get("nodeName"))
+
+    def waits(self, name: str) -> bool:
+        conditions = self.pod(name)["status"].get("conditions", ())
+        return any(one["type"] == "PodScheduled" and one["reason"] == "Unschedulable" for one in conditions)
+
+    def start(self, name: str) -> None:
+        """What kubelet and the hook do with a bound pod."""
+        self.plane.wait_for(lambda: self.bound(name), f"the scheduler to bind {name}")
+        metadata, sandbox = self.pod(name)["metadata"], self.free.pop()
+        self.used[name] = sandbox
+        self.service.prepare(self.reference(name))
+        about = {"uid": metadata["uid"], "name": name, "namespace": NAMESPACE}
+        annotations = {f"io.kubernetes.cri.sandbox-{key}": value for key, value in about.items()}
+        attach(self.service, AttachRequest(self.reference(name).uid, sandbox.path, 0, "c", annotations))
+
+    def reference(self, name: str) -> ClaimRef:
+        return ClaimRef(NAMESPACE, name, self.claim(name)["metadata"]["uid"])
+
+    def end(self, name: str) -> None:
+        """End a pod, whether it is bound or waits."""
+        if name in self.used:
+            self.service.unprepare(self.reference(name))
+            self.free.append(self.used.pop(name))
+        self.plane.expect("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+        self.plane.expect("DELETE", f"{CLAIMS}/{name}")
+
+    def check(self) -> None:
+        """What is in force for each pod is what its claim's `consumedCapacity` says, beside those of the others."""
+        asked, hard, burst = {}, {}, {}
+        for name in self.used:
+            allocation = self.claim(name)["status"]["allocation"]["devices"]
+            (result,) = allocation["results"]
+            parameters = [one["opaque"]["parameters"] for one in allocation.get("config", ())]
+            share: Object = next((one["share"] for one in parameters if "share" in one), {})
+            asked[name] = int(quantity.parse(result["consumedCapacity"]["bandwidth"]))
+            burst[name] = int(quantity.parse(share.get("burst", "1G")))
+            if share.get("hard"):
+                hard[name] = asked[name] = int(quantity.parse(share["guarantee"]))
+        soft = sum(rate for name, rate in asked.items() if name not in hard)
+        ratio = min(Fraction(1), Fraction(PHYSICAL - sum(hard.values()), soft)) if soft else Fraction(1)
+        found = classes()
+        assert len(found) == len(asked)
+        for name, rate in asked.items():
+            record = self.service.store.load(self.reference(name).uid)
+            assert record and record.devices[0].share
+            one = found[record.devices[0].share.mac]
+            wanted = int(rate * (1 if name in hard else ratio))
+            assert 0 <= wanted - one.rate < 8, (name, asked, hard)  # the kernel counts whole bytes
+            assert 0 <= max(wanted, min(burst[name], PHYSICAL)) - one.ceiling < 8, (name, asked, hard)
+
+
+@pytest.fixture(scope="module", name="node")
+def _node(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Scheduled]:
+    try:
+        plane = ControlPlane()
+    except Missing as missing:
+        pytest.skip(str(missing))
+    with plane:
+        made = Scheduled(plane, SharesWorld(tmp_path_factory.mktemp("node")))
+        yield made
+        for one in [*made.free, *made.used.values()]:
+            one.end()
+
+
+@pytest.fixture(name="empty")
+def _empty(node: Scheduled) -> t.Iterator[Scheduled]:
+    node.set()
+    yield node
+    for name in list(node.used):
+        node.end(name)
+    assert classes() == {}
+
+
+def test_a_raised_factor_binds_waiting_pods_and_a_lowered_one_evicts_nobody(empty: Scheduled) -> None:
+    first = empty.ask(bandwidth="700M")
+    empty.start(first)
+    second = empty.ask(bandwidth="600M")
+    empty.plane.wait_for(lambda: empty.waits(second), "the scheduler to refuse the second pod")
+    empty.set(factor=1.5)
+    empty.start(second)
+    empty.check()
+    empty.set(factor=1)
+    assert empty.bound(first) and empty.bound(second)
+    (nic,) = empty.service.shares.nics()
+    assert nic.totals.debt == 300 * MEGA
+    empty.check()
+    third = empty.ask(bandwidth="1M")
+    empty.plane.wait_for(lambda: empty.waits(third), "the scheduler to refuse the third pod")
+    empty.end(second)  # the debt is gone
+    empty.set(factor=1)
+    empty.start(third)
+    empty.check()
+
+
+def test_the_rate_follows_from_consumed_capacity(empty: Scheduled) -> None:
+    seed = int(os.environ.get("LANEWISE_SEED", random.randrange(2**32)))
+    print(f"LANEWISE_SEED={seed}")
+    chance, factor, mixes, refused = random.Random(seed), "1", 0, 0
+    while mixes < MIXES:
+        if chance.random() < 0.08:
+            factor = chance.choice(["1", "1.25", "1.5", "2", "4"])
+            empty.set(factor=float(factor), step=chance.choice(["1M", "1M", "10M"]))
+        elif empty.used and (len(empty.used) == MOST or chance.random() < 0.45):
+            empty.end(chance.choice(sorted(empty.used)))
+            empty.publisher.publish("a share has ended")
+            empty.refreshed.clear()
+        else:
+            refused += not _come(empty, chance, factor)
+        empty.check()
+        mixes += bool(empty.used)
+    print(f"{mixes} mixes, {refused} claims that the scheduler refused as predicted")
+
+
+def _come(node: Scheduled, chance: random.Random, factor: str) -> bool:
+    """One more pod asks for a share. Returns whether it got one, which must be as predicted."""
+    amount = chance.choice([chance.randint(1, 100), chance.randint(1, 600)])
+    share: Object = {"bandwidth": f"{amount}M"}
+    if chance.random() < 0.3:
+        share.update(hard=True, factor=float(factor))
+    if chance.random() < 0.3:
+        share["burst"] = f"{chance.randint(amount, 1000)}M"
+    taken = 0
+    for name in node.used:
+        (result,) = node.claim(name)["status"]["allocation"]["devices"]["results"]
+        taken += int(quantity.parse(result["consumedCapacity"]["bandwidth"]))
+    (step,) = {one.rule.step for one in [node.service.inventory.offer(SHARE)] if one}
+    least, charge = step, int(Fraction(amount) * MEGA * (Fraction(factor) if share.get("hard") else 1))
+    charge = max(least, least + -(-(charge - least) // step) * step)
+    name = node.ask(**share)
+    if taken + charge <= node.capacity():
+        node.start(name)
+        return True
+    node.plane.wait_for(lambda: node.waits(name), f"the scheduler to refuse {name}")
+    node.end(name)
+    return False
