@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import typing as t
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,8 @@ NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "ptp", "host-
 DRANET = "dranet"
 #: NVIDIA's DRA driver for GPUs, by its release: the tests run it over a library that stands in for NVML (tests/nvidia).
 NVIDIA = {"0.5.0": "nvidia-gpu-0.5", "0.4.1": "nvidia-gpu-0.4"}
+#: Queues of jobs, groups of jobs that start together, and nodes without machines (tests/cluster/queueing.py).
+QUEUES = ("kueue", "jobset", "kwok")
 #: What a build with empty caches took on two cores; docs/cluster.md has the figures of each version.
 SECONDS = {
     "etcd": 45,
@@ -57,6 +60,9 @@ SECONDS = {
     "dranet": 90,
     "nvidia-gpu-0.5": 100,
     "nvidia-gpu-0.4": 100,
+    "kueue": 220,
+    "jobset": 70,
+    "kwok": 55,
 }
 
 
@@ -64,7 +70,8 @@ SECONDS = {
 class Source:
     """A Go module that is not Kubernetes: the folder of tests/cluster that pins it, and its programs.
 
-    A program is named with its package below the module; an empty one is the module itself.
+    A program is named with its package below the module; an empty one is the module itself. `files` are folders of
+    the module that are kept beside its programs, such as the manifests to install them with.
     """
 
     folder: str
@@ -73,6 +80,7 @@ class Source:
     tags: str = ""
     version: str = ""  # the linker's name for it, where the program calls itself otherwise "unknown"
     cgo: bool = False  # it is partly C, which gcc or clang compiles
+    files: tuple[str, ...] = ()
 
 
 _PLUGINS = {"ptp": "/plugins/main/ptp", "loopback": "/plugins/main/loopback", "host-local": "/plugins/ipam/host-local"}
@@ -88,6 +96,15 @@ SOURCES = (
     Source("cni", "github.com/containernetworking/plugins", _PLUGINS),
     Source("pause", "lanewise.dev/tests/cluster/pause", {"pause": ""}),
     Source("dranet", "sigs.k8s.io/dranet", {"dranet": "/cmd/dranet"}),
+    Source(
+        "kueue",
+        "sigs.k8s.io/kueue",
+        {"kueue": "/cmd/kueue"},
+        version="sigs.k8s.io/kueue/pkg/version.GitVersion",
+        files=("config/components",),
+    ),
+    Source("jobset", "sigs.k8s.io/jobset", {"jobset": ""}, files=("config/components",)),
+    Source("kwok", "sigs.k8s.io/kwok", {"kwok": "/cmd/kwok"}),
     *(
         Source(
             f"nvidia/{minor}",
@@ -248,8 +265,23 @@ def _build(source: Module, program: str, turn: str) -> None:
             subprocess.run(
                 [*command[:2], "-o", str(made_program), *command[2:]], cwd=source.folder, env=variables, check=True
             )
+            if source.source and source.source.files:
+                _keep(source, variables)
             made_program.rename(source.cache / program)
         say(f"{program}: {time.monotonic() - start:.0f} s")
+
+
+def _keep(source: Module, variables: t.Mapping[str, str]) -> None:
+    """Copy the module's own files beside its programs. Go keeps them read-only, and `go clean` removes them."""
+    assert source.source
+    command = ["go", "list", "-m", "-f", "{{.Dir}}", source.path]
+    answer = subprocess.run(command, cwd=source.folder, env=variables, capture_output=True, text=True, check=True)
+    top = Path(answer.stdout.strip())
+    for folder in source.source.files:
+        for path in (path for path in (top / folder).rglob("*") if path.is_file()):
+            copy = source.cache / path.relative_to(top)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, inside
+from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing
 from ansible_collections.lanewise.dra.tools.cluster import minors
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
@@ -74,6 +75,15 @@ def newest(planes: Planes) -> ControlPlane:
 def oldest(planes: Planes) -> ControlPlane:
     """The oldest Kubernetes that is supported, the first with resource.k8s.io/v1."""
     return planes(minors()[-1])
+
+
+@pytest.fixture(scope="module")
+def queueing(newest: ControlPlane) -> Queueing:
+    """Kueue, JobSet and kwok on the newest Kubernetes. Skips where their programs are not there."""
+    try:
+        return Queueing(newest)
+    except Missing as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="module", params=minors())

@@ -29,9 +29,10 @@ _NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork
 
 
 def programs(_session: nox.Session) -> None:
-    """Build the programs of every pinned Kubernetes."""
+    """Build the programs of every pinned Kubernetes, and those of queues."""
     for minor in kubernetes.minors():
         kubernetes.programs(minor, *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
+    kubernetes.programs(kubernetes.minors()[0], *kubernetes.QUEUES)
 
 
 def cluster(session: nox.Session) -> None:
@@ -40,6 +41,7 @@ def cluster(session: nox.Session) -> None:
     other_collections()
     for minor in kubernetes.minors():
         kubernetes.programs(minor)
+    kubernetes.programs(kubernetes.minors()[0], *kubernetes.QUEUES)
     _nvidia(session)
     options = (*PARALLEL, "--ignore-glob=*/test_node*.py")
     pytest(session, venv, *options, on=["tests/cluster"], PYTHONPATH=driver_package(session, venv))
