@@ -18,7 +18,11 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects impo
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.quantity import canonical
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import Compiled, Given, compile_queues
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import differences, merged
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import (
+    conflicts,
+    differences,
+    merged,
+)
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.objects import API_VERSION
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.variants import Usable
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
@@ -38,6 +42,7 @@ _SPEC: Spec = {
     "prune": {"type": "bool", "default": True},
     "configuration": {"type": "dict"},
     "kueue_namespace": {"type": "str", "default": "kueue-system"},
+    "configure": {"type": "bool", "default": False},
 }
 #: What the chart of Kueue, and its manifests, call the ConfigMap and the file in it.
 _CONFIG_MAP, _CONFIG_KEY = "kueue-manager-config", "controller_manager_config.yaml"
@@ -74,9 +79,9 @@ class ActionModule(SiteCompiler, ControllerAction):
                 *(f"overdue: {one}" for one in made.overdue),
             ],
         )
-        lacking = self._lacking(made.configuration, options, variables) if options["kubeconfig"] else None
-        result["configuration_differences"] = lacking
-        warnings = [*made.warnings, *(f"Kueue's configuration: {line}" for line in lacking or ())]
+        lacking = self._compare(result, made.configuration, options, variables) if options["kubeconfig"] else []
+        result.setdefault("configuration_differences", None)
+        warnings = [*made.warnings, *(f"Kueue's configuration: {line}" for line in lacking)]
         warnings += [f"The loan is overdue and has no effect any more: {line}" for line in made.overdue]
         if warnings:
             result["warnings"] = warnings
@@ -112,26 +117,50 @@ class ActionModule(SiteCompiler, ControllerAction):
         made.warnings[:0] = notes
         return made
 
-    def _lacking(self, part: Object, options: Variables, variables: Variables) -> list[str]:
-        """What the Kueue of the cluster lacks. Raises AnsibleActionFail where it serves no queues of this version."""
+    def _compare(self, result: Result, part: Object, options: Variables, variables: Variables) -> list[str]:
+        """What the Kueue of the cluster lacks. `result` gets that and, where it can be written, the whole text.
+
+        Raises AnsibleActionFail where it serves no queues of this version, or where it could not start with the text.
+        """
+        self._require_kueue(options, variables)
+        running, unread = self._running(options, variables)
+        if running is None:
+            result["configuration_differences"] = [unread]
+            if options["configure"]:
+                raise AnsibleActionFail(f"Cannot add to Kueue's configuration: {unread}")
+            return [unread]
+        result["configuration_differences"] = lacking = differences(part, running)
+        against = conflicts(part, running)
+        if options["configure"] and against:
+            lines = "\n".join(against)
+            raise AnsibleActionFail(f"Nothing was applied, as Kueue would not start with its configuration:\n{lines}")
+        if not against:
+            # what runs is kept as it is written where nothing is missing
+            result["configuration_text"] = to_manifest(merged(running, part)) if lacking else None
+        return [] if options["configure"] else lacking
+
+    def _require_kueue(self, options: Variables, variables: Variables) -> None:
         cluster = self._module("kubernetes.core.k8s_cluster_info", {"invalidate_cache": True}, options, variables)
         if API_VERSION not in cluster["apis"]:
             served = ", ".join(api for api in cluster["apis"] if api.startswith("kueue.")) or "no version of it"
             raise AnsibleActionFail(
                 f"The cluster does not serve {API_VERSION}, but {served}. Install Kueue 0.19 first."
             )
+
+    def _running(self, options: Variables, variables: Variables) -> tuple[Object | None, str]:
+        """Kueue's configuration on the cluster; None and the reason where it cannot be read."""
         asked = {"api_version": "v1", "kind": "ConfigMap"}
         asked.update(name=_CONFIG_MAP, namespace=options["kueue_namespace"])
         found = self._module("kubernetes.core.k8s_info", asked, options, variables).get("resources") or []
         text = (found[0].get("data") or {}).get(_CONFIG_KEY) if found else None
         if not isinstance(text, str):
             where = f"ConfigMap {options['kueue_namespace']}/{_CONFIG_MAP}"
-            return [f"{where} has no {_CONFIG_KEY}, so nothing could be compared"]
+            return None, f"{where} has no {_CONFIG_KEY}, so nothing could be compared"
         try:
             running = yaml.load(text, Loader=LOADER)
         except yaml.YAMLError as error:
-            return [f"{_CONFIG_KEY} is not YAML: {str(error).splitlines()[0]}"]
-        return differences(part, running if isinstance(running, dict) else {})
+            return None, f"{_CONFIG_KEY} is not YAML: {str(error).splitlines()[0]}"
+        return (running if isinstance(running, dict) else {}), ""
 
     def _write(self, result: Result, made: Compiled, options: Variables, variables: Variables) -> None:
         dest = self._path(options["dest"], variables)

@@ -18,7 +18,7 @@ description:
     U(https://github.com/lanewise/dra/blob/main/docs/queues.md).
   - Makes variants of claim templates that Kueue accepts, and says which templates cannot be used in a queue and why.
   - Says which configuration Kueue needs, and compares it with the one on the cluster. It neither changes that
-    configuration nor restarts Kueue.
+    configuration nor restarts Kueue; the role does so on request.
   - Lists all errors together, each with the path of its variable. Errors include guarantees that the fleet does not
     have. If there is an error, nothing is written.
 notes:
@@ -75,6 +75,12 @@ options:
     description: The namespace of Kueue on the cluster of O(kubeconfig).
     type: str
     default: kueue-system
+  configure:
+    description:
+      - Whether the caller will write RV(configuration_text). Then it is an error if Kueue could not start with it, or
+        if the configuration on the cluster cannot be read; what it lacks is no warning.
+    type: bool
+    default: false
   nodes:
     description:
       - The facts of each node, a dictionary from host name to RV(lanewise.dra.topology_info#module:topology).
@@ -152,6 +158,12 @@ configuration_differences:
   type: list
   elements: str
   sample: ["resources.deviceClassMappings[lanewise.dev/gpus] is missing"]
+configuration_text:
+  description:
+    - The configuration on the cluster with what the queues need, or null if it has that already.
+    - Missing if no kubeconfig was given, or if Kueue would not start with it.
+  returned: success and O(kubeconfig) is set
+  type: str
 templates:
   description: The claim templates in the namespaces of teams.
   returned: success

@@ -101,13 +101,7 @@ def differences(part: ObjectView, running: ObjectView) -> list[str]:
             found.append(f"{path}.deviceClassNames is {has.get('deviceClassNames')}, not {one['deviceClassNames']}")
         if (has.get("sources") or []) != (one.get("sources") or []):
             found.append(f"{path}.sources differs")
-    named = {name for one in wanted for name in one["deviceClassNames"]}
-    for name, other in mappings.items():
-        taken = sorted(named & set(map(str, other.get("deviceClassNames") or ())))
-        if taken and name not in {one["name"] for one in wanted}:
-            found.append(
-                f"resources.deviceClassMappings[{name}] also has class {taken[0]}: Kueue does not start with both"
-            )
+    found += conflicts(part, running)
     prefixes = own.get("excludeResourcePrefixes") or []
     for prefix in (part.get("resources") or {}).get("excludeResourcePrefixes") or ():
         if prefix not in prefixes:
@@ -118,6 +112,22 @@ def differences(part: ObjectView, running: ObjectView) -> list[str]:
             found.append(f"featureGates.{name} is not {str(value).lower()}, unless the command line of Kueue says so")
     if "fairSharing" in part and not running.get("fairSharing"):
         found.append("fairSharing is missing: the weights of teams have no effect")
+    return found
+
+
+def conflicts(part: ObjectView, running: ObjectView) -> list[str]:
+    """Mappings of a running Configuration with which Kueue does not start once it has the fragment, too."""
+    wanted = (part.get("resources") or {}).get("deviceClassMappings") or ()
+    ours = {str(one["name"]) for one in wanted}
+    named = {name for one in wanted for name in one["deviceClassNames"]}
+    found = []
+    for other in _list_of(_mapping_of(running.get("resources")).get("deviceClassMappings")):
+        taken = sorted(named & set(map(str, other.get("deviceClassNames") or ())))
+        if taken and str(other.get("name")) not in ours:
+            name = other.get("name")
+            found.append(
+                f"resources.deviceClassMappings[{name}] also has class {taken[0]}: Kueue does not start with both"
+            )
     return found
 
 

@@ -23,7 +23,8 @@ _VARIABLES = (
 #: Variables of the role that say where and how, not what.
 _ROLE = (
     *("dest", "dest_prune", "apply", "prune", "applyset", "applyset_namespace", "force_conflicts"),
-    *("create_namespaces", "kueue_namespace", "configuration", "rendered", "applied"),
+    *("create_namespaces", "kueue_namespace", "configuration", "configure", "restart", "deployment"),
+    *("rendered", "applied"),
 )
 #: Kueue's limits (apis/config/v1beta2 and apis/kueue/v1beta2 of 0.19.2).
 MAPPINGS, CLASSES, RESOURCES = 16, 8, 64
@@ -265,7 +266,7 @@ class _Parser:
         item = reader.mapping(value, path, keys, "a team")
         if item is None:
             return None
-        name = self._name(item, path, limits.dns_label)
+        name = self._name(item, path, limits.dns_subdomain)
         namespaces = []
         if "namespaces" not in item:
             reader.problem(child(path, "namespaces"), "is missing", "missing", "name those that the team works in")

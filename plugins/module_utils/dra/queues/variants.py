@@ -192,14 +192,23 @@ class Charging:
         count = int(body.get("count") or 1)
         if resource.whole_devices:
             return Fraction(count)
-        supply = self.supplies.get(resource.name) or Supply()
-        devices = [offer for offer in supply.devices if self.fleet.verdict(texts, offer) in (YES, MAYBE)]
+        devices = self._devices(resource, texts)
         if not devices:
             notes.append(f"{where}: no known device matches, so the charge is unknown")
             return _ZERO
         if resource.counter:
             return count * _by_counter(resource.counter, devices, where, notes)
         return count * _by_capacity(resource.capacity, devices, body, where)
+
+    def _devices(self, resource: Resource, texts: t.Sequence[str]) -> list[Offer]:
+        """The devices that a request can get; those that match for sure or as assumed, where there are any.
+
+        Of a probed node, attributes such as the profile of a partition are assumed: then all others match perhaps.
+        """
+        supply = self.supplies.get(resource.name) or Supply()
+        verdicts = [(self.fleet.verdict(texts, offer), offer) for offer in supply.devices]
+        sure = [offer for verdict, offer in verdicts if verdict == YES]
+        return sure or [offer for verdict, offer in verdicts if verdict == MAYBE]
 
 
 def _by_counter(counter: str, devices: t.Sequence[Offer], where: str, notes: list[str]) -> Fraction:

@@ -384,3 +384,17 @@ def test_cpu_and_memory_can_be_counted() -> None:
         "5Ti memory are guaranteed (red 5Ti), and the fleet has 4Ti"
     )
     assert "also leaves out cpu" in wrong["queues_uncounted[0]"]
+
+
+def test_a_partition_is_charged_as_itself() -> None:
+    """A probe only assumes which profiles there are. A claim for a small one is not charged as the whole GPU."""
+    drivers: Object = {"gpu.nvidia.com": {"version": "0.5.0", "engine": "dynamic-mig"}, "lanewise.dev": {}}
+    devices = [{"name": "gpu", "kind": "gpu", "share": {"partition": "1g.10gb"}}]
+    template = {"name": "part", "namespace": "red", "devices": devices}
+    objects = compile_site({"dra_claims_drivers": drivers, "dra_claims_templates": [template]}).objects
+    memory = {"name": "gpu-memory", "classes": ["gpu-partition"], "counter": "memory"}
+    team = {"name": "red", "namespaces": ["red"], "guaranteed": {"gpu-memory": "80Gi"}}
+    nodes: t.Any = {"node": facts("hgx-h100")}
+    given = Given(objects, nodes, drivers, made_engine(), Server(), NOW, "lab")
+    made = compile_queues({"queues_resources": [memory], "queues_teams": [team]}, given)
+    assert "red/part: charged 9984Mi gpu-memory" in made.table
