@@ -40,6 +40,7 @@ from tests.bench.boards import board_pairs
 from tests.bench.driver import driver
 from tests.bench.fabric import fabric
 from tests.bench.plan import plans
+from tests.bench.queues import queues
 from tests.bench.site import site_of_many_hosts
 from tests.machines import description
 from tests.machines.builder import build, synthetic
@@ -325,6 +326,7 @@ BENCHMARKS = (
     fabric,
     site_of_many_hosts,
     plans,
+    queues,
 )
 
 

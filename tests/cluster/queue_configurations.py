@@ -1,0 +1,243 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Random queues of a site, right and wrong ones, and the plainest rendering of them, which checks nothing.
+
+The rendering is written from Kueue's documents alone, so that Kueue can be asked about what the compiler refuses.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import typing as t
+from datetime import datetime, timedelta, timezone
+
+Object = dict[str, t.Any]
+NAMESPACES = tuple(f"team-{number}" for number in range(6))
+CLASSES = ("gpu", "rdma", "nic-share")
+#: Classes of no device.
+SPARE = tuple(f"spare-{number}" for number in range(24))
+CLAIMS: Object = {
+    "dra_claims_classes": [{"name": name, "cel": ['device.driver == "none.example.com"']} for name in SPARE],
+    "dra_claims_templates": [
+        {
+            "name": "pair",
+            "namespaces": list(NAMESPACES),
+            "align": ["pcie_root", "numa_node"],
+            "devices": [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}],
+        },
+        {
+            "name": "share",
+            "namespaces": list(NAMESPACES),
+            "devices": [{"name": "nic", "kind": "nic", "share": {"bandwidth": "10G"}}],
+        },
+    ],
+}
+ODD_NAMES = (
+    *("Red", "a_b", "-x", "x-", "a b", "a/b", "a.b", "a..b", "x" * 63, "x" * 64, "x" * 253, "x" * 254, "ä", "0", "a:b"),
+    *("a.b.c", "1.2", ".a", "a.", "A.b"),
+)
+ODD_RESOURCES = (
+    *("GPUs", "g p", "a/b/c", "/a", "a/", "x" * 63, "x" * 64, "Foo.com/gpus", "foo.com/GPUs", "foo_bar.com/x", "a.b"),
+    *("example.com/gpus", f"{'x' * 250}.io/gpus", "ä", "_a", "a_"),
+)
+ODD_WEIGHTS = (0, "0.5", "1n", "0.5n", "2n", -1, "1e3", 1000000, "0.000000001", "1000000000000")
+
+
+class Configuration:
+    """The variables `queues_*` of a site that has these amounts of gpus, nics and bandwidth (in G)."""
+
+    def __init__(self, seed: int, has: t.Mapping[str, int]) -> None:
+        self.chance = chance = random.Random(seed)
+        self.has = has
+        self.resources: list[Object] = [
+            {"name": "gpus", "classes": ["gpu"]},
+            {"name": "nics", "classes": ["rdma"]},
+            {"name": "bandwidth", "classes": ["nic-share"], "capacity": "bandwidth"},
+        ]
+        if chance.random() < 0.3:
+            self.resources.append({"name": "memory", "total": "4Ti"})
+        self.teams = [self._team(number) for number in range(chance.randint(1, 4))]
+        self.variables: Object = {
+            "queues_resources": self.resources,
+            "queues_bundles": {"pairs": {"gpus": 1, "nics": 1}},
+            "queues_teams": self.teams,
+        }
+        if chance.random() < 0.4:
+            self.variables["queues_pool"] = {"pairs": chance.randint(0, 3)}
+        if chance.random() < 0.5:
+            self.variables["queues_priorities"] = [
+                {"name": f"level-{number}", "value": chance.choice([-(2**31), -5, 0, 7, 10**6, 2**31 - 1])}
+                for number in range(chance.randint(1, 3))
+            ]
+        if len(self.teams) > 1 and chance.random() < 0.3:
+            self.variables["queues_loans"] = [self._loan()]
+        self.wrong = [self._spoil() for _each in range(chance.choice([0, 0, 1, 1, 2]))]
+
+    def _team(self, number: int) -> Object:
+        chance = self.chance
+        team: Object = {"name": f"team-{number}", "namespaces": [NAMESPACES[number]], "guaranteed": {}}
+        has = team["guaranteed"]
+        if chance.random() < 0.5:
+            has["pairs"] = chance.randint(0, self.has["gpus"] // 4)
+        for name in ("gpus", "nics"):
+            if chance.random() < 0.4:
+                has[name] = chance.randint(0, self.has[name] // 6)
+        if chance.random() < 0.4:
+            has["bandwidth"] = f"{chance.randint(1, self.has['bandwidth'] // 4)}G"
+        if len(self.resources) > 3 and chance.random() < 0.5:
+            has["memory"] = chance.choice(["512Gi", "1Ti", "100G"])
+        for key in ("borrow", "lend"):
+            if chance.random() < 0.4:
+                most = has.get("gpus", 0) + has.get("pairs", 0)
+                team[key] = {"gpus": chance.randint(0, most if key == "lend" else 20)}
+        if chance.random() < 0.3:
+            team["weight"] = chance.choice([1, 2, 3, "0.5", 0])
+        if chance.random() < 0.3:
+            team["reclaim"] = chance.choice(["any", "lower_priority", "never"])
+        if chance.random() < 0.3:
+            team["preempt"] = chance.choice(["lower_priority", "newer", "never"])
+        if chance.random() < 0.2:
+            team["queue"] = f"jobs-{number}"
+        return team
+
+    def _loan(self) -> Object:
+        until = datetime.now(timezone.utc) + timedelta(days=self.chance.choice([-3, 3, 30]))
+        lender, borrower = self.chance.sample([team["name"] for team in self.teams], 2)
+        devices = {"gpus": self.chance.randint(1, 3)}
+        return {"from": lender, "to": borrower, "devices": devices, "until": until.strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+    def _spoil(self) -> str:
+        """Change one value to an odd one, which may still be right; its kind."""
+        chance, variables = self.chance, self.variables
+        team = chance.choice(self.teams)
+        kinds: dict[str, t.Callable[[], object]] = {
+            "team name": lambda: self._rename(team),
+            "queue name": lambda: team.update(queue=chance.choice(ODD_NAMES)),
+            "cohort": lambda: variables.update(queues_cohort=chance.choice(ODD_NAMES)),
+            "flavor": lambda: variables.update(queues_flavor=chance.choice(ODD_NAMES)),
+            "resource name": lambda: self.resources.append(
+                {"name": chance.choice(ODD_RESOURCES), "classes": [chance.choice(SPARE)]}
+            ),
+            "lend": lambda: team.update(lend={"gpus": chance.randint(0, 30)}),
+            "borrow": lambda: team.update(borrow={"bandwidth": chance.choice(["0", "1", "1k", "100Ti", "3e10"])}),
+            "weight": lambda: team.update(weight=chance.choice(ODD_WEIGHTS)),
+            "priority": lambda: variables.update(queues_priorities=[self._odd_priority()]),
+            "guarantee": lambda: team["guaranteed"].update(gpus=chance.randint(0, 3 * self.has["gpus"])),
+            "many resources": lambda: self.resources.extend(
+                {"name": f"r{number}", "classes": [SPARE[number]]} for number in range(chance.randint(10, 16))
+            ),
+            "many classes": lambda: self.resources.append(
+                {"name": "many", "classes": list(SPARE[: chance.randint(6, 11)])}
+            ),
+            "class twice": lambda: self.resources.append({"name": "again", "classes": ["gpu"]}),
+            "selector": lambda: self.resources[2].update(selector=chance.choice(_SELECTORS)),
+            "capacity": lambda: self.resources[2].update(capacity=chance.choice(["bandwidth", "Band width", "a/b/c"])),
+            "driver": lambda: self.resources[2].update(driver=chance.choice(["lanewise.dev", "Lanewise.dev", "a_b"])),
+        }
+        kind = chance.choice(sorted(kinds))
+        kinds[kind]()
+        return kind
+
+    def _rename(self, team: Object) -> None:
+        old, team["name"] = team["name"], self.chance.choice(ODD_NAMES)
+        for loan in self.variables.get("queues_loans") or ():
+            for side in ("from", "to"):
+                loan[side] = team["name"] if loan[side] == old else loan[side]
+
+    def _odd_priority(self) -> Object:
+        chance = self.chance
+        value = chance.choice([2**31, -(2**31) - 1, 0, 2**31 - 1, 10**12])
+        description = "x" * chance.choice([1, 2048, 2049])
+        return {"name": chance.choice(ODD_NAMES), "value": value, "description": description}
+
+
+_SELECTORS = (
+    'device.driver == "lanewise.dev"',
+    "true",
+    "device.driver ==",
+    "1",
+    'device.attributes["lanewise.dev"].type == "share"',
+    "device.allowMultipleAllocations == true",
+    "device.nothing",
+)
+
+
+def plain(variables: Object, site: str) -> list[Object]:
+    """The objects of Kueue for a site's variables, with whatever these say. Loans are left out."""
+    resources = [_full(one["name"]) for one in variables["queues_resources"]]
+    flavor = variables.get("queues_flavor") or f"{site}-devices"
+    cohort = variables.get("queues_cohort") or site
+    made = [
+        _object("ResourceFlavor", flavor, {}),
+        _object("Cohort", cohort, _groups(flavor, [_amounts(variables, variables.get("queues_pool") or {})])),
+    ]
+    for team in variables["queues_teams"]:
+        given = [_amounts(variables, team.get(key) or {}) for key in ("guaranteed", "borrow", "lend")]
+        spec = {"cohortName": cohort, **_groups(flavor, given, resources)}
+        values = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["x"]}]}
+        spec["namespaceSelector"] = values
+        if "weight" in team:
+            spec["fairSharing"] = {"weight": team["weight"]}
+        made.append(_object("ClusterQueue", team["name"], spec))
+        for namespace in team["namespaces"]:
+            local = _object("LocalQueue", team.get("queue") or team["name"], {"clusterQueue": team["name"]})
+            local["metadata"]["namespace"] = namespace
+            made.append(local)
+    for one in variables.get("queues_priorities") or ():
+        item = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass"}
+        made.append({**item, "metadata": {"name": one["name"]}, "value": one["value"]})
+        made[-1].update({"description": one["description"]} if "description" in one else {})
+    return made
+
+
+def plain_configuration(variables: Object) -> Object:
+    """The part of Kueue's configuration for a site's variables, with whatever these say."""
+    mappings = []
+    for one in variables["queues_resources"]:
+        if "classes" not in one:
+            continue
+        mapping: Object = {"name": _full(one["name"]), "deviceClassNames": one["classes"]}
+        if "capacity" in one:
+            driver = one.get("driver", "lanewise.dev")
+            selector = one.get("selector") or f"device.driver == {json.dumps(driver)}"
+            source = {"name": one["capacity"], "driver": driver, "deviceSelector": {"cel": {"expression": selector}}}
+            mapping["sources"] = [{"capacity": source}]
+        mappings.append(mapping)
+    gates = {"KueueDRAIntegration": True, "KueueDRAIntegrationConsumableCapacity": True}
+    return {"resources": {"deviceClassMappings": mappings}, "featureGates": gates}
+
+
+def _full(name: str) -> str:
+    return name if "/" in name or name in ("cpu", "memory") else f"lanewise.dev/{name}"
+
+
+def _object(kind: str, name: str, spec: Object) -> Object:
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def _amounts(variables: Object, given: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Amounts by resource of Kueue, with bundles as their parts."""
+    found: dict[str, t.Any] = {}
+    for name, amount in given.items():
+        for part, each in variables["queues_bundles"].get(name, {name: None}).items():
+            key = _full(part)
+            found[key] = amount if each is None else found.get(key, 0) + each * amount
+            if each is None and name in ("gpus", "nics") and "pairs" in given:
+                found[key] = amount + given["pairs"]
+    return found
+
+
+def _groups(flavor: str, given: list[dict[str, t.Any]], resources: t.Sequence[str] | None = None) -> Object:
+    names = list(given[0]) if resources is None else list(resources)
+    if not names:
+        return {}
+    entries = []
+    for name in names:
+        entry: Object = {"name": name, "nominalQuota": given[0].get(name, 0)}
+        for key, amounts in zip(("borrowingLimit", "lendingLimit"), given[1:]):
+            entry.update({key: amounts[name]} if name in amounts else {})
+        entries.append(entry)
+    return {"resourceGroups": [{"coveredResources": names, "flavors": [{"name": flavor, "resources": entries}]}]}

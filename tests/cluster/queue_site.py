@@ -1,0 +1,168 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A site with queues on a real control plane with Kueue: its nodes with their devices, its claims and its quotas.
+
+Devices are those that the drivers would publish on example machines. Nothing prepares them: nodes are without machines.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from datetime import datetime, timezone
+from fractions import Fraction
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import Compiled, Given, compile_queues
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided import with_setting
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
+from ansible_collections.lanewise.dra.tests.cluster.queueing import KUEUE, Queueing
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
+
+Object = dict[str, t.Any]
+RESOURCE = "/apis/resource.k8s.io/v1"
+DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
+#: Kinds that are applied: where, and whether in a namespace.
+_PATHS = {
+    "DeviceClass": (RESOURCE, "deviceclasses"),
+    "ResourceClaimTemplate": (RESOURCE, "resourceclaimtemplates"),
+    "ResourceFlavor": (KUEUE, "resourceflavors"),
+    "Cohort": (KUEUE, "cohorts"),
+    "ClusterQueue": (KUEUE, "clusterqueues"),
+    "LocalQueue": (KUEUE, "localqueues"),
+    "WorkloadPriorityClass": (KUEUE, "workloadpriorityclasses"),
+}
+#: Two cards of an SR-IOV machine are divided: each has VFs that nothing uses.
+DIVIDED = {"select": {"type": "pf"}, "mechanism": "vfs", "min": "1G", "step": "1G", "default": "10G"}
+
+
+def machine(name: str, *rules: Object) -> Object:
+    """The facts of an example machine, whose NICs are Ethernet and divided by rules."""
+    found = facts(name)
+    ethernet = {**found, "nics": [{**one, "link_layer": "ethernet"} for one in found["nics"]]}
+    return with_setting(ethernet, list(rules) or None)
+
+
+def collection_of(item: Object) -> str:
+    """The path of the objects of a kind in the API, in the namespace of one of them."""
+    version, plural = _PATHS[item["kind"]]
+    namespace = item["metadata"].get("namespace")
+    return f"{version}{f'/namespaces/{namespace}' if namespace else ''}/{plural}"
+
+
+def path_of(item: Object) -> str:
+    """The path of an object in the API."""
+    return f"{collection_of(item)}/{item['metadata']['name']}"
+
+
+def compile_for(
+    variables: Object, objects: list[Object], nodes: t.Mapping[str, Object], drivers: Object, site: str = "default"
+) -> Compiled:
+    """A site's queues, where its claims have become `objects`. Raises Problems."""
+    now = datetime.now(timezone.utc)
+    given = Given(objects, t.cast(t.Any, nodes), drivers, made_engine(), Server(), now, site)
+    return compile_queues(variables, given)
+
+
+class QueueSite:
+    """The nodes of a fleet, by name with their facts, and what was applied for it."""
+
+    def __init__(self, queueing: Queueing, nodes: t.Mapping[str, Object], drivers: Object | None = None) -> None:
+        self.queueing, self.plane = queueing, queueing.plane
+        self.nodes = dict(nodes)
+        self.drivers = drivers or DRIVERS
+        self.applied: list[Object] = []
+        for name, found in self.nodes.items():
+            queueing.add_node(name)
+            for one in slices(offers(name, t.cast(t.Any, found), self.drivers)):
+                self.plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+
+    def compile(self, variables: Object, claims: Object) -> Compiled:
+        """Compile queues and claims; the claims' objects are applied. Raises Problems."""
+        objects = compile_site({"dra_claims_drivers": self.drivers, **claims}, t.cast(t.Any, self.nodes)).objects
+        for one in objects:
+            if one["kind"] in _PATHS:
+                self.apply(one)
+        site = str(claims.get("dra_claims_site") or "default")
+        return compile_for(variables, objects, self.nodes, self.drivers, site)
+
+    def apply(self, item: Object) -> None:
+        """Server-side apply of one object, whose namespace is made."""
+        namespace = item["metadata"].get("namespace")
+        if namespace and self.plane.request("GET", f"/api/v1/namespaces/{namespace}")[0] == 404:
+            self.plane.add_namespace(namespace)
+        self.plane.expect("PATCH", f"{path_of(item)}?fieldManager=lanewise&force=true", item, APPLY_PATCH)
+        self.applied.append(item)
+
+    def open(self, made: Compiled) -> None:
+        """Apply queues, and wait until Kueue says that they are active."""
+        for one in made.objects:
+            self.apply(one)
+        queues = [one for one in made.objects if one["kind"] in ("ClusterQueue", "LocalQueue")]
+        self.plane.wait_for(lambda: all(self._active(one) for one in queues), "queues to be active")
+
+    def _active(self, item: Object) -> bool:
+        status = self.plane.expect("GET", path_of(item)).get("status") or {}
+        conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+        return conditions.get("Active") == "True"
+
+    def close(self) -> None:
+        """Nodes, their devices and the queues go, so that another fleet can be in their place."""
+        for one in reversed(self.applied):
+            if one["kind"] in ("LocalQueue", "ClusterQueue"):
+                self.plane.request("DELETE", path_of(one))
+        for name in self.nodes:
+            self.plane.expect("DELETE", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{name}")
+            self.plane.expect("DELETE", f"/api/v1/nodes/{name}")
+
+    def rule(self, name: str, node: str, driver: str, device: str) -> str:
+        """Taint a device, so that no new claim gets it; the path of the rule."""
+        where = {"driver": driver, "pool": node, "device": device}
+        spec = {"deviceSelector": where, "taint": {"key": "test.lanewise.dev/broken", "effect": "NoSchedule"}}
+        self.plane.expect("POST", f"{RESOURCE}/devicetaintrules", {"metadata": {"name": name}, "spec": spec})
+        return f"{RESOURCE}/devicetaintrules/{name}"
+
+    def allocated(self, namespace: str) -> dict[str, int]:
+        """Devices of allocated claims of a namespace, by driver: what the scheduler has given."""
+        found: dict[str, int] = {}
+        for result in self._results(namespace):
+            found[result["driver"]] = found.get(result["driver"], 0) + 1
+        return found
+
+    def consumed(self, namespace: str, capacity: str) -> Fraction:
+        """How much of a capacity the scheduler has charged the claims of a namespace for."""
+        amounts = [(one.get("consumedCapacity") or {}).get(capacity, "0") for one in self._results(namespace)]
+        return sum((quantity.parse(one) for one in amounts), Fraction())
+
+    def taken(self, namespace: str, counter: str) -> Fraction:
+        """How much of a counter the devices take that the claims of a namespace have."""
+        devices = {}
+        for one in self.plane.expect("GET", f"{RESOURCE}/resourceslices")["items"]:
+            for device in one["spec"].get("devices") or ():
+                devices[one["spec"]["driver"], one["spec"]["pool"]["name"], device["name"]] = device
+        found = Fraction()
+        for result in self._results(namespace):
+            for used in devices[result["driver"], result["pool"], result["device"]].get("consumesCounters") or ():
+                found += quantity.parse((used["counters"].get(counter) or {"value": "0"})["value"])
+        return found
+
+    def _results(self, namespace: str) -> list[Object]:
+        claims = self.plane.expect("GET", f"{RESOURCE}/namespaces/{namespace}/resourceclaims")["items"]
+        devices = [one["status"]["allocation"]["devices"] for one in claims if one.get("status", {}).get("allocation")]
+        return [result for one in devices for result in one.get("results") or ()]
+
+    def used(self, queue: str, resource: str) -> Fraction:
+        """What Kueue has charged a ClusterQueue for."""
+        name = resource if "/" in resource else f"lanewise.dev/{resource}"
+        return quantity.parse(self.queueing.usage(queue).get(name, {}).get("total", "0"))
+
+    def borrowed(self, queue: str, resource: str) -> Fraction:
+        """What a ClusterQueue has borrowed, as Kueue says."""
+        name = f"lanewise.dev/{resource}"
+        return quantity.parse(self.queueing.usage(queue).get(name, {}).get("borrowed", "0"))

@@ -1,0 +1,106 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a claim costs: the compiler's figure, that of the real Kueue, and what the real scheduler has allocated."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
+from ansible_collections.lanewise.dra.tests.cluster.queue_site import DIVIDED, QueueSite, machine
+from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing
+
+pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
+
+Object = dict[str, t.Any]
+PATIENCE = 120.0  # seconds, on a busy machine
+
+
+@dataclass(frozen=True)
+class Sort:
+    """Devices that are divided: the options of NVIDIA's driver, the resource that counts them, and claims for them."""
+
+    nvidia: Object
+    resource: Object
+    guaranteed: str
+    devices: dict[str, list[Object]]
+
+
+def _gpu(**share: t.Any) -> Object:
+    return {"name": "gpu", "kind": "gpu", "share": share}
+
+
+def _nic(**share: t.Any) -> Object:
+    return {"name": "nic", "kind": "nic", "share": share}
+
+
+SORTS = {
+    "memory of GPUs": Sort(
+        {"engine": "consumable-shares", "consumable_shares": "memory"},
+        {"name": "amount", "classes": ["gpu"], "capacity": "memory"},
+        "500Gi",
+        {
+            "some": [_gpu(memory="30Gi")],
+            "odd": [_gpu(memory="12345Mi")],
+            "with-nic": [_gpu(memory="20Gi"), {"name": "nic", "kind": "rdma"}],
+        },
+    ),
+    "partitions of GPUs": Sort(
+        {"engine": "dynamic-mig"},
+        {"name": "amount", "classes": ["gpu-partition"], "counter": "memory"},
+        "600Gi",
+        {
+            "small": [_gpu(partition="1g.10gb")],
+            "large": [_gpu(partition="3g.40gb")],
+            "with-nic": [_gpu(partition="2g.20gb"), {"name": "nic", "kind": "rdma"}],
+        },
+    ),
+    "bandwidth of NICs": Sort(
+        {},
+        {"name": "amount", "classes": ["nic-share"], "capacity": "bandwidth"},
+        "500G",
+        {"some": [_nic(bandwidth="25G")], "odd": [_nic(bandwidth="25500M")], "default": [_nic(bandwidth="default")]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SORTS))
+def test_kueue_charges_what_is_allocated(queueing: Queueing, name: str) -> None:
+    sort, owner = SORTS[name], name.partition(" ")[0]
+    drivers = {"gpu.nvidia.com": {"version": "0.5.0", **sort.nvidia}, "lanewise.dev": {"version": "1.0.0"}}
+    facts = machine("sriov", DIVIDED) if name.endswith("NICs") else machine("hgx-h100")
+    site = QueueSite(queueing, {owner: facts}, drivers)
+    nics = {"name": "nics", "classes": ["rdma"]}
+    claims = {
+        "dra_claims_classes": [{"name": "rdma", "kind": "rdma"}],
+        "dra_claims_templates": [
+            {"name": template, "namespace": owner, "devices": devices} for template, devices in sort.devices.items()
+        ],
+    }
+    team = {"name": owner, "namespaces": [owner], "guaranteed": {"amount": sort.guaranteed, "nics": 4}}
+    made = site.compile({"queues_resources": [sort.resource, nics], "queues_teams": [team]}, claims)
+    charges = {one.use: one.charges["lanewise.dev/amount"] for one in made.templates}
+    assert set(charges) == set(sort.devices), made.table
+    queueing.configure(made.configuration)
+    site.open(made)
+    jobs = []
+    try:
+        for template in sort.devices:
+            job = queueing.submit(owner, queueing.job(f"of-{template}", owner, template))
+            jobs.append(job)
+            site.plane.wait_for(lambda: queueing.running(owner, jobs[-1]), f"a pod with {template}", PATIENCE)
+            (pods,) = queueing.workload(owner, job)["status"]["admission"]["podSetAssignments"]
+            assert quantity.parse(pods["resourceUsage"]["lanewise.dev/amount"]) == charges[template], template
+        counter, capacity = (str(sort.resource.get(key) or "") for key in ("counter", "capacity"))
+        charged = sum(charges.values(), Fraction())
+        site.plane.wait_for(lambda: site.used(owner, "amount") == charged, f"{charged} in the queue's status", PATIENCE)
+        assert charged == (site.taken(owner, counter) if counter else site.consumed(owner, capacity))
+    finally:
+        queueing.remove(owner, *jobs)
+        site.plane.wait_for(lambda: not site.allocated(owner), "devices to be free", PATIENCE)
+        site.close()

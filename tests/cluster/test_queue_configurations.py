@@ -1,0 +1,131 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Random queues against the real Kueue: what is rendered it accepts, and what is refused it refuses, or is a wrong sum.
+
+Objects are tried by a server-side dry run with Kueue's webhooks, configurations by starting Kueue with them.
+LANEWISE_QUEUES says how many queues are tried.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import typing as t
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import Compiled
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import merged
+from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
+from ansible_collections.lanewise.dra.tests.cluster.queue_configurations import (
+    CLAIMS,
+    NAMESPACES,
+    Configuration,
+    plain,
+    plain_configuration,
+)
+from ansible_collections.lanewise.dra.tests.cluster.queue_site import (
+    DIVIDED,
+    DRIVERS,
+    collection_of,
+    compile_for,
+    machine,
+    path_of,
+)
+from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing
+
+pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
+
+Object = dict[str, t.Any]
+COUNT = int(os.environ.get("LANEWISE_QUEUES") or (1000 if os.environ.get("LANEWISE_SLOW") else 60))
+NODES = {"pairs": machine("hgx-h100"), "shares": machine("sriov", DIVIDED)}
+HAS = {"gpus": 8, "nics": 12, "bandwidth": 500}
+#: Rules of the compiler about sums, of which Kueue knows nothing: it does not compare quotas with the fleet.
+SUMS = ("over-fleet", "counted-twice", "other-driver", "lends-too-much", "borrows-too-much")
+
+
+class Kueue:
+    """What the real Kueue says against objects and configurations; empty where it accepts them."""
+
+    def __init__(self, queueing: Queueing, folder: Path) -> None:
+        self.queueing, self.plane, self.folder = queueing, queueing.plane, folder
+
+    def of_rendered(self, item: Object) -> str:
+        """As the playbook applies it."""
+        return self._answer("PATCH", f"{path_of(item)}?fieldManager=try&force=true&dryRun=All", item, APPLY_PATCH)
+
+    def of_plain(self, item: Object) -> str:
+        """Its name may be one that no path can have."""
+        return self._answer("POST", f"{collection_of(item)}?dryRun=All", item)
+
+    def _answer(self, method: str, path: str, item: Object, kind: str | None = None) -> str:
+        status, answer = self.plane.request(method, path, item, kind)
+        return "" if status < 300 else f"{status} {answer['message'] if isinstance(answer, dict) else answer}"
+
+    def of_configuration(self, part: Object, name: str) -> str:
+        """Kueue reads and checks its configuration before it looks for a server."""
+        path = self.folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(merged({}, part)))
+        command = [str(self.queueing.programs["kueue"]), f"--config={path}", "--kubeconfig=/none"]
+        output = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        text = output.stdout + output.stderr
+        if '"Initializing"' in text:
+            return ""
+        assert "Unable to" in text or "conflicting" in text, text
+        return next(line for line in text.splitlines() if "nable to" in line or "conflicting" in line)
+
+
+def test_kueue_accepts_what_is_rendered_and_refuses_what_is_refused(queueing: Queueing, tmp_path: Path) -> None:
+    objects = compile_site({"dra_claims_drivers": DRIVERS, **CLAIMS}, t.cast(t.Any, NODES)).objects
+    for namespace in NAMESPACES:
+        queueing.plane.add_namespace(namespace)
+    kueue = Kueue(queueing, tmp_path)
+    counts = {"accepted": 0, "refused by both": 0, "wrong sum": 0, "objects": 0}
+    wrong: list[str] = []
+
+    def judge(seed: int) -> None:
+        given = Configuration(seed, HAS)
+        try:
+            made = compile_for(given.variables, objects, NODES, DRIVERS)
+        except Problems as problems:
+            verdict = _refused(kueue, given, seed, problems)
+        else:
+            verdict = _accepted(kueue, made, seed)
+            counts["objects"] += len(made.objects)
+        if verdict in counts:
+            counts[verdict] += 1
+        else:
+            wrong.append(f"{seed} ({', '.join(given.wrong)}): {verdict}")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(judge, range(COUNT)))
+    print(counts)
+    assert not wrong, "\n".join(wrong[:20])
+    assert counts["accepted"] >= COUNT / 3 and counts["refused by both"] >= COUNT / 20 and counts["wrong sum"], counts
+
+
+def _accepted(kueue: Kueue, made: Compiled, seed: int) -> str:
+    """`accepted`, or what Kueue says against it. A part of the configurations is tried, as each takes half a second."""
+    for one in made.objects:
+        against = kueue.of_rendered(one)
+        if against:
+            return f"rendered, and refused: {one['kind']} {one['metadata']['name']}: {against}"
+    against = kueue.of_configuration(made.configuration, str(seed)) if seed % 10 == 0 else ""
+    return f"rendered, and refused: {against}" if against else "accepted"
+
+
+def _refused(kueue: Kueue, given: Configuration, seed: int, problems: Problems) -> str:
+    """`wrong sum`, `refused by both`, or what only the compiler refuses."""
+    if any(one.rule in SUMS for one in problems.problems):
+        return "wrong sum"
+    if any(kueue.of_plain(one) for one in plain(given.variables, "default")):
+        return "refused by both"
+    if kueue.of_configuration(plain_configuration(given.variables), str(seed)):
+        return "refused by both"
+    return f"refused, and Kueue accepts it: {problems}"

@@ -1,0 +1,261 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Teams lend each other devices, on the real Kueue, JobSet and scheduler, on nodes without machines.
+
+Two nodes have eight aligned pairs each, two others have NICs that are divided. In each test what Kueue has charged a
+team for is compared with what the scheduler has allocated to it.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from fractions import Fraction
+
+import pytest
+from ansible_collections.lanewise.dra.tests.cluster.queue_site import DIVIDED, QueueSite, machine
+from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing, pod_template
+
+pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
+
+Object = dict[str, t.Any]
+RESOURCES = [
+    {"name": "gpus", "classes": ["gpu"]},
+    {"name": "nics", "classes": ["rdma"]},
+    {"name": "bandwidth", "classes": ["nic-share"], "capacity": "bandwidth"},
+]
+BUNDLES = {"pairs": {"gpus": 1, "nics": 1}}
+PATIENCE = 120.0  # seconds, on a busy machine
+_PAIR = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
+#: Kueue's settings for gangs: all pods have to be ready in time, or all start again.
+GANGS: Object = {
+    "waitForPodsReady": {
+        "timeout": "15s",
+        "recoveryTimeout": "15s",
+        "blockAdmission": False,
+        "requeuingStrategy": {"timestamp": "Eviction", "backoffBaseSeconds": 1, "backoffMaxSeconds": 2},
+    }
+}
+
+
+def _claims(*teams: str) -> Object:
+    return {
+        "dra_claims_site": teams[0],
+        "dra_claims_templates": [
+            {"name": "pair", "namespaces": list(teams), "align": "pcie_root", "devices": _PAIR},
+            {
+                "name": "share",
+                "namespaces": list(teams),
+                "devices": [{"name": "nic", "kind": "nic", "share": {"bandwidth": "99.5G"}}],
+            },
+        ],
+    }
+
+
+def _queues(*teams: Object, **more: t.Any) -> Object:
+    named = [{"namespaces": [team["name"]], **team} for team in teams]
+    return {
+        "queues_resources": RESOURCES,
+        "queues_bundles": BUNDLES,
+        "queues_teams": named,
+        "queues_priorities": [{"name": "urgent", "value": 1000}],
+        **{f"queues_{key}": value for key, value in more.items()},
+    }
+
+
+@pytest.fixture(scope="module")
+def site(queueing: Queueing) -> QueueSite:
+    nodes = {name: machine("hgx-h100") for name in ("pairs-a", "pairs-b")}
+    nodes.update({name: machine("sriov", DIVIDED) for name in ("shares-a", "shares-b")})
+    return QueueSite(queueing, nodes)
+
+
+class Work:
+    """Jobs of teams, and what has become of them."""
+
+    def __init__(self, site: QueueSite) -> None:
+        self.site, self.queueing, self.plane = site, site.queueing, site.plane
+        self.jobs: dict[str, list[str]] = {}
+
+    def submit(self, team: str, count: int, template: str = "pair", priority: str = "", prefix: str = "job") -> None:
+        """Jobs of one pod each."""
+        names = self.jobs.setdefault(team, [])
+        for _each in range(count):
+            name = f"{prefix}-{len(names)}"
+            self.queueing.submit(team, self.queueing.job(name, team, template, priority=priority))
+            names.append(name)
+
+    def running(self, team: str) -> list[str]:
+        """The jobs of a team that have a running pod."""
+        pods = self.queueing.pods(team)
+        owners = [
+            one["metadata"]["ownerReferences"][0]["name"]
+            for one in pods
+            if one["status"].get("phase") == "Running" and not one["metadata"].get("deletionTimestamp")
+        ]
+        return sorted(owners)
+
+    def settles(self, **counts: int) -> None:
+        """Wait until so many jobs of each team run, and Kueue's account is that of the scheduler."""
+
+        def right() -> bool:
+            for team, count in counts.items():
+                given = self.site.allocated(team)
+                if len(self.running(team)) != count or given.get("lanewise.dev", 0) != count:
+                    return False
+            return all(self.site.used(team, "nics") == count for team, count in counts.items())
+
+        try:
+            self.plane.wait_for(right, f"{counts} running jobs", PATIENCE)
+        except Exception as error:
+            shown = {team: (len(self.running(team)), self.site.allocated(team)) for team in counts}
+            raise AssertionError(f"{error}: {shown}\n{self.queueing.log('kueue')[-3000:]}") from error
+
+    def reasons(self, team: str, kind: str = "Preempted") -> list[str]:
+        """Why jobs of a team were preempted or evicted."""
+        found = []
+        for one in self.queueing.workloads(team):
+            for condition in one.get("status", {}).get("conditions") or ():
+                if condition["type"] == kind and condition["status"] == "True":
+                    found.append(condition["reason"])
+        return sorted(found)
+
+    def end(self) -> None:
+        for team, names in self.jobs.items():
+            self.queueing.remove(team, *names)
+        teams, self.jobs = list(self.jobs), {}
+        self.plane.wait_for(
+            lambda: not any(self.site.allocated(team) for team in teams),
+            f"devices of {', '.join(teams)} to be free",
+            PATIENCE,
+        )
+
+
+@pytest.fixture
+def work(site: QueueSite) -> t.Iterator[Work]:
+    made = Work(site)
+    yield made
+    made.end()
+
+
+def _open(site: QueueSite, variables: Object, *teams: str, **more: t.Any) -> None:
+    made = site.compile(variables, _claims(*teams))
+    assert made.warnings == []
+    site.queueing.configure({**made.configuration, **more})
+    site.open(made)
+
+
+def test_two_teams(site: QueueSite, work: Work) -> None:
+    """What is idle is lent, the owner takes it back, a priority goes first, and a job too large is told so."""
+    red = {"name": "red", "guaranteed": {"pairs": 8}}
+    blue = {"name": "blue", "guaranteed": {"pairs": 8}, "borrow": {"gpus": 4}}
+    _open(site, _queues(red, blue), "red", "blue")
+    queueing = site.queueing
+
+    work.submit("blue", 13)
+    work.settles(blue=12)  # its own eight, and four that it borrows
+    assert site.borrowed("blue", "gpus") == 4 and site.used("blue", "gpus") == 12
+    (waiting,) = set(work.jobs["blue"]) - set(work.running("blue"))
+    told = queueing.condition("blue", waiting, "QuotaReserved")
+    assert told["status"] == "False" and "insufficient" in told["message"], told
+    assert not queueing.admitted("blue", waiting)
+
+    work.submit("red", 8)
+    work.settles(red=8, blue=8)
+    assert work.reasons("blue") == ["InCohortReclamation"] * 4 and work.reasons("red") == []
+    assert site.borrowed("blue", "gpus") == 0
+
+    work.submit("red", 1, priority="urgent", prefix="urgent")
+    site.plane.wait_for(lambda: work.jobs["red"][-1] in work.running("red"), "the urgent job", PATIENCE)
+    work.settles(red=8, blue=8)
+    assert work.reasons("red") == ["InClusterQueue"]
+
+    large = queueing.job("large", "blue", "pair", pods=13)
+    work.jobs["blue"].append(queueing.submit("blue", large))
+    told = site.plane.wait_for(
+        lambda: queueing.condition("blue", "large", "QuotaReserved"), "what Kueue says of the large job", PATIENCE
+    )
+    assert "request (13) > maximum capacity (12)" in told["message"], told
+
+
+def test_fair_sharing_among_three_teams(site: QueueSite, work: Work) -> None:
+    """Ten pairs of the pool go to three teams by their weights 1, 1 and 3, though two of them had all that there is."""
+    teams = [
+        {"name": name, "guaranteed": {"pairs": 2}, "weight": weight}
+        for name, weight in (("ant", 1), ("bee", 1), ("cat", 3))
+    ]
+    _open(site, _queues(*teams, pool={"pairs": 10}), "ant", "bee", "cat")
+    work.submit("ant", 10)
+    work.submit("bee", 10)
+    site.plane.wait_for(lambda: len(work.running("ant") + work.running("bee")) == 16, "all of it lent", PATIENCE)
+    work.submit("cat", 10)
+    work.settles(ant=4, bee=4, cat=8)
+    assert set(work.reasons("ant") + work.reasons("bee")) <= {"InCohortFairSharing", "InCohortReclamation"}
+
+
+def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
+    """A JobSet of two jobs of eight pairs. With one NIC broken one pod waits: Kueue takes back all of them, and tries
+    again until the NIC is whole."""
+    _open(site, _queues({"name": "gang", "guaranteed": {"pairs": 16}}), "gang", **GANGS)
+    queueing, plane = site.queueing, site.plane
+    rule = site.rule("broken-nic", "pairs-a", "lanewise.dev", "pci-0000-19-00-0")
+    part = {"parallelism": 8, "completions": 8, "backoffLimit": 100, "template": pod_template("pair")}
+    jobset = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "train", "labels": {"kueue.x-k8s.io/queue-name": "gang"}},
+        "spec": {
+            "failurePolicy": {"maxRestarts": 100},
+            "replicatedJobs": [{"name": "workers", "replicas": 2, "template": {"spec": part}}],
+        },
+    }
+    path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/gang/jobsets"
+    plane.expect("POST", path, jobset)
+    try:
+        plane.wait_for(lambda: len(work.running("gang")) == 15, "15 pods of the gang to run", PATIENCE)
+        first = {one["metadata"]["uid"] for one in queueing.pods("gang")}
+        plane.wait_for(lambda: _too_late(queueing), "the gang to be taken back", PATIENCE)
+        plane.wait_for(
+            lambda: not first & {one["metadata"]["uid"] for one in queueing.pods("gang")}, "all pods to end", PATIENCE
+        )
+        plane.expect("DELETE", rule)
+        plane.wait_for(lambda: len(work.running("gang")) == 16, "all pods of the gang to run", PATIENCE)
+        plane.wait_for(
+            lambda: queueing.condition("gang", "train", "PodsReady").get("status") == "True", "ready", PATIENCE
+        )
+        work.settles(gang=16)
+        assert site.used("gang", "gpus") == 16 and site.allocated("gang") == {"gpu.nvidia.com": 16, "lanewise.dev": 16}
+    finally:
+        plane.request("DELETE", rule)
+        plane.expect("DELETE", f"{path}/train", {"propagationPolicy": "Background"})
+        plane.wait_for(lambda: not queueing.pods("gang"), "pods of the gang to go", PATIENCE)
+        plane.wait_for(lambda: not site.allocated("gang"), "devices of the gang to be free", PATIENCE)
+
+
+def _too_late(queueing: Queueing) -> bool:
+    """Whether Kueue has put the gang into the queue again, as not all of its pods were ready in time."""
+    status = queueing.workload("gang", "train").get("status") or {}
+    evicted = queueing.condition("gang", "train", "Evicted")
+    return bool((status.get("requeueState") or {}).get("count")) and evicted.get("reason") == "PodsReadyTimeout"
+
+
+def test_bandwidth_is_lent_and_taken_back(site: QueueSite, work: Work) -> None:
+    """Shares of 99.5G, which the driver rounds to 100G: Kueue charges as much as the scheduler does."""
+    teams = [{"name": name, "guaranteed": {"bandwidth": "400G"}} for name in ("sky", "sea")]
+    _open(site, _queues(*teams), "sky", "sea")
+    share = Fraction(100 * 10**9)
+
+    def settled(**counts: int) -> t.Callable[[], bool]:
+        return lambda: all(
+            len(work.running(team)) == count
+            and site.consumed(team, "bandwidth") == count * share == site.used(team, "bandwidth")
+            for team, count in counts.items()
+        )
+
+    work.submit("sky", 6, "share")
+    site.plane.wait_for(settled(sky=6), "six shares", PATIENCE)
+    assert site.borrowed("sky", "bandwidth") == 2 * share
+    work.submit("sea", 4, "share")
+    site.plane.wait_for(settled(sky=4, sea=4), "four shares each", PATIENCE)
+    assert work.reasons("sky") == ["InCohortReclamation"] * 2
