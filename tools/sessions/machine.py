@@ -72,6 +72,8 @@ def driver(session: nox.Session, which: str) -> None:
     venv = prepare(session)
     other_collections()
     ensure_useful(session, "dnsmasq-base", "dnsmasq", "/usr/sbin/dnsmasq")
+    ensure_useful(session, "nftables", "nft", "/usr/sbin/nft")
+    ensure_useful(session, "openmpi-bin", "mpirun")
     pytest(session, venv, *PARALLEL, "-m", which, on=["tests/driver"], PYTHONPATH=driver_package(session, venv))
 
 

@@ -1,0 +1,293 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Two pods on one card, the hostile one and its neighbour, and machines on the network. The driver's own code gives the
+card to the pods, with addresses of a rail, and takes it back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import typing as t
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lanewise_driver.dra.config.rail_range import read_ranges
+from lanewise_driver.dra.kube.reader import Reader
+from lanewise_driver.interface import interfaces, rails, take_back
+from lanewise_driver.interface.identity import Identity
+
+from . import frames
+
+PROGRAM = Path(__file__).with_name("program.py")
+PATIENCE = 120.0
+#: The rights of a hostile pod, the least first: those of a container that drops all, those of one with nothing special,
+#: and those of one that may configure its network.
+NONE, RAW, ADMIN = "", "net_raw", "net_raw net_admin"
+_END = "end"
+#: How many multicast frames the ACLs of the switch let a pod send.
+_FEW = "limit rate over 50/second burst 20 packets"
+_RANGES = [
+    {"rail": 0, "range": "10.100.0.16/28", "pool": "10.100.0.0/16"},
+    {"rail": 0, "range": "fd00:100::10/124", "pool": "fd00:100::/64"},
+]
+
+
+def sh(command: str, check: bool = True) -> str:
+    """A shell command on the node, and what it says."""
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    if check and done.returncode:
+        raise RuntimeError(f"{command}: {done.stderr}")
+    return done.stdout
+
+
+@dataclass
+class Host:
+    """A pod or a machine: its network namespace (None: the node's), and its interface there."""
+
+    namespace: str | None
+    interface: str
+    mac: str
+    ipv4: str
+    ipv6: str
+    #: The rights of the commands that it runs; None: all.
+    rights: str | None = None
+    #: The process whose user namespace it has, if it has one.
+    process: int = 0
+
+    def command(self, *words: str, rights: str | None = None) -> list[str]:
+        rights = self.rights if rights is None else rights
+        enter = ["ip", "netns", "exec", self.namespace] if self.namespace else []
+        if self.process and rights is not None:
+            enter = ["nsenter", f"--target={self.process}", "--user", "--net", "--mount"]
+        if rights is None:
+            return [*enter, *words]
+        kept = ",".join(["-all", *(f"+{one}" for one in rights.split())])
+        return [*enter, "setpriv", f"--bounding-set={kept}", f"--inh-caps={kept}", "--", *words]
+
+    def run(self, command: str) -> bool:
+        """Whether a shell command succeeds."""
+        return not subprocess.run(self.command("sh", "-c", command), capture_output=True, check=False).returncode
+
+    def shown(self, words: str) -> t.Any:
+        """What `ip` shows, whatever rights the host has."""
+        self_ = Host(self.namespace, self.interface, self.mac, self.ipv4, self.ipv6)
+        return json.loads(sh(" ".join(self_.command("ip", "-j", *words.split()))) or "[]")
+
+    def program(self, *words: str, text: str = "") -> bool:
+        """Whether the program succeeds."""
+        command = self.command(sys.executable, "-I", str(PROGRAM), *words)
+        return not subprocess.run(command, input=text, capture_output=True, text=True, check=False).returncode
+
+    def send(self, *sent: bytes, times: int = 1, interface: str = "") -> bool:
+        return self.program("send", interface or self.interface, text="".join(f"{times} {one.hex()}\n" for one in sent))
+
+    def says_end(self) -> None:
+        """A broadcast that everyone hears, after what was sent before."""
+        frame = frames.datagram(frames.BROADCAST, self.mac, "255.255.255.255", self.ipv4, _END)
+        Host(self.namespace, self.interface, self.mac, self.ipv4, self.ipv6).send(frame)
+
+
+class Heard(t.NamedTuple):
+    text: str
+    source: str
+    vlan: int
+
+
+class Ears:
+    """What a host hears on an interface, from `with` on. `able` is whether its rights suffice."""
+
+    def __init__(self, host: Host, interface: str = "", promiscuous: bool = False, rights: str | None = None) -> None:
+        more = ["promiscuous"] if promiscuous else []
+        words = (sys.executable, "-I", str(PROGRAM), "hear", interface or host.interface, *more)
+        self._process = subprocess.Popen(
+            host.command(*words, rights=rights), stdin=-1, stdout=-1, stderr=subprocess.DEVNULL, text=True
+        )
+        assert self._process.stdout
+        self._out = self._process.stdout
+        self._heard: list[Heard] = []
+        self.able = self._out.readline() == "ready\n"
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self._out:
+            text, source, vlan = line.split()
+            self._heard.append(Heard(text, source, int(vlan)))
+
+    def all(self, last: Host) -> list[Heard]:
+        """What was heard until a broadcast of `last`, which is sent now."""
+        end = time.monotonic() + PATIENCE
+        while self.able and not any(one.text == _END for one in self._heard):
+            if time.monotonic() > end:
+                raise TimeoutError(f"the broadcast of {last} was not heard")
+            last.says_end()
+            time.sleep(0.05)
+        return [one for one in list(self._heard) if one.text != _END]
+
+    def __enter__(self) -> Ears:
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+        self._reader.join()
+        self._out.close()
+
+
+@dataclass
+class Arena:
+    """`config` is the InterfaceConfig of both pods, `hostile_nic` and `neighbour_nic` what they get. `other` is a
+    second machine on the network, where there is one."""
+
+    hostile_nic: Identity
+    neighbour_nic: Identity
+    config: dict[str, t.Any]
+    router: Host
+    other: Host | None = None
+    #: Whether pods have user namespaces, and whether the card's port of the switch has ACLs.
+    user_namespaces: bool = False
+    acls: bool = False
+    pods: dict[str, Host] = field(default_factory=dict)
+    #: What the driver could not restore, and what differs on the node, of claims that ended during an attempt.
+    ended: list[str] = field(default_factory=list)
+    _states: dict[str, tuple[Identity, t.Any, dict[str, t.Any]]] = field(default_factory=dict)
+
+    @property
+    def hostile(self) -> Host:
+        return self.pods["hostile"]
+
+    @property
+    def neighbour(self) -> Host:
+        return self.pods["neighbour"]
+
+    def begin(self, rights: str) -> None:
+        """New pods. Nobody knows anybody."""
+        for host in (self.router, self.other):
+            if host:
+                sh(" ".join(host.command("ip", "neigh", "flush", "dev", host.interface)))
+        self.pods = {"neighbour": self.attach("neighbour", self.neighbour_nic, 1)}
+        self.pods["hostile"] = self.attach("hostile", self.hostile_nic, 2)
+        self.hostile.rights = rights
+        if self.acls:
+            guard_port(self.pods.values())
+
+    def attach(self, name: str, nic: Identity, place: int) -> Host:
+        """A pod, as the driver attaches it. It has the address of its range at `place`."""
+        process = _new_namespace(name) if self.user_namespaces else 0
+        sh(f"ip -n {name} link set lo up" if process else f"ip netns add {name}; ip -n {name} link set lo up")
+        found = read_ranges(Reader(), _RANGES, "rail_addresses")
+        given = [list(one.addresses())[place] for one in found]
+        handed_out = [rails.handed_out(one, str(address)) for one, address in zip(found, given)]
+        config = {"name": "net1", "dad": "none", **self.config, rails.FIELD: handed_out}
+        state = interfaces.snapshot(nic)
+        self._states[name] = (nic, state, config)
+        network = interfaces.attach(nic, state, config, pin(name)).network
+        return Host(name, "net1", str(network["hardwareAddress"]), str(given[0]), str(given[1]), process=process)
+
+    def end(self, name: str) -> list[str]:
+        """A pod's claim ends, and then the pod. Returns what the driver could not restore, and what differs on the
+        node."""
+        nic, state, config = self._states.pop(name)
+        outcome = take_back.take_back(nic, state, pin(name), config)
+        if self.pods[name].process:
+            os.kill(self.pods[name].process, signal.SIGKILL)
+            os.waitpid(self.pods[name].process, 0)
+        sh(f"ip netns del {name}")
+        now = interfaces.snapshot(nic)
+        unlike = [
+            f"{key} is {now.get(key)}, was {state[key]}"
+            for key in state
+            if key != "uppers" and now.get(key) != state[key]
+        ]
+        return [*(one.text for one in outcome.reasons), *outcome.notes, *unlike]
+
+    def end_all(self) -> list[str]:
+        found = [*self.ended, *(says for name in list(self._states) for says in self.end(name))]
+        self.ended.clear()
+        return found
+
+
+def pin(name: str) -> Path:
+    return Path("/run/netns", name)
+
+
+def _new_namespace(name: str) -> int:
+    """A network namespace that belongs to a user namespace, as that of a pod with `hostUsers: false`. Returns the
+    process that keeps it."""
+    process = subprocess.Popen(
+        ["unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c", "echo ready; exec cat"],
+        stdin=subprocess.PIPE,  # it ends with this process
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout and process.stdout.readline() == "ready\n"
+    sh(f"mkdir -p /run/netns; touch {pin(name)}; mount --bind /proc/{process.pid}/ns/net {pin(name)}")
+    return process.pid
+
+
+def guard_port(pods: t.Iterable[Host]) -> None:
+    """ACLs of the card's port of the switch: known pairs of addresses, no tags, no routers, few multicasts."""
+    known = list(pods)
+
+    def pairs(which: str) -> str:
+        return ", ".join(f"{one.mac} . {getattr(one, which)}" for one in known)
+
+    local = ", ".join(f"{one.mac} . {frames.link_local(one.mac)}, {one.mac} . ::" for one in known)
+    rules = [
+        "type filter hook prerouting priority 0",
+        "iifname != port0 accept",
+        "ether type { 8021q, 8021ad } drop",
+        f"ether saddr != {{ {', '.join(one.mac for one in known)} }} drop",
+        f"ether saddr . ip saddr != {{ {pairs('ipv4')} }} drop",
+        f"arp saddr ether . arp saddr ip != {{ {pairs('ipv4')} }} drop",
+        f"ether saddr . ip6 saddr != {{ {pairs('ipv6')}, {local} }} drop",
+        "icmpv6 type nd-router-advert drop",
+        *(f"ether saddr {one.mac} ether daddr & 01:00:00:00:00:00 != 0 {_FEW} drop" for one in known),
+    ]
+    body = "".join(f"{rule}\n" for rule in rules)
+    table = f"table bridge acl\ndelete table bridge acl\ntable bridge acl {{\nchain card {{\n{body}}}\n}}\n"
+    subprocess.run(["ip", "netns", "exec", "switch", "nft", "-f", "-"], input=table, text=True, check=True)
+
+
+def macvlan(mode: str) -> Arena:
+    """The card is a veth whose other end is a port of a switch, a bridge, with two machines at other ports. To be
+    called in namespaces of its own."""
+    sh("sysctl -qw net.ipv6.conf.default.accept_dad=0")
+    sh("ip netns add switch; ip -n switch link add switch type bridge mcast_snooping 0")
+    sh("ip -n switch link set switch up")
+    sh("ip link add card address 02:00:00:00:0c:01 type veth peer name port0; ip link set card up")
+    sh("ip link set port0 netns switch; ip -n switch link set port0 master switch up")
+    machines = []
+    for number, name in enumerate(("router", "other"), 1):
+        host = Host(name, "eth0", f"02:00:00:00:0f:0{number}", f"10.100.255.{number}", f"fd00:100::ffff:{number}")
+        sh(
+            f"ip netns add {name}; ip -n switch link add port{number} type veth "
+            f"peer name eth0 address {host.mac} netns {name}"
+        )
+        sh(f"ip -n switch link set port{number} master switch up; ip -n {name} link set eth0 up")
+        sh(f"ip -n {name} addr add {host.ipv4}/16 dev eth0; ip -n {name} addr add {host.ipv6}/64 dev eth0 nodad")
+        machines.append(host)
+    card = Identity(None, None, "card")
+    return Arena(card, card, {"child": {"type": "macvlan", "mode": mode}}, machines[0], machines[1])
+
+
+def virtual_functions(card: str) -> Arena:
+    """Two VFs of a card, whose physical function is the machine on the network."""
+    device = Path("/sys/class/net", card, "device")
+    found = []
+    for number in (0, 1):
+        address = (device / f"virtfn{number}").resolve().name
+        (name,) = os.listdir(f"/sys/bus/pci/devices/{address}/net")
+        found.append(Identity(address, None, name))
+    mac = Path("/sys/class/net", card, "address").read_text(encoding="ascii").strip()
+    router = Host(None, card, mac, "10.100.255.1", "fd00:100::ffff:1")
+    sh(f"ip addr add {router.ipv4}/16 dev {card}; ip addr add {router.ipv6}/64 dev {card} nodad")
+    return Arena(found[0], found[1], {}, router)

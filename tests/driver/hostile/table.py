@@ -1,0 +1,39 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The table of docs/security.md, to be compared with what a run found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+#: The column of the attempts, and of each arena; the VF's are found on a virtual node.
+ATTEMPT = "a hostile pod"
+BRIDGE, PRIVATE, GUARDED, USERS = "macvlan", "mode `private`", "and ACLs", "and user namespaces"
+VF, OPEN_VF = "VF", "VF, no `spoofchk`, `trust`"
+COLUMNS = (BRIDGE, PRIVATE, GUARDED, USERS, VF, OPEN_VF)
+NOT_RUN = "not run"
+
+
+def read(page: Path) -> dict[str, dict[str, str]]:
+    """The cells of each row, by its attempt and by the column."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    head = next(number for number, row in enumerate(rows) if row[0] == ATTEMPT)
+    found: dict[str, dict[str, str]] = {}
+    for row in rows[head + 2 :]:
+        if len(row) != len(rows[head]) or row[0] == rows[head][0]:
+            break
+        found[row[0]] = dict(zip(rows[head][1:], row[1:]))
+    return found
+
+
+def differences(page: Path, column: str, outcomes: dict[str, str]) -> list[str]:
+    """What a page says otherwise than a run, a line for each attempt."""
+    stated = {attempt: cells[column] for attempt, cells in read(page).items()}
+    return [
+        f"{attempt}: {outcomes.get(attempt)}, and the page says {stated.get(attempt)}"
+        for attempt in {**outcomes, **stated}
+        if outcomes.get(attempt) != stated.get(attempt)
+    ]

@@ -1,0 +1,129 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A driver on a node with two NICs, nic0 on rail 0 and nic1 on rail 1, that hands out addresses of rails. Claims are as
+the scheduler allocates them; what the driver asks an API server for is answered here.
+
+    python3 -m ...rail_node FOLDER INDEX RANGES     # in the node's network namespace: a command a line, as JSON
+
+Commands: attach (claim, namespace of the pod), doctor, end (claim). The answer is a line of JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import typing as t
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
+from ansible_collections.lanewise.dra.tests.driver.shares_world import NODE, Cluster
+from lanewise_driver import cli
+from lanewise_driver.base.calls import AttachRequest, ClaimRef
+from lanewise_driver.base.paths import Paths
+from lanewise_driver.base.settings import read
+from lanewise_driver.claims.claim_status import Writer
+from lanewise_driver.claims.service import Service
+from lanewise_driver.publish.inventory import Inventory
+
+NICS = ("nic0", "nic1")
+Object = dict[str, t.Any]
+
+
+class RailNode:
+    """The driver; `ranges` are the node's, as the role writes them into its settings."""
+
+    def __init__(self, folder: Path, ranges: t.Sequence[Object], **settings: t.Any) -> None:
+        given: Object = {"node_name": NODE, "virtual_interfaces": list(NICS), "metrics_address": "", **settings}
+        given.update(rails={name: rail for rail, name in enumerate(NICS)}, rail_addresses=list(ranges))
+        self.paths = Paths(
+            plugin_dir=folder / "plugin",
+            registry_dir=folder / "registry",
+            run_dir=folder / "run",
+            cdi_dir=folder / "cdi",
+            settings=folder / "driver.yml",
+            hook_python=Path(sys.executable),
+        )
+        self.paths.make()
+        self.paths.settings.write_text(json.dumps(given))
+        self.settings = read(given)
+        self.cluster = Cluster()
+        self.status = Writer(self.cluster, settle=0.0)
+        self.service = self.start()
+
+    def start(self) -> Service:
+        """A driver that has just started over the same folders."""
+        made: list[Service] = []
+        inventory = Inventory(
+            lambda: self.settings,
+            lambda: made[0].held() if made else [],
+            held_shares=lambda: made[0].shares.held() if made else {},
+        )
+        made.append(Service(self.paths, self.cluster, inventory, self.status))
+        return made[0]
+
+    def allocate(self, name: str, devices: t.Mapping[str, str], *configs: Object, **more: t.Any) -> ClaimRef:
+        """A claim: the device of each request, and configurations. `more` is for each of its results."""
+        results = [
+            {"request": request, "driver": "lanewise.dev", "pool": NODE, "device": device, **more}
+            for request, device in devices.items()
+        ]
+        claim = ClaimRef("team-a", name, f"0000-{name}")
+        self.cluster.claims[name] = {
+            "metadata": {"name": name, "namespace": claim.namespace, "uid": claim.uid},
+            "spec": {"devices": {}},
+            "status": {
+                "allocation": {"devices": {"results": results, "config": list(configs)}},
+                "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"uid-pod-{name}"}],
+            },
+        }
+        return claim
+
+    def attach(self, claim: ClaimRef, netns: Path) -> None:
+        annotations = {
+            "io.kubernetes.cri.sandbox-uid": f"uid-pod-{claim.name}",
+            "io.kubernetes.cri.sandbox-name": f"pod-{claim.name}",
+            "io.kubernetes.cri.sandbox-namespace": claim.namespace,
+        }
+        self.service.prepare(claim)
+        self.service.attach(AttachRequest(claim.uid, netns, 0, "c", annotations))
+
+    def job(self, name: str, netns: Path) -> list[str]:
+        """A claim for both NICs, which are rail0 and rail1 in the pod; its addresses."""
+        own = [config({"name": f"rail{rail}", "railAddresses": True, "dad": "none"}, f"rail{rail}") for rail in (0, 1)]
+        claim = self.allocate(name, {f"rail{rail}": f"net-{nic}" for rail, nic in enumerate(NICS)}, *own)
+        self.attach(claim, netns)
+        record = self.service.store.load(claim.uid)
+        assert record
+        return [address for device in record.held for address in (device.network or {"ips": []})["ips"]]
+
+    def doctor(self) -> list[str]:
+        """What `lanewise-driver doctor` prints."""
+        said = io.StringIO()
+        folders = ("plugin-dir", "registry-dir", "run-dir", "cdi-dir", "settings")
+        words = [f"--{name}={getattr(self.paths, name.replace('-', '_'))}" for name in folders]
+        with contextlib.redirect_stdout(said):
+            cli.main([*words, "doctor"])
+        return said.getvalue().splitlines()
+
+
+def main(folder: str, ranges: str) -> None:
+    node = RailNode(Path(folder), json.loads(ranges))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        does, *words = json.loads(line)
+        answer: t.Any = None
+        if does == "attach":
+            answer = node.job(words[0], Path(words[1]))
+        elif does == "doctor":
+            answer = node.doctor()
+        elif does == "end":
+            node.service.unprepare(ClaimRef("team-a", words[0], f"0000-{words[0]}"))
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

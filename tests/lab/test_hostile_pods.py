@@ -1,0 +1,37 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A hostile pod with a virtual function of the lab's card, against another one and the physical function: what gets
+through is what docs/security.md says. Compare tests/driver/test_hostile_pods.py."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
+from ansible_collections.lanewise.dra.tests.driver.hostile import attempts, table
+from ansible_collections.lanewise.dra.tests.lab.node import Node
+from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import _one, virtual
+
+__all__ = ["_one"]
+
+#: By the column of the page, the InterfaceConfig of both pods.
+CONFIGS: dict[str, dict[str, t.Any]] = {table.VF: {}, table.OPEN_VF: {"vf": {"spoofchk": False, "trust": True}}}
+
+
+@pytest.mark.parametrize("column", list(CONFIGS))
+def test_what_gets_through_is_what_the_page_says(one: Node, column: str) -> None:
+    card, _address, _name = virtual(one)
+    one.copy(COLLECTION / "tests/driver/hostile", "/opt/hostile")
+    python = "cd /opt && PYTHONDONTWRITEBYTECODE=1 python3 -m hostile"
+    said = one.ssh(f"{python} {card} '{json.dumps(CONFIGS[column])}'", timeout=1800)
+    lines = [json.loads(line) for line in said.splitlines()]
+    left = {attempt: unlike for attempt, _found, unlike in lines if unlike}
+    found = {attempt: outcome for attempt, outcome, _left in lines}
+    found.update({each.text: table.NOT_RUN for each in attempts.ATTEMPTS if each.machines > 1})
+    print(column, json.dumps(found, indent=1))
+    assert not left
+    assert not (wrong := table.differences(COLLECTION / "docs/security.md", column, found)), "\n".join(wrong)
