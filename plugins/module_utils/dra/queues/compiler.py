@@ -92,7 +92,7 @@ class _Compiler:
         for resource in queues.resources:
             wrong = configuration.selector_error(resource, self.fleet.kueue)
             if wrong:
-                reader.problem(child(resource.path, "selector"), f"Kueue cannot read it: {wrong}", "bad-value")
+                reader.problem(child(resource.path, "selector"), f"Kueue cannot evaluate it: {wrong}", "bad-value")
         if self.given.nodes:
             within_fleet(queues, supplies, reader, made.warnings)
             self._together(supplies)

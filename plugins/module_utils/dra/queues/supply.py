@@ -86,7 +86,7 @@ class Fleet:
         for text in texts:
             wrong = self.kueue.check(text)
             if wrong:
-                return f"Kueue cannot read the selector {text!r}: {wrong[0]}"
+                return f"Kueue cannot evaluate the selector {text!r}: {wrong[0]}"
         for offer in (one for offered in self.offers.values() for one in offered):
             for text in texts:
                 verdict = self._in_kueue.judge(text, offer)

@@ -330,7 +330,7 @@ def test_a_class_that_kueue_cannot_read() -> None:
     }
     claims["dra_claims_templates"] = []
     wrong = _wrong(_bandwidth(), objects=compile_site(claims).objects)
-    assert wrong["queues_resources[0].classes[0]"].startswith("unread-selector: Kueue cannot read the selector")
+    assert wrong["queues_resources[0].classes[0]"].startswith("unread-selector: Kueue cannot evaluate the selector")
 
 
 def test_configuration_is_compared_with_what_runs() -> None:
