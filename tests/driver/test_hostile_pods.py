@@ -36,6 +36,14 @@ def test_what_gets_through_is_what_the_page_says(column: str) -> None:
     test()
 
 
+@nodes.on_a_node
+def test_a_pod_that_takes_no_router_advertisements_gets_no_router() -> None:
+    place = arena.macvlan("bridge")
+    place.config["sysctls"] = {"net.ipv6.conf.IFNAME.accept_ra": 0}
+    (one,) = (one for one in attempts.ATTEMPTS if one.does is attempts.becomes_the_neighbours_router)
+    assert attempts.outcome(place, one) == ("stopped", [])
+
+
 def test_the_page_has_a_row_for_each_attempt() -> None:
     rows = table.read(PAGE)
     assert list(rows) == [one.text for one in attempts.ATTEMPTS]
