@@ -19,6 +19,7 @@ import stat
 import types
 import typing as t
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 
 from ..base import files
@@ -254,8 +255,20 @@ def _check_config(device: DeviceRecord) -> None:
     for name in ("vrf", "child", "vf", "ethtool", "sysctls"):
         if not isinstance(device.config.get(name, {}), dict):
             raise ValueError(f"config.{name} of {device.device} must be a mapping")
+    if device.share:
+        _check_share(device.share, device.device)
     if not {"name", "table"} <= device.config.get("vrf", {"name": "", "table": 0}).keys():
         raise ValueError(f"config.vrf of {device.device} must have a name and a table")
+
+
+def _check_share(share: ShareRecord, device: str) -> None:
+    """As `_check_config`."""
+    try:
+        factor = Fraction(share.factor)
+    except (ValueError, ZeroDivisionError):
+        factor = Fraction(0)
+    if factor < 1 or min(share.asked, share.consumed, share.physical, share.ceiling) <= 0 or share.burst < 0:
+        raise ValueError(f"the share of {device} has amounts that no share can have")
 
 
 def _encoded(value: t.Any, beside: bool = False) -> Object:

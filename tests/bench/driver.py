@@ -308,11 +308,25 @@ def sysctls(folder: Path) -> Figures:
 
 
 def claims(folder: Path) -> Figures:
+    return _in_namespaces("claims-inside")
+
+
+def shares(folder: Path) -> Figures:
+    return _in_namespaces("shares-inside")
+
+
+def shares_inside(folder: Path) -> Figures:
+    from tests.bench.shares import shares_inside as inside
+
+    return inside(folder)
+
+
+def _in_namespaces(part: str) -> Figures:
     if os.geteuid():
         raise Left("only root makes network namespaces")
     script = 'mount -t sysfs -o ro sysfs /sys && mount -t tmpfs tmpfs /run && ip link set lo up && exec "$@"'
     enter = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script, "sh"]
-    return _child([*enter, sys.executable, "-m", "tests.bench.driver", "claims-inside"])
+    return _child([*enter, sys.executable, "-m", "tests.bench.driver", part])
 
 
 def claims_inside(folder: Path) -> Figures:  # noqa: PLR0915
@@ -537,12 +551,13 @@ PARTS: dict[str, t.Callable[[Path], Figures]] = {
     "vfs": vfs,
     "sysctls": sysctls,
     "claims": claims,
+    "shares": shares,
     "pods": pods,
     "dranet": dranet,
 }
 #: Seconds for a part that takes longer than PATIENCE.
 _LONG = {"dranet": 10800.0}
-_INNER = {"claims-inside": claims_inside, "pods-inside": pods_inside}
+_INNER = {"claims-inside": claims_inside, "shares-inside": shares_inside, "pods-inside": pods_inside}
 
 
 def _child(command: list[str], seconds: float = PATIENCE) -> Figures:

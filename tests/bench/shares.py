@@ -1,0 +1,160 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Measure shares of a NIC by macvlan: how well guarantees hold, and what classes cost."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import time
+import typing as t
+from pathlib import Path
+
+from tests.bench.driver import Figures, figure, turns
+
+if t.TYPE_CHECKING:
+    from ansible_collections.lanewise.dra.tests.driver.shares_world import SharesWorld
+    from ansible_collections.lanewise.dra.tests.driver.traffic import Traffic
+
+ADDRESS = "10.9.0.1"
+_TRAFFIC = "TCP over a veth, MTU 9000, sender and receiver on this machine"
+
+
+def shares_inside(folder: Path) -> Figures:
+    from ansible_collections.lanewise.dra.tests.driver.claims_world import ip
+    from ansible_collections.lanewise.dra.tests.driver.shares_world import NIC, SharesWorld
+
+    world = SharesWorld(folder)
+    for name in (NIC, "far"):
+        ip("link", "set", name, "mtu", "9000")
+    ip("address", "add", f"{ADDRESS}/16", "dev", "far")
+    yield from _guarantees(world)
+    yield from _attach(world)
+    yield from _cost(world)
+
+
+@contextlib.contextmanager
+def _pods(world: SharesWorld, *amounts: str) -> t.Iterator[Traffic]:
+    """A pod for each amount of a share, or with a whole child of the NIC where there is none."""
+    from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox
+    from ansible_collections.lanewise.dra.tests.driver.traffic import Traffic
+
+    service, pods = world.service(), [Sandbox() for _each in amounts]
+    claims = []
+    for number, (amount, pod) in enumerate(zip(amounts, pods)):
+        claims.append(_claim(world, f"pod-{number}", amount, f"10.9.1.{1 + number}/16"))
+        world.attach(service, claims[-1], pod)
+    with Traffic(ADDRESS, [pod.path for pod in pods]) as traffic:
+        yield traffic
+    for claim, pod in zip(claims, pods):
+        service.unprepare(claim)
+        pod.end()
+
+
+def _claim(world: SharesWorld, name: str, amount: str, address: str) -> t.Any:
+    from ansible_collections.lanewise.dra.tests.driver.shares_world import NIC
+
+    if amount:
+        return world.allocate(name, amount, addresses=[address])
+    child = {"type": "macvlan", "mode": "private"}
+    return world.allocate(name, "", f"net-{NIC}", addresses=[address], child=child)
+
+
+def _guarantees(world: SharesWorld) -> Figures:
+    with _pods(world, "700M", "200M") as traffic:
+        traffic.send(0, 1)
+        traffic.rates(1)
+        found = [traffic.rates(1) for _round in range(10)]
+    errors = [max(1 - one[0] / 700e6, 1 - one[1] / 200e6, 0.0) for one in found]
+    got = [statistics.median(one[number] for one in found) / 1e6 for number in range(2)]
+    yield figure(
+        "share_guarantee_error",
+        statistics.median(errors),
+        "ratio",
+        f"0.05 at most; medians {got[0]:.0f} and {got[1]:.0f} Mbit/s; worst second {max(errors):.3f}",
+        f"shares of 700 and 200 of 1,000 Mbit/s, both busy, what arrives below the guarantee; 10 seconds; {_TRAFFIC}",
+    )
+
+
+def _attach(world: SharesWorld) -> Figures:
+    from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, attach
+
+    service, pod = world.service(), Sandbox()
+
+    def once(amount: str) -> float:
+        claim = _claim(world, "pod", amount, "10.9.1.1/16")
+        service.prepare(claim)
+        start = time.perf_counter()
+        attach(service, world.request(claim, pod))
+        taken = time.perf_counter() - start
+        service.unprepare(claim)
+        return taken
+
+    taken = turns(40, share=lambda: once("100M"), child=lambda: once(""))
+    pod.end()
+    share, child = (statistics.median(taken[name]) * 1000 for name in ("share", "child"))
+    yield figure(
+        "share_attach_p50_ms",
+        share,
+        "ms",
+        f"a macvlan child without classes, {child:.1f} ms (ratio {share / child:.2f})",
+        "attach with qdisc, three classes and a filter, records on disk (fsync); 40 interleaved rounds, median",
+    )
+
+
+def _processor_seconds(pid: int) -> float:
+    """What the sender and the receiver have used, interrupts in their time included."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    words = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in [str(pid), *children]]
+    return sum(int(one[11]) + int(one[12]) for one in words) / os.sysconf("SC_CLK_TCK")
+
+
+def _widen() -> None:
+    """Let the classes of shares have 100 Gbit/s, ten times what a veth reports as its speed."""
+    from ansible_collections.lanewise.dra.tests.driver.shares_world import NIC
+    from lanewise_driver.kernel import htb, links
+    from lanewise_driver.kernel.netlink import Netlink
+
+    with Netlink() as connection:
+        link = links.get(connection, name=NIC)
+        assert link
+        found = htb.read(connection, link.index)
+        wide = {minor: htb.Class(one.mac, 50 * 10**9, 100 * 10**9) for minor, one in found.items()}
+        htb.divide(connection, link.index, 100 * 10**9, wide)
+
+
+def _cost(world: SharesWorld) -> Figures:
+    """The same traffic as fast as it goes, with a class that does not limit it and without."""
+    rates: dict[str, list[float]] = {"500M": [], "": []}
+    used: dict[str, list[float]] = {"500M": [], "": []}
+    for _round in range(5):
+        for amount in rates:
+            with _pods(world, amount) as traffic:
+                if amount:
+                    _widen()
+                traffic.send(0)
+                traffic.rates(0.5)
+                before = _processor_seconds(traffic.pid)
+                (rate,) = traffic.rates(2)
+                rates[amount].append(rate / 1e9)
+                used[amount].append((_processor_seconds(traffic.pid) - before) / (rate * 2 / 1e9))
+    cost, plain = (statistics.median(used[name]) for name in ("500M", ""))
+    method = f"one pod sends as fast as it can; 5 interleaved rounds of 2 s, median; {_TRAFFIC}"
+    yield figure(
+        "share_cpu_ratio",
+        cost / plain,
+        "ratio",
+        f"a macvlan child without classes, {plain * 1000:.0f} ms of CPU a Gbit (with a class {cost * 1000:.0f} ms)",
+        f"{method}; a class of 50 of 100 Gbit/s, which does not limit it",
+    )
+    most, free = (statistics.median(rates[name]) for name in ("500M", ""))
+    yield figure(
+        "share_highest_gbps",
+        most,
+        "Gbit/s",
+        f"a macvlan child without classes, {free:.1f} Gbit/s (ratio {most / free:.2f})",
+        f"{method}; what one class of 50 of 100 Gbit/s carries here",
+    )
