@@ -266,18 +266,17 @@ def _build(source: Module, program: str, turn: str) -> None:
                 [*command[:2], "-o", str(made_program), *command[2:]], cwd=source.folder, env=variables, check=True
             )
             if source.source and source.source.files:
-                _keep(source, variables)
+                _keep(source, source.source.files, variables)
             made_program.rename(source.cache / program)
         say(f"{program}: {time.monotonic() - start:.0f} s")
 
 
-def _keep(source: Module, variables: t.Mapping[str, str]) -> None:
-    """Copy the module's own files beside its programs. Go keeps them read-only, and `go clean` removes them."""
-    assert source.source
+def _keep(source: Module, folders: t.Iterable[str], variables: t.Mapping[str, str]) -> None:
+    """Copy folders of the module beside its programs. Go keeps them read-only, and `go clean` removes them."""
     command = ["go", "list", "-m", "-f", "{{.Dir}}", source.path]
     answer = subprocess.run(command, cwd=source.folder, env=variables, capture_output=True, text=True, check=True)
     top = Path(answer.stdout.strip())
-    for folder in source.source.files:
+    for folder in folders:
         for path in (path for path in (top / folder).rglob("*") if path.is_file()):
             copy = source.cache / path.relative_to(top)
             copy.parent.mkdir(parents=True, exist_ok=True)
