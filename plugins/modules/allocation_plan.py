@@ -18,7 +18,8 @@ description:
   - Names free devices that none of the workloads can use, with the claims that keep them from use.
   - Answers the same for the fleet after a change, O(what_if).
   - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing.
-  - Counts what the ResourceQuotas of a namespace admit, but for quotas with scopes.
+  - Counts what the ResourceQuotas of a namespace admit, but for quotas with scopes, and what a queue of Kueue admits to
+    workloads that have its label, but not what it would preempt.
   - Models the default scheduler's search for devices, its filters for node resources, taints, node selectors and
     affinity, and its spread constraints. It does not model scores, pod affinity, priorities and preemption,
     host ports, volumes, plugins of others and other schedulers. Pods that have one of these may fit less often.
@@ -33,8 +34,8 @@ options:
     description:
       - The objects of the cluster by kind, as RV(lanewise.dra.dra_objects_info#module:objects) has them.
       - Used are C(Node), C(Pod), C(ResourceSlice), C(ResourceClaim), C(ResourceClaimTemplate), C(DeviceClass),
-        C(DeviceTaintRule) and C(ResourceQuota). Without any C(Node), each node that a slice names has room for every
-        pod.
+        C(DeviceTaintRule), C(ResourceQuota), C(LocalQueue), C(ClusterQueue) and C(Cohort). Without any C(Node), each
+        node that a slice names has room for every pod.
     type: dict
     required: true
   workloads:
@@ -95,6 +96,12 @@ options:
     description: The unit of O(prices), such as V(EUR an hour). It is only shown.
     type: str
     default: ""
+  kueue_configuration:
+    description:
+      - Kueue's configuration, or the part of it that M(lanewise.dra.queue_render) writes. It says what Kueue charges
+        for devices.
+      - Without it, the count of a workload in a queue is an upper bound.
+    type: dict
 seealso:
   - module: lanewise.dra.dra_objects_info
   - module: lanewise.dra.alignment_check
@@ -257,7 +264,7 @@ def read_fleet(params: dict[str, t.Any], objects: list[dict[str, t.Any]]) -> Fle
     if params["facts"] and not any(one["kind"] in ("Node", "ResourceSlice") for one in objects):
         classes = {one["metadata"]["name"]: convert(one, V1) for one in objects if one["kind"] == "DeviceClass"}
         return probed(params["facts"], params["drivers"], classes, release, gates)
-    return read(objects, release, gates)
+    return read(objects, release, gates, params["kueue_configuration"])
 
 
 class Plan:
@@ -352,6 +359,7 @@ def main() -> None:
             "drivers": {"type": "dict", "default": {}},
             "prices": {"type": "list", "elements": "dict", "default": []},
             "price_unit": {"type": "str", "default": ""},
+            "kueue_configuration": {"type": "dict"},
             "kubernetes_version": {"type": "str", "default": "1.37"},
             "feature_gates": {"type": "dict", "default": {}},
         },

@@ -14,7 +14,7 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - Lists ResourceClaims, ResourceClaimTemplates, ResourceSlices, DeviceClasses, DeviceTaintRules, ResourceQuotas, Pods
-    and PodDisruptionBudgets of all namespaces, and Nodes.
+    and PodDisruptionBudgets of all namespaces, Nodes, and the queues of Kueue.
   - The creator of a claim controls its opaque configuration. Parts nested deeper than 64 levels are returned as null,
     and invalid UTF-8 as U+FFFD, so that such a claim cannot hide others.
   - Fields that are not about devices are left out, such as most annotations, volumes, commands and environments.
@@ -29,7 +29,8 @@ options:
   api_version:
     description:
       - The group and version of C(ResourceClaim), C(ResourceClaimTemplate), C(ResourceSlice) and C(DeviceClass).
-      - DeviceTaintRules are listed in the newest version that the server's release has.
+      - DeviceTaintRules are listed in the newest version that the server's release has, and queues in
+        C(kueue.x-k8s.io/v1beta2).
     type: str
     default: resource.k8s.io/v1
   kinds:
@@ -46,6 +47,9 @@ options:
       - Node
       - PodDisruptionBudget
       - ResourceQuota
+      - LocalQueue
+      - ClusterQueue
+      - Cohort
     default: [ResourceClaim, ResourceSlice, DeviceClass, Pod]
   for_plan:
     description:
@@ -100,6 +104,7 @@ from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import minor, read_all
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import kueue
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.snapshot import kept
 
 try:
@@ -113,7 +118,7 @@ except ImportError:
 
 KINDS = ("ResourceClaim", "ResourceSlice", "DeviceClass", "Pod")
 #: Those that are listed only if they are asked for.
-MORE = ("ResourceClaimTemplate", "DeviceTaintRule", "Node", "PodDisruptionBudget", "ResourceQuota")
+MORE = ("ResourceClaimTemplate", "DeviceTaintRule", "Node", "PodDisruptionBudget", "ResourceQuota", *kueue.KINDS)
 _CORE = ("Pod", "Node", "ResourceQuota")
 #: Parts that are left out: whole pods are large, and arguments and variables of containers may be secret.
 HIDDEN = {
@@ -153,6 +158,8 @@ def version_of(kind: str, api_version: str, kubernetes: str) -> str:
         return "v1"
     if kind == "PodDisruptionBudget":
         return "policy/v1"
+    if kind in kueue.KINDS:
+        return kueue.API_VERSION
     return serving.api_version(kubernetes) if kind == serving.KIND else api_version
 
 

@@ -5,8 +5,8 @@
 
 """What fits on a fleet: how many more workloads, which devices none of them can use, and what a change would do.
 
-It imports `scheduler`, `claims`, `alignment`, `cel`, `vendors`, `apiserver` and `kube`. It never talks to a server:
-`reader` takes objects that somebody else has read.
+It imports `queues`, `scheduler`, `claims`, `alignment`, `holds`, `cel`, `vendors`, `apiserver` and `kube`. It never
+talks to a server: `reader` takes objects that somebody else has read.
 """
 
 from __future__ import annotations

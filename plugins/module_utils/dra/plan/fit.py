@@ -15,7 +15,7 @@ from ..claims.pair_reasons import unpaired
 from ..kube import quantity
 from ..kube.objects import ObjectView
 from ..scheduler.answers import Refusal
-from . import pods, quotas, spread
+from . import kueue, pods, quotas, spread
 from .fleet import Fleet, Node, Workload
 from .states import MOST, States
 
@@ -51,8 +51,8 @@ class Fit:
     """How many more of a workload fit on a fleet.
 
     `nodes` has the count of each node alone; `total` is less than their sum by the pods that are `held_back` by spread
-    constraints, and those that are `over_quota`: `quota` says which quota admits no more. `at_least` and `at_most` say
-    that the total is a bound, and `notes` why.
+    constraints, and those that are `over_quota`: `quota` says which quota or queue admits no more. `at_least` and
+    `at_most` say that the total is a bound, and `notes` why.
     """
 
     workload: str
@@ -112,9 +112,10 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
     if ignored:
         notes.append(f"workload {workload.name}: {' and '.join(ignored)} is not modelled: no more than this fit")
     spread_total, nodes, bound = _spread(fleet, workload, nodes)
-    limit = quotas.admitted(fleet, workload)
-    total = spread_total if limit.count is None else min(spread_total, limit.count)
-    notes += limit.notes
+    limits = [quotas.admitted(fleet, workload), kueue.admitted(fleet, workload, states.memory)]
+    count, limit = min(((one.count, one.reason) for one in limits if one.count is not None), default=(None, ""))
+    total = spread_total if count is None else min(spread_total, count)
+    notes += [note for one in limits for note in one.notes]
     if bound:
         notes.append(f"workload {workload.name}: several spread constraints together may let fewer fit")
     return Fit(
@@ -122,12 +123,12 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
         total,
         nodes,
         # a quota that is reached is certain, even if other counts are not
-        at_least=any(not one.certain for one in nodes.values()) and total != limit.count,
-        at_most=bool(ignored) or bound or bool(limit.notes),
+        at_least=any(not one.certain for one in nodes.values()) and total != count,
+        at_most=bool(ignored) or bound or not all(one.certain for one in limits),
         notes=tuple(notes),
         held_back=sum(one.count for one in nodes.values()) - spread_total,
         over_quota=spread_total - total,
-        quota=limit.reason if total == limit.count else "",
+        quota=limit if total == count else "",
     )
 
 

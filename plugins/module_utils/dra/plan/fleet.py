@@ -98,6 +98,19 @@ class Quota:
 
 
 @dataclass(frozen=True)
+class Queues:
+    """The queues of Kueue: ClusterQueues and cohorts by name, LocalQueues by `namespace/name`.
+
+    `configuration` are fields of Kueue's Configuration, those that lanewise.dra.queues writes; None if not known.
+    """
+
+    cluster: t.Mapping[str, ObjectView] = field(default_factory=dict)
+    cohorts: t.Mapping[str, ObjectView] = field(default_factory=dict)
+    local: t.Mapping[str, ObjectView] = field(default_factory=dict)
+    configuration: ObjectView | None = None
+
+
+@dataclass(frozen=True)
 class Fleet:
     """All nodes by name, the DeviceClasses by name, and what the server makes of objects.
 
@@ -110,6 +123,7 @@ class Fleet:
     server: Server
     notes: tuple[str, ...] = ()
     quotas: tuple[Quota, ...] = ()
+    queues: Queues = field(default_factory=Queues)
 
 
 @dataclass(frozen=True)
@@ -125,3 +139,16 @@ class Workload:
     pod: ObjectView = field(default_factory=dict)
     namespace: str = "default"
     labels: t.Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Admission:
+    """How many more pods quotas or a queue admit, and why no more; `count` is None without a limit.
+
+    `certain` is False if fewer may be admitted. `notes` say why, and what else is to be known.
+    """
+
+    count: int | None
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    certain: bool = True

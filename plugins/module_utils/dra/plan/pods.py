@@ -58,13 +58,26 @@ def requests(spec: ObjectView, part: str = "requests") -> dict[str, int]:
         else:
             peak = _most(peak, _add(asked, staying))
     total = _most(total, peak)
-    whole = _asked(spec, part)
-    total.update({name: amount for name, amount in whole.items() if name in _OF_POD or name.startswith("hugepages-")})
+    total.update(_as_a_whole(spec, part, total))
     return _add(total, units(spec.get("overhead")))
 
 
-def _asked(of: ObjectView, part: str) -> dict[str, int]:
-    return units((of.get("resources") or {}).get(part))
+def _asked(container: ObjectView, part: str) -> dict[str, int]:
+    """What a container asks for. As for the API server, a limit without a request is a request, too."""
+    resources = container.get("resources") or {}
+    found = units(resources.get(part))
+    return {**units(resources.get("limits")), **found} if part == "requests" else found
+
+
+def _as_a_whole(spec: ObjectView, part: str, containers: t.Mapping[str, int]) -> dict[str, int]:
+    """What a pod asks for as a whole, given what its containers do: for the API server a limit of the pod is a request
+    only of what no container requests."""
+    resources = spec.get("resources") or {}
+    found = units(resources.get(part))
+    if part == "requests":
+        limits = units(resources.get("limits"))
+        found = {**{name: value for name, value in limits.items() if not containers.get(name)}, **found}
+    return {name: value for name, value in found.items() if name in _OF_POD or name.startswith("hugepages-")}
 
 
 def room(node: Node, asked: t.Mapping[str, int]) -> tuple[int | None, str]:

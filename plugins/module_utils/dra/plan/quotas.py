@@ -13,26 +13,16 @@ from __future__ import annotations
 
 import math
 import typing as t
-from dataclasses import dataclass
 
 from ..kube import limits, quantity
 from ..kube.objects import ObjectView
 from . import pods
-from .fleet import Fleet, Quota, Workload
+from .fleet import Admission, Fleet, Quota, Workload
 
 _CLASS = ".deviceclass.resource.k8s.io/devices"
 _IMPLICIT = "requests.deviceclass.resource.kubernetes.io/"
 _CLAIMS = ("count/resourceclaims.resource.k8s.io",)
 _PODS = ("pods", "count/pods")
-
-
-@dataclass(frozen=True)
-class Admitted:
-    """How many more pods are admitted, and the quota and resource that end it. `notes` are quotas that do not count."""
-
-    count: int | None
-    reason: str = ""
-    notes: tuple[str, ...] = ()
 
 
 def read(quota: ObjectView) -> Quota:
@@ -47,7 +37,7 @@ def read(quota: ObjectView) -> Quota:
     return Quota(str(metadata["namespace"]), f"{metadata['namespace']}/{metadata['name']}", left, scoped)
 
 
-def admitted(fleet: Fleet, workload: Workload) -> Admitted:
+def admitted(fleet: Fleet, workload: Workload) -> Admission:
     """How many more pods of a workload, with their claims, its namespace's quotas admit; count None without a limit.
 
     Raises QuantityError for requests and limits of the pod that cannot be read.
@@ -65,7 +55,10 @@ def admitted(fleet: Fleet, workload: Workload) -> Admitted:
             if amount and resource in quota.left:
                 count = max(0, quota.left[resource]) // amount
                 found.append((count, f"quota {quota.name} leaves {resource} for {count} more"))
-    return Admitted(*min(found), tuple(notes)) if found else Admitted(None, "", tuple(notes))
+    if not found:
+        return Admission(None, notes=tuple(notes), certain=not notes)
+    count, reason = min(found)
+    return Admission(count, reason, tuple(notes), certain=not notes)
 
 
 def usage(workload: Workload, classes: t.Mapping[str, ObjectView]) -> dict[str, int]:

@@ -20,17 +20,23 @@ from ..scheduler.search_devices import DeviceId, identify
 from ..vendors.drivers import knowledge
 from ..vendors.offers import offers
 from ..vendors.server import Server
-from . import quotas
+from . import kueue, quotas
 from .fleet import Fleet, Held, Node, Placed, Quota
 from .pods import requests, units
 
 #: Kinds that a fleet is made of; others are passed over.
-KINDS = ("Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "DeviceTaintRule", "ResourceQuota")
+KINDS = (
+    *("Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "DeviceTaintRule", "ResourceQuota"),
+    *kueue.KINDS,
+)
 _ENDED = ("Succeeded", "Failed")
 
 
 def read(
-    objects: t.Iterable[ObjectView], kubernetes: str = f"1.{versions.NEWEST}", gates: features.Gates = None
+    objects: t.Iterable[ObjectView],
+    kubernetes: str = f"1.{versions.NEWEST}",
+    gates: features.Gates = None,
+    kueue_configuration: ObjectView | None = None,
 ) -> Fleet:
     """The fleet that these objects describe, in the API versions that the server serves.
 
@@ -55,7 +61,8 @@ def read(
         nodes = {name: reading.node({"metadata": {"name": name}}) for name in reading.published}
     reading.note_strangers(nodes)
     found = tuple(reading.quotas(by_kind["ResourceQuota"]))
-    return Fleet(nodes, classes, server, tuple(reading.notes), found)
+    queues = kueue.read([one for kind in kueue.KINDS for one in by_kind[kind]], kueue_configuration)
+    return Fleet(nodes, classes, server, tuple(reading.notes), found, queues)
 
 
 def v1_rule(rule: ObjectView) -> ObjectView:

@@ -40,6 +40,16 @@ _KEPT: t.Mapping[str, t.Mapping[str, t.Any]] = {
     "DeviceClass": {"spec": {"selectors": ..., "extendedResourceName": ...}},
     "DeviceTaintRule": {"spec": ...},
     "ResourceQuota": {"spec": ..., "status": {"used": ...}},
+    "LocalQueue": {"spec": ...},
+    "Cohort": {"spec": ...},
+    "ClusterQueue": {
+        "spec": ...,
+        "status": {
+            "flavorsReservation": ...,
+            "pendingWorkloads": ...,
+            "conditions": [{"type": ..., "status": ..., "message": ...}],
+        },
+    },
 }
 
 

@@ -28,7 +28,7 @@ from .fleet import Fleet, Node, Workload
 MOST = 4096
 #: Looks at devices before a search gives up: a refusal takes a tenth of a second at most. The count is then at least so
 #: much.
-BUDGET = 30_000
+BUDGET = 15_000
 
 
 class State:

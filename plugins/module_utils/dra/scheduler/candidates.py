@@ -16,7 +16,7 @@ from . import capacity as amounts
 from .answers import Abort, Allocation, Refusal, Result
 from .node_devices import NodeDevices
 from .node_memory import NodeMemory, Suitable
-from .search_devices import Spec, tolerated
+from .search_devices import Spec, Taking, amount, tolerated, whole
 from .search_requests import CONSTRAINTS, Constraint, Request, Unsupported, class_selectors
 from .search_selection import FAILS, MAYBE, NO, YES
 
@@ -50,6 +50,7 @@ class Candidates(NodeDevices):
         # by request
         self.candidates: dict[str, list[tuple[int, bool]]] = {}
         self.fitting: dict[str, tuple[list[int], bool]] = {}
+        self._takings: dict[tuple[str, int], Taking] = {}
 
     def prepare(self) -> None:
         """Read the claims. Raises Abort."""
@@ -142,21 +143,37 @@ class Candidates(NodeDevices):
         if missing:
             unknown = all((name if "/" in name else f"{offer.driver}/{name}") in offer.unknown for name in missing)
             return unknown and self.optimist
+        taking = self.taking(request, position)
+        if not taking.allowed:
+            return False
+        if fresh:
+            return all(total <= taking.limits[name] for name, total in taking.amounts.items())
         shares, sharing = self.shares.get(self.ids[position], {}), self.sharing.get(position, {})
-        for name, total in self._consumed(request, position).items():
-            entry = capacity[name]
-            if amounts.violates(total, entry.get("requestPolicy") or {}):
-                return False
-            if not fresh:
-                total += shares.get(name, 0) + sharing.get(name, 0)
-            if total > quantity.parse(entry["value"]):
-                return False
-        return True
+        return all(
+            total + shares.get(name, 0) + sharing.get(name, 0) <= taking.limits[name]
+            for name, total in taking.amounts.items()
+        )
 
-    def _consumed(self, request: Request, position: int) -> dict[str, Fraction]:
-        """The amount of each capacity that the request takes from the device. Raises Abort."""
+    def taking(self, request: Request, position: int) -> Taking:
+        """What the request takes from the device, computed once. Raises Abort."""
+        key = (request.ask, position)
+        if key not in self._takings:
+            capacity = self.offers[position].device.get("capacity") or {}
+            taken = self._consumed(request, capacity)
+            self._takings[key] = Taking(
+                {name: whole(value) for name, value in taken.items()},
+                {name: quantity.canonical(value) for name, value in taken.items()} if self.multiple[position] else {},
+                {name: amount(capacity[name]["value"]) for name in taken},
+                not any(
+                    amounts.violates(value, capacity[name].get("requestPolicy") or {}) for name, value in taken.items()
+                ),
+            )
+        return self._takings[key]
+
+    def _consumed(self, request: Request, capacity: Spec) -> dict[str, Fraction]:
+        """The amount of each capacity of a device that the request takes. Raises Abort."""
         consumed = {}
-        for name, entry in (self.offers[position].device.get("capacity") or {}).items():
+        for name, entry in capacity.items():
             try:
                 consumed[name] = amounts.consumed(request.amounts.get(name), entry)
             except amounts.Unrepresentable as error:

@@ -8,12 +8,10 @@
 from __future__ import annotations
 
 import typing as t
-from fractions import Fraction
 
-from ..kube import quantity
 from .answers import Result
 from .node_memory import Layout
-from .search_devices import CounterId, DeviceId
+from .search_devices import Amount, CounterId, DeviceId, Taking, amount
 from .search_requests import Request
 
 
@@ -30,14 +28,14 @@ class NodeDevices:
         self.results: list[list[Result]] = [[] for _claim in range(claims)]
         # devices and amounts of earlier allocations
         self.held: set[DeviceId] = set()
-        self.shares: dict[DeviceId, dict[str, Fraction]] = {}
+        self.shares: dict[DeviceId, dict[str, Amount]] = {}
         self._take_held(held)
         # devices that this search takes: positions as bits of a number, for each claim
         self.taken = [0] * claims
-        self.sharing: dict[int, dict[str, Fraction]] = {}
+        self.sharing: dict[int, dict[str, Amount]] = {}
         self.sharers: dict[int, int] = {}
         self.available = self._counters(layout)
-        self.counted: dict[CounterId, Fraction] = {}
+        self.counted: dict[CounterId, Amount] = {}
         self.overdrawn = {key[:2] for key, left in self.available.items() if left < 0}
 
     def _take_held(self, held: t.Sequence[Result]) -> None:
@@ -47,11 +45,11 @@ class NodeDevices:
             if one.offer.device.get("allowMultipleAllocations"):
                 share = self.shares.setdefault(one.id, {})
                 for name, value in one.consumed.items():
-                    share[name] = share.get(name, Fraction()) + quantity.parse(value)
+                    share[name] = share.get(name, 0) + amount(value)
             else:
                 self.held.add(one.id)
 
-    def _counters(self, layout: Layout) -> dict[CounterId, Fraction]:
+    def _counters(self, layout: Layout) -> dict[CounterId, Amount]:
         """The rest of each counter, by driver, pool, set and name."""
         left = dict(layout.counters)
         for identity, counters in zip(self.ids, self.consumption):
@@ -66,23 +64,22 @@ class NodeDevices:
             return bool(self.taken[request.key[0]] >> position & 1)
         return self.ids[position] in self.held or any(taken >> position & 1 for taken in self.taken)
 
-    def _within(self, position: int, counters: list[tuple[CounterId, Fraction]]) -> bool:
+    def _within(self, position: int, counters: list[tuple[CounterId, Amount]]) -> bool:
         """Whether the pool's counters are sufficient for these amounts."""
         return self.ids[position][:2] not in self.overdrawn and all(
             self.counted[key] <= self.available.get(key, self.counted[key]) for key, _value in counters
         )
 
-    def _share(self, request: Request, position: int, consumed: dict[str, Fraction]) -> None:
+    def _share(self, request: Request, position: int, taking: Taking) -> None:
         sharing = self.sharing.setdefault(position, {})
-        for name, value in consumed.items():
-            sharing[name] = sharing.get(name, Fraction()) + value
+        for name, value in taking.amounts.items():
+            sharing[name] = sharing.get(name, 0) + value
         self.sharers[position] = self.sharers.get(position, 0) + 1
-        forms = {name: quantity.canonical(value) for name, value in consumed.items()}
         claim = request.key[0]
-        self.results[claim].append(Result(claim, request.name, self.offers[position], request.admin, forms))
+        self.results[claim].append(Result(claim, request.name, self.offers[position], request.admin, taking.texts))
 
-    def _unshare(self, position: int, consumed: dict[str, Fraction]) -> None:
-        for name, value in consumed.items():
+    def _unshare(self, position: int, taking: Taking) -> None:
+        for name, value in taking.amounts.items():
             self.sharing[position][name] -= value
         self.sharers[position] -= 1
         if not self.sharers[position]:

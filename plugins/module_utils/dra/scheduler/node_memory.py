@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import typing as t
-from fractions import Fraction
 
-from ..kube import quantity
 from ..vendors.offer import Offer
-from .search_devices import Comparable, CounterId, Spec, comparable, consumption, identify
+from .search_devices import Amount, Comparable, CounterId, Spec, amount, comparable, consumption, identify
 from .search_selection import Engine, Selection
 
 
@@ -33,11 +31,11 @@ class Layout:
         self.multiple = [bool(offer.device.get("allowMultipleAllocations")) for offer in self.offers]
         self.plain = [not multiple and not _regulated(o) for multiple, o in zip(self.multiple, self.offers)]
         self.consumption = [list(consumption(offer)) for offer in self.offers]
-        self.counters: dict[CounterId, Fraction] = {}
+        self.counters: dict[CounterId, Amount] = {}
         for offer in self.offers:
             for entry in offer.counter_sets:
                 for name, counter in entry["counters"].items():
-                    self.counters[offer.driver, offer.pool, entry["name"], name] = quantity.parse(counter["value"])
+                    self.counters[offer.driver, offer.pool, entry["name"], name] = amount(counter["value"])
         self._columns: dict[tuple[str, int], Comparable | None] = {}
 
     def column(self, name: str, position: int) -> Comparable | None:

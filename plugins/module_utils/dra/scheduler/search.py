@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import typing as t
 from bisect import bisect_left
-from fractions import Fraction
 
 from ..kube import limits
 from .answers import Abort, Allocation, Refusal, Result
 from .candidates import Candidates, Question
 from .search_bounds import hopeless, too_few
-from .search_devices import CounterId, tolerated
+from .search_devices import Amount, CounterId, tolerated
 from .search_memory import Failures
 from .search_requests import Constraint, Request
 
@@ -170,11 +169,11 @@ class Search(Candidates):
         claim = request.key[0]
         if self._busy(request, position):
             return None
-        counters: list[tuple[CounterId, Fraction]] = []
+        counters: list[tuple[CounterId, Amount]] = []
         if not (self.multiple[position] and (self.ids[position] in self.shares or position in self.sharers)):
             counters = self.consumption[position]
         for key, value in counters:
-            self.counted[key] = self.counted.get(key, Fraction()) + value
+            self.counted[key] = self.counted.get(key, 0) + value
         added = 0
 
         def undo() -> None:
@@ -197,7 +196,7 @@ class Search(Candidates):
             self.taken[claim] |= 1 << position
             self.results[claim].append(Result(claim, request.name, self.offers[position], request.admin))
         elif self.room(request, position):
-            self._share(request, position, self._consumed(request, position))
+            self._share(request, position, self.taking(request, position))
         else:
             undo()
             return None
@@ -205,7 +204,7 @@ class Search(Candidates):
         def back() -> None:
             self.results[claim].pop()
             if self.multiple[position]:
-                self._unshare(position, self._consumed(request, position))
+                self._unshare(position, self.taking(request, position))
             else:
                 self.taken[claim] &= ~(1 << position)
             undo()

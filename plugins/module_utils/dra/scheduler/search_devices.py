@@ -15,6 +15,8 @@ from ..kube.objects import ObjectView, Scalar
 from ..vendors.offer import Offer
 
 Spec = ObjectView
+#: An amount of a counter or capacity: a whole number as such, which is faster to add.
+Amount = t.Union[Fraction, int]
 DeviceId = tuple[str, str, str]
 #: driver, pool, counter set, counter
 CounterId = tuple[str, str, str, str]
@@ -51,11 +53,33 @@ def comparable(offer: Offer, name: str) -> Comparable | None:
     return next(((kind, value[kind]) for kind in _SCALARS if value.get(kind) is not None), LIST)
 
 
-def consumption(offer: Offer) -> t.Iterator[tuple[CounterId, Fraction]]:
+def consumption(offer: Offer) -> t.Iterator[tuple[CounterId, Amount]]:
     """The counters that a device consumes while it is allocated, with the amounts."""
     for entry in offer.device.get("consumesCounters") or ():
         for name, counter in entry["counters"].items():
-            yield (offer.driver, offer.pool, entry["counterSet"], name), quantity.parse(counter["value"])
+            yield (offer.driver, offer.pool, entry["counterSet"], name), amount(counter["value"])
+
+
+def amount(value: str) -> Amount:
+    """The value of a quantity."""
+    return whole(quantity.parse(value))
+
+
+def whole(number: Fraction) -> Amount:
+    """The same number, as an integer if it is one."""
+    return number.numerator if number.denominator == 1 else number
+
+
+class Taking(t.NamedTuple):
+    """What a request takes of a device: by capacity the amount, its text in the API, and how much there is in all.
+
+    `allowed` is whether the policies of the capacities allow it.
+    """
+
+    amounts: dict[str, Amount]
+    texts: dict[str, str]
+    limits: dict[str, Amount]
+    allowed: bool
 
 
 def tolerated(request: Spec, offer: Offer) -> bool:

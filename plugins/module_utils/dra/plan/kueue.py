@@ -1,0 +1,259 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""How many more pods of a workload a queue of Kueue admits, each as a job of its own.
+
+A workload is in a queue if it has the label of one. Preemption and fair sharing are not modelled: what others use stays
+theirs. Source: pkg/cache/scheduler/resource_node.go and pkg/dra of Kueue 0.19.2.
+"""
+
+from __future__ import annotations
+
+import math
+import typing as t
+from fractions import Fraction
+
+from ..cel.errors import EvaluationError, Uncheckable
+from ..claims.selector_memory import SelectorMemory
+from ..kube import quantity
+from ..kube.objects import ObjectView
+from ..queues.objects import API_VERSION
+from ..queues.variants import charge_of
+from ..scheduler.search_requests import class_selectors, expressions
+from . import pods
+from .fleet import Admission, Fleet, Queues, Workload
+from .pods import selected, units
+
+__all__ = ("API_VERSION", "KINDS", "QUEUE_LABEL", "admitted", "read")
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+KINDS = ("ClusterQueue", "Cohort", "LocalQueue")
+_NAMESPACE = "kubernetes.io/metadata.name"
+_STOPPED = ("Hold", "HoldAndDrain")
+
+#: A flavor and a resource.
+Unit = tuple[str, str]
+
+
+class _Refused(ValueError):
+    """The queue admits no such pod; the text is the reason."""
+
+
+def read(objects: t.Iterable[ObjectView], configuration: ObjectView | None = None) -> Queues:
+    """The queues among objects of kueue.x-k8s.io."""
+    found: dict[str, dict[str, ObjectView]] = {kind: {} for kind in KINDS}
+    for one in objects:
+        metadata = one["metadata"]
+        name = f"{metadata['namespace']}/{metadata['name']}" if one["kind"] == "LocalQueue" else str(metadata["name"])
+        found[str(one["kind"])][name] = one
+    return Queues(found["ClusterQueue"], found["Cohort"], found["LocalQueue"], configuration)
+
+
+def admitted(fleet: Fleet, workload: Workload, memory: SelectorMemory) -> Admission:
+    """How many more pods of a workload its queue admits. Raises QuantityError for quantities that cannot be read."""
+    name = workload.labels.get(QUEUE_LABEL)
+    if not name:
+        return Admission(None)
+    try:
+        queue = _queue_of(fleet.queues, workload, name)
+        if fleet.queues.configuration is None:
+            note = f"{_of(queue)}: Kueue's configuration is not known, so it may admit fewer"
+            return Admission(None, notes=(note,), certain=False)
+        charges = _charges(fleet, workload, fleet.queues.configuration, memory)
+        return _most(fleet.queues, queue, charges)
+    except _Refused as refused:
+        return Admission(0, str(refused))
+
+
+def _of(queue: ObjectView) -> str:
+    return f"ClusterQueue {queue['metadata']['name']}"
+
+
+def _queue_of(queues: Queues, workload: Workload, name: str) -> ObjectView:
+    """The ClusterQueue of a workload. Raises _Refused."""
+    local = queues.local.get(f"{workload.namespace}/{name}")
+    if local is None:
+        raise _Refused(f"there is no LocalQueue {workload.namespace}/{name}")
+    cluster = str((local.get("spec") or {}).get("clusterQueue"))
+    queue = queues.cluster.get(cluster)
+    if queue is None:
+        raise _Refused(f"LocalQueue {workload.namespace}/{name} is of ClusterQueue {cluster}, which does not exist")
+    for kind, one in (("LocalQueue", local), ("ClusterQueue", queue)):
+        if (one.get("spec") or {}).get("stopPolicy") in _STOPPED:
+            raise _Refused(f"{kind} {one['metadata']['name']} is stopped")
+    for one in (queue.get("status") or {}).get("conditions") or ():
+        if one.get("type") == "Active" and one.get("status") == "False":
+            raise _Refused(f"{_of(queue)} is not active: {one.get('message')}")
+    selector = queue["spec"].get("namespaceSelector")
+    if not selected(selector, {_NAMESPACE: workload.namespace}):
+        raise _Refused(f"{_of(queue)} does not select namespace {workload.namespace}")
+    return queue
+
+
+def _charges(
+    fleet: Fleet, workload: Workload, configuration: ObjectView, memory: SelectorMemory
+) -> t.Mapping[str, int]:
+    """What one pod with its claims is charged, by resource. Raises _Refused."""
+    resources = configuration.get("resources") or {}
+    excluded = tuple(resources.get("excludeResourcePrefixes") or ())
+    found = {
+        name: amount
+        for name, amount in pods.requests(workload.pod).items()
+        if amount and not (excluded and name.startswith(excluded))
+    }
+    found["pods"] = 1
+    mappings: dict[str, list[ObjectView]] = {}
+    for one in resources.get("deviceClassMappings") or ():
+        for device_class in one["deviceClassNames"]:
+            mappings.setdefault(str(device_class), []).append(one)
+    for claim in workload.claims:
+        for request in claim["devices"].get("requests") or ():
+            body = request.get("exactly") or {}
+            if request.get("firstAvailable") or body.get("adminAccess") or body.get("allocationMode") == "All":
+                raise _Refused(
+                    f"Kueue accepts no request like {request['name']}: use the template's variant for queues"
+                )
+            device_class = str(body.get("deviceClassName"))
+            if device_class not in mappings:
+                raise _Refused(f"class {device_class} is not in Kueue's configuration, so it admits no claim of it")
+            for one in mappings[device_class]:
+                amount = int(body.get("count") or 1) * _each(fleet, one, body, memory)
+                found[str(one["name"])] = found.get(str(one["name"]), 0) + amount
+    return found
+
+
+def _each(fleet: Fleet, mapping: ObjectView, body: ObjectView, memory: SelectorMemory) -> int:
+    """What one device of a request is charged: one, or the most of a capacity or counter that it may take."""
+    sources = mapping.get("sources") or ()
+    if not sources:
+        return 1
+    charges = [Fraction()]
+    texts = expressions([*class_selectors(fleet.classes, body), *(body.get("selectors") or ())])
+    for source in sources:
+        kind = "counter" if "counter" in source else "capacity"
+        name, driver = source[kind]["name"], source[kind].get("driver")
+        wanted = ((body.get("capacity") or {}).get("requests") or {}).get(name)
+        devices = {id(one.device): one for node in fleet.nodes.values() for one in node.offers if one.driver == driver}
+        for offer in devices.values():
+            if not all(_matches(memory, text, offer.device, offer.driver) for text in texts):
+                continue
+            entry = (offer.device.get("capacity") or {}).get(name)
+            if kind == "capacity" and entry is not None:
+                charges.append(charge_of(wanted, entry) or Fraction())
+            for used in offer.device.get("consumesCounters") or () if kind == "counter" else ():
+                if name in used["counters"]:
+                    charges.append(quantity.parse(used["counters"][name]["value"]))
+    if not max(charges):
+        raise _Refused(f"no device of the fleet has what Kueue would charge as {mapping['name']}")
+    return math.ceil(max(charges))
+
+
+def _matches(memory: SelectorMemory, text: str, device: ObjectView, driver: str) -> bool:
+    try:
+        return bool(memory.matches(text, device, driver))
+    except (EvaluationError, Uncheckable):
+        return False
+
+
+def _most(queues: Queues, queue: ObjectView, charges: t.Mapping[str, int]) -> Admission:
+    """How many times the charges fit into what is left, over all flavors of the queue. Raises _Refused."""
+    tree = _Tree(queues)
+    name = str(queue["metadata"]["name"])
+    notes = []
+    covered = {str(one) for group in queue["spec"].get("resourceGroups") or () for one in group["coveredResources"]}
+    missing = sorted(set(charges) - covered - {"pods"})
+    if missing:
+        raise _Refused(f"{_of(queue)} has no quota of {missing[0]}, and admits no pod that requests it")
+    found: tuple[int, str] | None = None
+    for group in queue["spec"].get("resourceGroups") or ():
+        asked = {str(one): charges[one] for one in group["coveredResources"] if charges.get(one)}
+        if not asked:
+            continue
+        counts = []
+        for flavor in group["flavors"]:
+            left = {one: max(0, tree.available(("queue", name), (str(flavor["name"]), one))) for one in asked}
+            counts.append(min((left[one] // amount, one) for one, amount in asked.items()))
+        total = sum(count for count, _resource in counts)
+        if found is None or total < found[0]:
+            found = (total, f"{_of(queue)} leaves {min(counts)[1]} for {total} more")
+    waiting = int((queue.get("status") or {}).get("pendingWorkloads") or 0)
+    if waiting:
+        notes.append(f"{waiting} job(s) wait in {_of(queue)}; they want the same quota")
+    if found is None:
+        return Admission(None, notes=tuple(notes))
+    return Admission(found[0], found[1], tuple(notes))
+
+
+class _Tree:
+    """The quotas of ClusterQueues and cohorts, and what is used of them. A node is `queue` or `cohort`, and a name."""
+
+    def __init__(self, queues: Queues) -> None:
+        self.objects: dict[tuple[str, str], ObjectView] = {}
+        self.parents: dict[tuple[str, str], tuple[str, str] | None] = {}
+        for name, one in queues.cohorts.items():
+            self._add(("cohort", name), one, one.get("spec", {}).get("parentName"))
+        for name, one in queues.cluster.items():
+            self._add(("queue", name), one, one["spec"].get("cohortName") or one["spec"].get("cohort"))
+        for parent in [one for one in self.parents.values() if one is not None]:
+            self.parents.setdefault(parent, None)  # a cohort that has no object
+        self.children: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        for key, above in self.parents.items():
+            if above is not None:
+                self.children.setdefault(above, []).append(key)
+        for key in self.parents:
+            self._check(key)
+
+    def _add(self, key: tuple[str, str], one: ObjectView, parent: object) -> None:
+        self.objects[key] = one
+        self.parents[key] = ("cohort", str(parent)) if parent else None
+
+    def _check(self, key: tuple[str, str]) -> None:
+        """Raises _Refused for a cohort that is above itself, which Kueue does not admit anything in."""
+        seen = [key]
+        while (above := self.parents[seen[-1]]) is not None:
+            if above in seen:
+                raise _Refused(f"cohort {above[1]} is above itself")
+            seen.append(above)
+
+    def _quota(self, key: tuple[str, str], unit: Unit, part: str) -> int | None:
+        for group in (self.objects.get(key, {}).get("spec") or {}).get("resourceGroups") or ():
+            for flavor in group["flavors"]:
+                for one in flavor["resources"] if flavor["name"] == unit[0] else ():
+                    if one["name"] == unit[1] and one.get(part) is not None:
+                        return units({unit[1]: one[part]})[unit[1]]
+        return None
+
+    def _total(self, key: tuple[str, str], unit: Unit) -> int:
+        """The quota of a node with what its children lend."""
+        lent = sum(self._total(one, unit) - self._kept(one, unit) for one in self.children.get(key, ()))
+        return (self._quota(key, unit, "nominalQuota") or 0) + lent
+
+    def _kept(self, key: tuple[str, str], unit: Unit) -> int:
+        """What a node does not lend."""
+        lends = self._quota(key, unit, "lendingLimit")
+        return 0 if lends is None else max(0, self._total(key, unit) - lends)
+
+    def _used(self, key: tuple[str, str], unit: Unit) -> int:
+        """What jobs with reserved quota use, as far as it counts against this node."""
+        if key[0] == "cohort":
+            children = self.children.get(key, ())
+            return sum(max(0, self._used(one, unit) - self._kept(one, unit)) for one in children)
+        for flavor in (self.objects[key].get("status") or {}).get("flavorsReservation") or ():
+            for one in flavor.get("resources") or () if flavor["name"] == unit[0] else ():
+                if one["name"] == unit[1]:
+                    return units({unit[1]: one.get("total", "0")})[unit[1]]
+        return 0
+
+    def available(self, key: tuple[str, str], unit: Unit) -> int:
+        """What is left for a node, from its own quota and what it may borrow."""
+        parent = self.parents[key]
+        total, used = self._total(key, unit), self._used(key, unit)
+        if parent is None:
+            return total - used
+        kept, above = self._kept(key, unit), self.available(parent, unit)
+        borrows = self._quota(key, unit, "borrowingLimit")
+        if borrows is not None:
+            above = min(total - kept - max(0, used - kept) + borrows, above)
+        return max(0, kept - used) + above
