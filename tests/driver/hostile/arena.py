@@ -31,6 +31,8 @@ PATIENCE = 120.0
 #: and those of one that may configure its network.
 NONE, RAW, ADMIN = "", "net_raw", "net_raw net_admin"
 _END = "end"
+#: What changes when another pod comes, and what igbvf makes anew after a reset.
+_NOT_COMPARED = ("uppers", "permanentMac")
 #: How many multicast frames the ACLs of the switch let a pod send.
 _FEW = "limit rate over 50/second burst 20 packets"
 _RANGES = [
@@ -205,7 +207,7 @@ class Arena:
         unlike = [
             f"{key} is {now.get(key)}, was {state[key]}"
             for key in state
-            if key != "uppers" and now.get(key) != state[key]
+            if key not in _NOT_COMPARED and now.get(key) != state[key]
         ]
         return [*(one.text for one in outcome.reasons), *outcome.notes, *unlike]
 
