@@ -10,7 +10,6 @@ the field: claims are written by tenants, and only some fields are checked at ad
 
 from __future__ import annotations
 
-import json
 import re
 import typing as t
 from dataclasses import dataclass, field
@@ -19,14 +18,14 @@ from ..base.calls import Pod
 from ..base.errors import Busy, Refused, bounded
 from ..base.objects import Object
 from ..dra.config import interface_config
-from ..dra.config.field_checks import MAX_PROBLEMS
 from ..dra.kube import limits
 from ..dra.kube.bounded_json import DEPTH, is_nested_deeper
-from ..dra.kube.problems import Problem
 from ..interface import rails
 from ..publish.device import Device
 from ..publish.offer import Offer
-from . import pod_names, share_plan
+from . import claim_configs, pod_names, share_plan
+from .claim_configs import Config, refusal
+from .claim_fields import allocated, get, mapping
 from .metadata import POD_CLAIM_NAME
 from .records import DeviceRecord, Record
 
@@ -35,29 +34,8 @@ DRIVER = interface_config.DRIVER
 #: Fields that differ between the devices of a pod, so that one configuration cannot be for several.
 _OWN = ("name", "addresses", "mac")
 _HEAD = ("apiVersion", "kind")
-#: Maximum bytes of all our configurations of a claim together. The API allows 32 in the claim with 10 KiB each, and the
-#: longest valid one has less than 20 KiB.
-CONFIG_BYTES = 128 * 1024
 _RESULTS = "status.allocation.devices.results"
-_CONFIG = "status.allocation.devices.config"
-#: Valid configurations, as JSON: the pods of one template have the same one.
-_valid: dict[str, None] = {}
-_REMEMBERED = 256
 _SHARE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
-_T = t.TypeVar("_T")
-
-
-@dataclass
-class _Config:
-    """One InterfaceConfig of a claim: its path, the requests that it is for (empty: all), and its fields."""
-
-    path: str
-    requests: list[str]
-    fields: Object
-    of_class: bool
-
-    def covers(self, request: str) -> bool:
-        return not self.requests or request in self.requests or request.partition("/")[0] in self.requests
 
 
 @dataclass
@@ -70,7 +48,7 @@ class _Result:
     share_id: str
     known: Device
     consumed: t.Any = None
-    configs: list[_Config] = field(default_factory=list)
+    configs: list[Config] = field(default_factory=list)
 
 
 def consumer(claim: t.Any, uid: str) -> Pod | None:
@@ -81,10 +59,10 @@ def consumer(claim: t.Any, uid: str) -> Pod | None:
     """
     _check_claim(claim, uid)
     results = _ours(claim)
-    if all(_get(result, "adminAccess", bool, path, False) for path, result in results):
+    if all(get(result, "adminAccess", bool, path, False) for path, result in results):
         return None
-    status = _get(claim, "status", dict, "", {})
-    entries = _get(status, "reservedFor", list, "status", [])
+    status = get(claim, "status", dict, "", {})
+    entries = get(status, "reservedFor", list, "status", [])
     if not entries:
         raise Refused("status.reservedFor: the claim is not reserved for a pod")
     if len(entries) > 1:
@@ -93,17 +71,17 @@ def consumer(claim: t.Any, uid: str) -> Pod | None:
             "one pod only; give each pod a claim of its own by a ResourceClaimTemplate"
         )
     path = "status.reservedFor[0]"
-    entry = _mapping(entries[0], path)
-    group = _get(entry, "apiGroup", str, path, "")
-    resource = _get(entry, "resource", str, path)
+    entry = mapping(entries[0], path)
+    group = get(entry, "apiGroup", str, path, "")
+    resource = get(entry, "resource", str, path)
     if group or resource != "pods":
         name = f"{resource}.{group}" if group else resource
         raise Refused(f"{path}.resource: the claim is reserved for one of {name}; this driver serves pods only")
-    metadata = _get(claim, "metadata", dict, "")
+    metadata = get(claim, "metadata", dict, "")
     return Pod(
-        namespace=_get(metadata, "namespace", str, "metadata"),
-        name=_get(entry, "name", str, path),
-        uid=_get(entry, "uid", str, path),
+        namespace=get(metadata, "namespace", str, "metadata"),
+        name=get(entry, "name", str, path),
+        uid=get(entry, "uid", str, path),
     )
 
 
@@ -128,19 +106,20 @@ def plan(
     """
     owner = consumer(claim, uid)
     results = _results(claim, node, known, withheld or {})
-    configs = _configs(claim)
-    _check_configs(results, configs)
-    metadata = _get(claim, "metadata", dict, "")
+    configs = claim_configs.read(claim)
+    metadata = get(claim, "metadata", dict, "")
+    namespace = get(metadata, "namespace", str, "metadata")
+    claim_configs.check(_asked(claim), configs, namespace)
     record = Record(
         uid=uid,
-        namespace=_get(metadata, "namespace", str, "metadata"),
-        name=_get(metadata, "name", str, "metadata"),
+        namespace=namespace,
+        name=get(metadata, "name", str, "metadata"),
         pod=owner,
         boot=boot,
         devices=[],
         pod_claim_name=_pod_claim_name(metadata),
     )
-    _check_shared(results, configs)
+    _check_shared(results, configs.settings)
     everybody = list(others)
     others = [other for other in everybody if other.uid != uid]
     own = [device for other in everybody if other.uid == uid for device in other.held]
@@ -163,79 +142,56 @@ def lost_devices(claim: t.Any, record: Record) -> str:
         return "the claim was deleted"
     try:
         _check_claim(claim, record.uid)
-        now = {(_get(one, "pool", str, path), _get(one, "device", str, path)) for path, one in _ours(claim)}
+        now = {(get(one, "pool", str, path), get(one, "device", str, path)) for path, one in _ours(claim)}
     except Refused as error:
         return f"the claim has lost its devices ({error.message})"
     lost = [device.device for device in record.devices if (device.pool, device.device) not in now]
     return f"{', '.join(lost)} is no longer allocated to the claim" if lost else ""
 
 
-def refusal(problems: t.Sequence[Problem]) -> Refused:
-    """One error with the first MAX_PROBLEMS problems."""
-    texts = [str(problem) for problem in problems[:MAX_PROBLEMS]]
-    if len(problems) > len(texts):
-        texts.append(f"there are more errors than these {len(texts)}")
-    return Refused("; ".join(texts))
-
-
 # reading fields that others wrote
-
-
-def _mapping(value: t.Any, path: str) -> Object:
-    if not isinstance(value, dict):
-        raise Refused(f"{path or 'claim'}: must be a mapping")
-    return value
-
-
-_WORDS = {str: "a string", bool: "true or false", list: "a list", dict: "a mapping"}
-
-
-def _get(holder: Object, key: str, form: type[_T], path: str, default: _T | None = None) -> _T:
-    """A field of the given type. Without a default it is required, and a string must not be empty. Raises Refused."""
-    value = holder.get(key)
-    where = f"{path}.{key}" if path else key
-    if value is None or (value == "" and form is str):
-        if default is None:
-            raise Refused(f"{where}: is missing")
-        return default
-    if not isinstance(value, form):
-        raise Refused(f"{where}: must be {_WORDS[form]}")
-    return value
 
 
 def _check_claim(claim: t.Any, uid: str) -> None:
     if is_nested_deeper(claim):
         raise Refused(f"claim: is nested deeper than {DEPTH} levels")
-    metadata = _get(_mapping(claim, ""), "metadata", dict, "")
-    found = _get(metadata, "uid", str, "metadata")
+    metadata = get(mapping(claim, ""), "metadata", dict, "")
+    found = get(metadata, "uid", str, "metadata")
     if found != uid:
         raise Refused(f"metadata.uid: the claim has UID {found} now instead of {uid}: it was deleted and created again")
-    status = _get(claim, "status", dict, "", {})
+    status = get(claim, "status", dict, "", {})
     if status.get("allocation") is None:
         raise Refused("status.allocation: the claim is not allocated")
-
-
-def _devices(claim: Object) -> Object:
-    allocation = _get(_get(claim, "status", dict, ""), "allocation", dict, "status")
-    return _get(allocation, "devices", dict, "status.allocation", {})
 
 
 def _ours(claim: Object) -> list[tuple[str, Object]]:
     """Our results with their paths, at least one. Raises Refused."""
     found = []
-    for index, value in enumerate(_get(_devices(claim), "results", list, "status.allocation.devices", [])):
+    for index, value in enumerate(get(allocated(claim), "results", list, "status.allocation.devices", [])):
         path = f"{_RESULTS}[{index}]"
-        if _get(_mapping(value, path), "driver", str, path) == DRIVER:
+        if get(mapping(value, path), "driver", str, path) == DRIVER:
             found.append((path, value))
     if not found:
         raise Refused(f"{_RESULTS}: no device of {DRIVER} is allocated to the claim")
     return found
 
 
+def _asked(claim: Object) -> list[claim_configs.Asked]:
+    """The requests of a claim with devices of any driver."""
+    found = []
+    for index, value in enumerate(get(allocated(claim), "results", list, "status.allocation.devices", [])):
+        path = f"{_RESULTS}[{index}]"
+        entry = mapping(value, path)
+        admin = get(entry, "adminAccess", bool, path, False)
+        ours = get(entry, "driver", str, path) == DRIVER
+        found.append(claim_configs.Asked(path, get(entry, "request", str, path), admin, ours))
+    return found
+
+
 def _pod_claim_name(metadata: Object) -> str:
     """The value of the annotation. It becomes part of a path in containers, and tenants can set it. Raises Refused."""
-    annotations = _get(metadata, "annotations", dict, "metadata", {})
-    name = _get(annotations, POD_CLAIM_NAME, str, "metadata.annotations", "")
+    annotations = get(metadata, "annotations", dict, "metadata", {})
+    name = get(annotations, POD_CLAIM_NAME, str, "metadata.annotations", "")
     if name and (wrong := limits.dns_label(name)):
         raise Refused(
             f"metadata.annotations['{POD_CLAIM_NAME}']: {bounded(repr(name), 80)} {wrong}; Kubernetes sets it on "
@@ -246,7 +202,7 @@ def _pod_claim_name(metadata: Object) -> str:
 
 def _request(entry: Object, path: str) -> str:
     """The request or subrequest, which becomes part of paths and CDI names. Raises Refused."""
-    name = _get(entry, "request", str, path)
+    name = get(entry, "request", str, path)
     parts = name.split("/")
     if len(parts) > 2 or any(map(limits.dns_label, parts)):
         raise Refused(f"{path}.request: {bounded(repr(name), 80)} is not a valid name of a request")
@@ -254,7 +210,7 @@ def _request(entry: Object, path: str) -> str:
 
 
 def _share_id(entry: Object, path: str) -> str:
-    share_id = _get(entry, "shareID", str, path, "")
+    share_id = get(entry, "shareID", str, path, "")
     if share_id and (limits.size(share_id) > limits.DNS_LABEL_BYTES or not _SHARE_ID.fullmatch(share_id)):
         raise Refused(f"{path}.shareID: {bounded(repr(share_id), 80)} is not a valid share ID")
     return share_id
@@ -265,14 +221,14 @@ def check_pod(pod: t.Any, owner: Pod, node: str) -> None:
     does not use the node's network."""
     if pod is None:
         raise Refused(f"status.reservedFor[0]: pod {owner.namespace}/{owner.name} does not exist")
-    metadata = _get(_mapping(pod, "pod"), "metadata", dict, "pod")
-    if _get(metadata, "uid", str, "pod.metadata") != owner.uid:
+    metadata = get(mapping(pod, "pod"), "metadata", dict, "pod")
+    if get(metadata, "uid", str, "pod.metadata") != owner.uid:
         raise Refused(f"status.reservedFor[0].uid: pod {owner.namespace}/{owner.name} was deleted and created again")
-    spec = _get(pod, "spec", dict, "pod")
-    bound = _get(spec, "nodeName", str, "pod.spec", "")
+    spec = get(pod, "spec", dict, "pod")
+    bound = get(spec, "nodeName", str, "pod.spec", "")
     if bound != node:
         raise Refused(f"pod.spec.nodeName: the pod is bound to {bound or 'no node'}, not to this node {node}")
-    if _get(spec, "hostNetwork", bool, "pod.spec", False):
+    if get(spec, "hostNetwork", bool, "pod.spec", False):
         raise Refused(
             "pod.spec.hostNetwork: the pod uses the node's network, so no network device can be moved into it"
         )
@@ -281,8 +237,8 @@ def check_pod(pod: t.Any, owner: Pod, node: str) -> None:
 def _results(claim: Object, node: str, known: t.Mapping[str, Device], withheld: t.Mapping[str, str]) -> list[_Result]:
     found: list[_Result] = []
     for path, entry in _ours(claim):
-        pool = _get(entry, "pool", str, path)
-        device = _get(entry, "device", str, path)
+        pool = get(entry, "pool", str, path)
+        device = get(entry, "device", str, path)
         if pool != node:
             raise Refused(f"{path}.pool: the device is in pool {pool}, not in that of this node, {node}")
         if device not in known:
@@ -295,7 +251,7 @@ def _results(claim: Object, node: str, known: t.Mapping[str, Device], withheld: 
                 request=_request(entry, path),
                 pool=pool,
                 device=device,
-                admin=_get(entry, "adminAccess", bool, path, False),
+                admin=get(entry, "adminAccess", bool, path, False),
                 share_id=_share_id(entry, path),
                 known=known[device],
                 consumed=entry.get("consumedCapacity"),
@@ -304,78 +260,10 @@ def _results(claim: Object, node: str, known: t.Mapping[str, Device], withheld: 
     return found
 
 
-def _configs(claim: Object) -> list[_Config]:
-    """Our configurations in the order in which they apply: those of classes, then those of the claim."""
-    of_class: list[_Config] = []
-    of_claim: list[_Config] = []
-    written = _claim_configs(claim)
-    number = 0  # index in the claim's spec: the scheduler copies its configurations in this order
-    for index, value in enumerate(_get(_devices(claim), "config", list, "status.allocation.devices", [])):
-        path = f"{_CONFIG}[{index}]"
-        entry = _mapping(value, path)
-        source = _get(entry, "source", str, path)
-        if source not in ("FromClass", "FromClaim"):
-            raise Refused(f"{path}.source: must be FromClass or FromClaim")
-        if source == "FromClaim":
-            if number < len(written) and written[number] == entry.get("opaque"):
-                path = f"spec.devices.config[{number}]"
-            number += 1
-        opaque = entry.get("opaque")
-        if opaque is None:
-            continue
-        if _get(_mapping(opaque, f"{path}.opaque"), "driver", str, f"{path}.opaque") != DRIVER:
-            continue
-        requests = _get(entry, "requests", list, path, [])
-        if not all(isinstance(request, str) for request in requests):
-            raise Refused(f"{path}.requests: must be a list of requests")
-        config = _Config(f"{path}.opaque.parameters", requests, opaque.get("parameters"), source == "FromClass")
-        (of_class if config.of_class else of_claim).append(config)
-    return of_class + of_claim
-
-
-def _claim_configs(claim: Object) -> list[t.Any]:
-    """The opaque configurations in the claim's spec. Unexpected content only makes paths in messages less precise."""
-    spec = claim.get("spec")
-    devices = spec.get("devices") if isinstance(spec, dict) else None
-    entries = devices.get("config") if isinstance(devices, dict) else None
-    if not isinstance(entries, list):
-        return []
-    return [entry.get("opaque") if isinstance(entry, dict) else None for entry in entries]
-
-
 # checks
 
 
-def _check_configs(results: list[_Result], configs: list[_Config]) -> None:
-    """Check all configurations that apply to our devices; others are for requests that got other devices. Raises
-    Refused."""
-    problems: list[Problem] = []
-    size = 0
-    for config in configs:
-        if any(config.covers(result.request) and not result.admin for result in results):
-            size += limits.opaque_size(config.fields)
-            if size > CONFIG_BYTES:
-                raise Refused(f"{config.path}: the claim's configurations have more than {CONFIG_BYTES} bytes together")
-            problems += _problems(config)
-        if len(problems) > MAX_PROBLEMS:
-            break
-    if problems:
-        raise refusal(problems)
-
-
-def _problems(config: _Config) -> list[Problem]:
-    content = json.dumps(config.fields)
-    if content in _valid:
-        return []
-    found = interface_config.validate(config.fields, config.path)
-    if not found:
-        while len(_valid) >= _REMEMBERED:
-            _valid.clear()  # at once, as other threads do the same
-        _valid[content] = None
-    return found
-
-
-def _check_shared(results: list[_Result], configs: list[_Config]) -> None:
+def _check_shared(results: list[_Result], configs: list[Config]) -> None:
     """Add its configurations to each result. Raises Refused for fields that several devices cannot share."""
     for config in configs:
         covered = [result for result in results if config.covers(result.request)]
@@ -396,22 +284,12 @@ def _check_shared(results: list[_Result], configs: list[_Config]) -> None:
 
 
 def _merged(result: _Result) -> Object:
-    """The merged fields of a device's configurations; later ones replace earlier ones. A claim cannot change what a
-    class sets. Raises Refused."""
+    """The merged fields of a device's configurations; later ones replace earlier ones. Raises Refused."""
     fields: Object = {}
-    of_class: Object = {}
     path = result.path
     for config in result.configs:
-        if not config.of_class:
-            for name in interface_config.changed_by_claim(of_class, config.fields):
-                raise Refused(
-                    f"{config.path}.{name}: the DeviceClass of request {result.request} sets {name}, which a claim "
-                    f"cannot change or extend; leave {name} out of the claim, or use another class"
-                )
         fields.update({name: value for name, value in config.fields.items() if name not in _HEAD})
         path = config.path
-        if config.of_class:
-            of_class = dict(fields)
     if len(result.configs) > 1:
         # each is valid by itself, but they may contradict each other
         problems = interface_config.validate(fields, path, complete=False)

@@ -24,10 +24,11 @@ from ..publish.offer import Offer
 from ..shares import by_class
 from ..topology.publish_shares import MACVLAN
 from . import environment, peers
+from .claim_configs import refusal
 from .leases import Leases
 from .ledger import Ledger
 from .needs import Cluster, Inventory, check_needed
-from .plan import check_pod, consumer, plan, refusal
+from .plan import check_pod, consumer, plan
 from .records import PREPARED, PeerRecord, Record
 from .transfer import Transfer
 

@@ -17,6 +17,8 @@ description:
     would, against every limit of the API and the type checker and cost limit of CEL.
   - With O(nodes), or with ResourceSlices by O(nodes_from), returns which nodes can satisfy each claim, and why the
     others cannot.
+  - Checks configurations of C(lanewise.dev) in them, and that claims set only what their classes let them set, for
+    classes that are among the objects.
   - Objects of other API groups than C(resource.k8s.io) are only counted.
   - Never changes anything.
 requirements:
@@ -152,6 +154,7 @@ from ..module_utils.dra.apiserver.go_scalars import FIRST, NUMBER, number
 from ..module_utils.dra.apiserver.validate import validate
 from ..module_utils.dra.cel.engine import Engine, engine_for
 from ..module_utils.dra.cel.errors import EngineMissing
+from ..module_utils.dra.claims import class_policy
 from ..module_utils.dra.claims.reach import reach_of
 from ..module_utils.dra.kube.problems import Problem, Problems
 from ..module_utils.dra.kube.versions import is_dra
@@ -257,6 +260,16 @@ def reached(known: list[dict], params: dict, engine: Engine | None) -> tuple[lis
     return [dataclasses.asdict(entry) for entry in reach_of(known, nodes, params["drivers"], engine, *target)], notes
 
 
+def refused_by_classes(known: list[tuple[str, dict]]) -> list[Problem]:
+    """The errors in our configurations of objects, each with its place, and what their classes refuse of claims."""
+    found = class_policy.check([item for _where, item in known])
+    return [
+        Problem(f"{where}: {one.path}", one.message, one.rule, one.fix)
+        for (where, _item), wrong in zip(known, found)
+        for one in wrong
+    ]
+
+
 def asks_for_reach(module: AnsibleModule) -> bool:
     """Whether claims are to be tried on nodes."""
     given, by_slices = module.params["nodes"] is not None, module.params["nodes_from"] == "slices"
@@ -308,7 +321,9 @@ def main() -> None:
             notes += [f"{place}: {kind} {name}: {text}: {why}" for text, why in unchecked_of(item, engine)]
         problems += [Problem(f"{place}: {kind} {name}: {one.path}", one.message, one.rule, one.fix) for one in wrong]
         if not wrong:
-            known.append(item)
+            known.append((f"{place}: {kind} {name}", item))
+    problems += refused_by_classes(known)
+    known = [item for _where, item in known]
     if asks_for_reach(module):
         try:
             result["reach"], more = reached(known, params, engine)

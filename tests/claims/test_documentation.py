@@ -337,10 +337,10 @@ def test_the_reference_has_every_sysctl_that_is_allowed():
     section = REFERENCE.read_text(encoding="utf-8").partition("### Sysctls\n")[2].partition("\n#")[0]
     written = set(re.findall(r"`([^`]+)`", section))
     lists = {
-        "net.ipv4.conf.IFNAME.": interface_config._IPV4_SYSCTLS,
-        "net.ipv6.conf.IFNAME.": interface_config._IPV6_SYSCTLS,
-        "net.ipv4.neigh.IFNAME.": interface_config._NEIGH_SYSCTLS,
-        "net.ipv6.neigh.IFNAME.": interface_config._NEIGH_SYSCTLS,
+        "net.ipv4.conf.IFNAME.": interface_config.IPV4_SYSCTLS,
+        "net.ipv6.conf.IFNAME.": interface_config.IPV6_SYSCTLS,
+        "net.ipv4.neigh.IFNAME.": interface_config.NEIGH_SYSCTLS,
+        "net.ipv6.neigh.IFNAME.": interface_config.NEIGH_SYSCTLS,
     }
     assert written == set(lists) | {name for names in lists.values() for name in names}
     form = interface_config.FIELDS["sysctls"]

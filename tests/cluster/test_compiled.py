@@ -20,8 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import interface_policy
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import comparison, versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.dry_run import place_of, refused
 from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -31,13 +32,6 @@ CONFIGS = int(os.environ.get("LANEWISE_COMPILED_CONFIGS", "300"))
 SEED = 20261121
 
 Object = dict[str, t.Any]
-
-_PLACES = {
-    "Namespace": "/api/v1/namespaces",
-    "ResourceQuota": "/api/v1/namespaces/{}/resourcequotas",
-    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
-}
 
 
 def _generated(number: int) -> t.Callable[[t.Any], t.Any]:
@@ -50,30 +44,6 @@ def _generated(number: int) -> t.Callable[[t.Any], t.Any]:
         suppress_health_check=list(HealthCheck),
     )
     return lambda test: seed(SEED)(plain(test))
-
-
-def _place(item: Object) -> str:
-    kind = item["kind"]
-    namespace = item["metadata"].get("namespace")
-    if kind in _PLACES:
-        return _PLACES[kind].format(namespace)
-    where = f"/namespaces/{namespace}" if namespace else ""
-    return f"/apis/{item['apiVersion']}{where}/{versions.PLURALS[kind]}"
-
-
-def _refused(plane: ControlPlane, item: Object) -> str:
-    """What the server says against an object, or which fields it does not keep; empty where it takes it whole."""
-    query = "dryRun=All&fieldValidation=Strict&fieldManager=test"
-    # namespaces are there already, so that claims can be tried in them
-    if item["kind"] == "Namespace":
-        place = f"{_place(item)}/{item['metadata']['name']}?{query}&force=true"
-        status, answer = plane.request("PATCH", place, item, "application/apply-patch+yaml")
-    else:
-        status, answer = plane.request("POST", f"{_place(item)}?{query}", item)
-    if status not in (200, 201):
-        return f"{status} {answer if isinstance(answer, str) else answer.get('message')}"
-    lost = comparison.dropped(item, answer)
-    return f"not kept: {', '.join(lost)}" if lost else ""
 
 
 def _prepare(plane: ControlPlane) -> None:
@@ -101,7 +71,7 @@ def _all_accepted(plane: ControlPlane, kubernetes: str, modern: bool) -> None:
                 for item in claims_strategies.compiled(values, kubernetes).objects
             }
             fresh = {text: item for text, item in made.items() if text not in known}
-            for item, said in zip(fresh.values(), pool.map(lambda item: _refused(plane, item), fresh.values())):
+            for item, said in zip(fresh.values(), pool.map(lambda item: refused(plane, item), fresh.values())):
                 assert not said, f"{said}\n{json.dumps(item, indent=1)}"
                 kinds[item["kind"]] = kinds.get(item["kind"], 0) + 1
             known.update(fresh)
@@ -134,14 +104,14 @@ def guarded(control_plane: ControlPlane) -> t.Iterator[ControlPlane]:
 def _in_force(plane: ControlPlane) -> t.Iterator[None]:
     made = interface_policy.objects({})
     for item in made:
-        plane.expect("POST", _place(item), item)
+        plane.expect("POST", place_of(item), item)
     wrong = _carrier({**_head(), "mtu": 1}, "ResourceClaim")
     try:
-        plane.wait_for(lambda: "mtu must be" in _refused(plane, wrong), "the policy to be in force")
+        plane.wait_for(lambda: "mtu must be" in refused(plane, wrong), "the policy to be in force")
         yield
     finally:
         for item in reversed(made):
-            plane.expect("DELETE", f"{_place(item)}/{item['metadata']['name']}")
+            plane.expect("DELETE", f"{place_of(item)}/{item['metadata']['name']}")
 
 
 def _head() -> Object:
@@ -172,7 +142,7 @@ def test_policy_says_what_validate_says(guarded: ControlPlane) -> None:
     def agree(config: Object) -> None:
         problems = interface_config.validate(config, "config")
         kinds = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
-        said = _refused(guarded, _carrier(config, kinds[len(verdicts) % 3]))
+        said = refused(guarded, _carrier(config, kinds[len(verdicts) % 3]))
         shown = "\n".join(map(str, problems))
         assert bool(said) == bool(problems), f"server: {said}\nours: {shown}\n{json.dumps(config, indent=1)}"
         assert not said or interface_policy.NAME in said, said
@@ -187,11 +157,11 @@ def test_policy_leaves_others_alone(guarded: ControlPlane) -> None:
     for kind in ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass"):
         item = _carrier({"anything": 1}, kind)
         place = item["spec"] if kind == "DeviceClass" else item["spec"].get("spec", item["spec"])["devices"]
-        assert "has an unknown field" in _refused(guarded, item)
+        assert "has an unknown field" in refused(guarded, item)
         place["config"].pop()
-        assert not _refused(guarded, item)
+        assert not refused(guarded, item)
         del place["config"]
-        assert not _refused(guarded, item)
+        assert not refused(guarded, item)
 
 
 def test_policy_sees_other_versions(guarded: ControlPlane) -> None:
@@ -199,7 +169,7 @@ def test_policy_sees_other_versions(guarded: ControlPlane) -> None:
     for version in ("v1beta1", "v1beta2"):
         for mtu, wanted in ((1, "mtu must be"), (1500, "")):
             item = _carrier({**_head(), "mtu": mtu}, "ResourceClaim")
-            said = _refused(guarded, versions.convert(item, f"resource.k8s.io/{version}"))
+            said = refused(guarded, versions.convert(item, f"resource.k8s.io/{version}"))
             assert wanted in said and bool(wanted) == bool(said), said
 
 
@@ -210,9 +180,9 @@ def test_policy_lets_what_was_there_before_it_go(control_plane: ControlPlane) ->
     for kind in ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass"):
         item = _carrier({**_head(), "mtu": 1}, kind)
         item["metadata"].update(name="older", finalizers=["example.com/held"])
-        control_plane.wait_for(lambda item=item: not _refused(control_plane, item), "no policy to be in force")
-        control_plane.expect("POST", _place(item), item)
-        made[f"{_place(item)}/older"] = item
+        control_plane.wait_for(lambda item=item: not refused(control_plane, item), "no policy to be in force")
+        control_plane.expect("POST", place_of(item), item)
+        made[f"{place_of(item)}/older"] = item
     with _in_force(control_plane):
         for path, item in made.items():
             control_plane.expect("PATCH", path, {"metadata": {"labels": {"seen": "true"}}}, merge)

@@ -23,6 +23,7 @@ from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
 pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
 
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME, Driver, add_rail, answers, host_state
+from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
 
 Object = dict[str, t.Any]
 RAILS = ("rail0", "rail1", "rail2", "rail3")
@@ -38,7 +39,7 @@ def _driver(node: Node) -> t.Iterator[Driver]:
     except Failed as failure:
         raise Failed(f"{failure}: {driver.reasons()}\n{driver.log()}") from None
     selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
-    device_class = {"metadata": {"name": "nic"}, "spec": {"selectors": [selector]}}
+    device_class = {"metadata": {"name": "nic"}, "spec": {"selectors": [selector], "config": [OPEN_CLASS]}}
     node.plane.expect("POST", f"{API}/deviceclasses", device_class)
     yield driver
     driver.stop()

@@ -25,7 +25,7 @@ from ansible_collections.lanewise.dra.tests.driver.api_server import RESOURCE, A
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, differences, host_state, ip
 from ansible_collections.lanewise.dra.tests.driver.driver_process import Launcher, wait_for
 from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet
-from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
+from ansible_collections.lanewise.dra.tests.driver.plan_claims import OPEN, config
 from lanewise_driver.base import files
 from lanewise_driver.base.paths import Paths
 from lanewise_driver.claims import cdi
@@ -127,7 +127,7 @@ class Node:
             results = [
                 {"request": wire, "driver": "lanewise.dev", "pool": NODE, "device": f"net-{wire}"} for wire in wires
             ]
-            configs = [config(CONFIGURATION[wire], wire) for wire in wires]
+            configs = [OPEN, *(config(CONFIGURATION[wire], wire) for wire in wires)]
             devices = {"results": results, "config": configs}
             claim: Object = {
                 "apiVersion": f"{RESOURCE[6:]}/v1",

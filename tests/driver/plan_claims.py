@@ -10,11 +10,12 @@ import re
 import typing as t
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
 from lanewise_driver.base.errors import DriverError, Refused
 from lanewise_driver.base.objects import Object
 from lanewise_driver.claims.plan import check_pod, plan
 from lanewise_driver.claims.records import Record
-from lanewise_driver.dra.config import interface_config
+from lanewise_driver.dra.config import interface_config, tenancy
 from lanewise_driver.publish.inventory import Device
 
 NODE = "node-1"
@@ -49,6 +50,17 @@ def config(fields: t.Any, *requests: str, source: str = "FromClaim", driver: str
     parameters = interface_config.parameters(fields) if isinstance(fields, dict) else fields
     entry: Object = {"source": source, "opaque": {"driver": driver, "parameters": parameters}}
     return {**entry, "requests": list(requests)} if requests else entry
+
+
+def policy(*tenants: Object) -> Object:
+    """The InterfacePolicy of a class."""
+    entry = config(None, source="FromClass")
+    entry["opaque"]["parameters"] = tenancy.parameters(tenants)
+    return entry
+
+
+#: The policy of a class that lets claims set everything.
+OPEN: Object = {"source": "FromClass", **OPEN_CLASS}
 
 
 def claim(results: list[Object], configs: t.Sequence[Object] = (), **metadata: str) -> Object:

@@ -14,6 +14,7 @@ from ansible_collections.lanewise.dra.tests.driver.plan_claims import (
     INFINIBAND,
     KNOWN,
     NODE,
+    OPEN,
     OTHER,
     PF,
     POD_UID,
@@ -25,6 +26,7 @@ from ansible_collections.lanewise.dra.tests.driver.plan_claims import (
     device,
     made,
     pod,
+    policy,
     refused,
     result,
 )
@@ -110,15 +112,53 @@ def test_other_settings_than_those_of_the_class_are_refused() -> None:
     found = made(claim([result("nic", VF)], same)).devices[0].config
     assert (found["vf"], found["mtu"], found["name"]) == (safe, 9000, "net1")
     # another field for the same thing is no way around
-    refused(claim([result("nic", VF)], [of_class, config({"mac": "02:00:00:00:00:02"})]), "vf.mac must be the same")
-    # of two configurations of a class the later one holds, and a class that has nothing to say opens all
+    other_mac = [of_class, OPEN, config({"mac": "02:00:00:00:00:02"})]
+    refused(claim([result("nic", VF)], other_mac), "vf.mac must be the same")
+    # of two configurations of a class the later one holds
     later = [
         config({"mtu": 1400}, source="FromClass"),
         config({"mtu": 1300}, source="FromClass"),
         config({"mtu": 1300}),
     ]
     assert made(claim([result("nic", VF)], later)).devices[0].config["mtu"] == 1300
-    assert made(claim([result("nic", VF)], [config({"vf": {"vlan": 5, "trust": True}})])).devices[0].config
+    assert made(claim([result("nic", VF)], [OPEN, config({"vf": {"vlan": 5, "trust": True}})])).devices[0].config
+
+
+def test_what_a_class_lets_claims_set() -> None:
+    nic = [result("nic", VF)]
+    closed: list[Object] = [{"mac": "02:00:00:00:00:01"}, {"ethtool": {"privateFlags": {"x": True}}}]
+    closed += [{"vf": {name: value}} for name, value in (("vlan", 5), ("trust", True), ("spoofchk", False))]
+    closed += [{"vf": {"maxTxRate": 0}}, {"sysctls": {"net.ipv4.conf.IFNAME.proxy_arp": 1}}]
+    for fields in closed:
+        refused(claim(nic, [config(fields)]), "config[0].opaque.parameters", "DeviceClass of request nic")
+        assert made(claim(nic, [OPEN, config(fields)]))
+    allow = {
+        "addresses": {"within": ["10.1.0.0/16", "fd00::/16"]},
+        "mac": {"prefixes": ["02:aa"]},
+        "mtu": {"most": 1500},
+    }
+    some = policy({"namespaces": ["other"], "allow": {}}, {"namespaces": ["ns"], "allow": allow})
+    for right in ({"addresses": ["10.1.2.3/24", "fd00:1::1/64"]}, {"mac": "02:AA:00:00:00:01"}, {"mtu": 1500}):
+        assert made(claim(nic, [some, config(right)]))
+    for wrong in (
+        {"addresses": ["10.1.2.3/24", "10.2.0.1/24"]},
+        {"addresses": ["10.1.2.3/8"]},
+        {"mac": "02:ab:00:00:00:01"},
+        {"mtu": 1501},
+        {"dhcp": ["ipv4"]},
+    ):
+        refused(claim(nic, [some, config(wrong)]), f"parameters.{next(iter(wrong))}", "DeviceClass")
+    refused(claim(nic, [some], namespace="third"), "results[0]", "not for claims of namespace third")
+    refused(claim(nic, [some, policy()]), "more than one policy")
+    # a claim cannot bring a policy, and one that is wrong opens nothing
+    refused(claim(nic, [{**OPEN, "source": "FromClaim"}]), "kind")
+    refused(claim(nic, [policy({"allow": {"mtu": 1}})]), "tenants[0].allow.mtu")
+    # a configuration for all requests must be right for the class of each, of whatever driver it is
+    gpu = {"request": "gpu", "driver": "gpu.example.com", "pool": "x", "device": "gpu-0"}
+    of_nic = {**OPEN, "requests": ["nic"]}
+    vlan = {"vf": {"vlan": 5}}
+    refused(claim([*nic, gpu], [of_nic, config(vlan)]), "DeviceClass of request gpu")
+    assert made(claim([*nic, gpu], [of_nic, config(vlan, "nic")]))
 
 
 def test_another_claim_or_allocation_is_refused() -> None:
@@ -226,9 +266,10 @@ def test_a_vrf_without_a_table_has_the_one_of_its_name() -> None:
 def test_settings_that_a_device_cannot_have() -> None:
     refused(claim([result("r", RDMA_ONLY)], [config({"mtu": 1500})]), "config[0].opaque.parameters.mtu", RDMA_ONLY)
     assert made(claim([result("r", RDMA_ONLY)], [config({})])).devices[0].interface == ""
-    refused(claim([result("r", PF)], [config({"vf": {"vlan": 5}})]), "opaque.parameters.vf", "not a virtual function")
-    assert made(claim([result("r", VF)], [config({"vf": {"vlan": 5}})]))
-    refused(claim([result("r", INFINIBAND)], [config({"mac": "02:00:00:00:00:01"})]), "parameters.mac", "InfiniBand")
+    refused(claim([result("r", PF)], [OPEN, config({"vf": {"vlan": 5}})]), "parameters.vf", "not a virtual function")
+    assert made(claim([result("r", VF)], [OPEN, config({"vf": {"vlan": 5}})]))
+    mac = [OPEN, config({"mac": "02:00:00:00:00:01"})]
+    refused(claim([result("r", INFINIBAND)], mac), "parameters.mac", "InfiniBand")
     refused(claim([result("r", INFINIBAND)], [config({"child": {"type": "macvlan"}})]), "parameters.child.type")
     assert made(claim([result("r", INFINIBAND)], [config({"child": {"type": "ipvlan"}})]))
 
@@ -240,8 +281,9 @@ def test_settings_that_a_device_cannot_have() -> None:
 )
 def test_one_configuration_gives_no_two_devices_what_is_of_one(fields: Object) -> None:
     both = [result("a", PF), result("a", OTHER)]
-    refused(claim(both, [config(fields)]), f"spec.devices.config[0].opaque.parameters.{next(iter(fields))}", PF, OTHER)
-    assert made(claim([result("a", PF), result("b", OTHER)], [config(fields, "a")]))
+    shared = claim(both, [OPEN, config(fields)])
+    refused(shared, f"spec.devices.config[0].opaque.parameters.{next(iter(fields))}", PF, OTHER)
+    assert made(claim([result("a", PF), result("b", OTHER)], [OPEN, config(fields, "a")]))
 
 
 def test_every_error_is_reported_with_its_path() -> None:

@@ -14,6 +14,7 @@ from ansible_collections.lanewise.dra.tests.driver.plan_claims import (
     INFINIBAND,
     KNOWN,
     NODE,
+    OPEN,
     OTHER,
     PF,
     RDMA_ONLY,
@@ -114,6 +115,7 @@ def put(value: t.Any, path: tuple[t.Any, ...], new: t.Any, remove: bool = False)
 BASE = claim(
     [result("a", PF), result("b/sub", VF, shareID="s"), result("c", OTHER), result("d", RDMA_ONLY, adminAccess=True)],
     [
+        OPEN,
         config({"mtu": 1400, "ethtool": {"features": {"tso": True}}}, source="FromClass"),
         config({"name": "net1", "addresses": ["192.0.2.1/24"], "rules": [{"table": 5, "family": "ipv4"}]}, "a"),
         config({"vf": {"vlan": 5, "qos": 3}}, "b"),
@@ -167,7 +169,7 @@ def test_a_configuration_is_taken_or_its_field_named(data: st.DataObject, fields
     entry = config(None)
     entry["opaque"]["parameters"] = parameters
     try:
-        record = made(claim([result("nic", name)], [entry]))
+        record = made(claim([result("nic", name)], [OPEN, entry]))
     except Refused as error:
         path = "spec.devices.config[0].opaque.parameters"
         problems = interface_config.validate(parameters, path)

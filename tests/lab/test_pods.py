@@ -18,6 +18,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME
+from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
 from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, Member, Service, host_state, one_member
 from ansible_collections.lanewise.dra.tests.lab.node import Device, Failed, Node
 from environment import Missing  # tools/lab.py has put its folder on the path
@@ -116,7 +117,8 @@ def _site() -> t.Iterator[Site]:
         site.make_vfs()
         site.driver.wait_ready()
         selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
-        plane.expect("POST", f"{API}/deviceclasses", {"metadata": {"name": "nic"}, "spec": {"selectors": [selector]}})
+        nic = {"metadata": {"name": "nic"}, "spec": {"selectors": [selector], "config": [OPEN_CLASS]}}
+        plane.expect("POST", f"{API}/deviceclasses", nic)
         wait_for_device(site, site.vf(VFS - 1)[0])
         yield site
         print(node.journal(200))  # shown where the last test failed

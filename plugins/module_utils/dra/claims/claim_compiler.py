@@ -29,6 +29,7 @@ from ..kube import limits
 from ..kube.objects import Object
 from ..kube.reader import Reader, child
 from ..vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge
+from .class_policy import ClassTerms
 from .inventory import ANY, INDEX, Claim, Device, Distinct, Group, request_name
 from .nearest import NearestPlanner, Plan, add_pairs
 from .request_origins import request_origins
@@ -46,8 +47,8 @@ class Resolved:
     driver: DriverKnowledge | None
     selectors: list[tuple[str, str]]
     capacity: dict[str, str]
-    #: The fields of an InterfaceConfig that its class sets.
-    settings: Object = field(default_factory=dict)
+    #: What its class sets and lets claims set; None where only the class's owner knows.
+    terms: ClassTerms | None = None
 
 
 @dataclass
@@ -86,6 +87,7 @@ class ClaimCompiler:
                     found = self.resolve(choice)
                     if found:
                         known[id(choice)] = found
+                        self._check_use(claim, choice, found)
                     else:
                         whole = False  # the error may be in its class or driver, and reported before
         made: list[tuple[Claim, Compiled]] = []
@@ -96,6 +98,14 @@ class ClaimCompiler:
             if compiled:
                 made.append((self.nearest.named(claim, suffix), compiled))
         return made
+
+    def _check_use(self, claim: Claim, device: Device, found: Resolved) -> None:
+        """Whether the claim's namespaces may use the class of a device."""
+        if found.terms is None or device.admin:
+            return
+        for namespace in claim.namespaces:
+            if says := found.terms.unusable(namespace):
+                self.reader.problem(child(device.path, "class"), says, "tenancy", "use another class")
 
 
 class _Body:
@@ -319,15 +329,9 @@ class _Body:
         self.configs.setdefault(key, ({"opaque": opaque}, path, []))[2].extend(requests)
 
     def _check_class(self, parameters: Object, path: str, device: Device) -> None:
-        for choice in device.choices():
-            known = self._driver_of(choice)
-            for key in interface_config.changed_by_claim(known.settings, parameters):
-                self.reader.problem(
-                    child(path, key),
-                    f"class {known.class_name!r} sets {key}, which a claim cannot change nor add to",
-                    "contradiction",
-                    "leave it out, or use a class of its own",
-                )
+        known = [self._driver_of(choice).terms for choice in device.choices()]
+        for namespace in self.claim.namespaces:
+            self.reader.problems += [p for one in known if one for p in one.refused(namespace, parameters, path)]
 
     def _driver_of(self, device: Device) -> Resolved:
         return self.known[id(device)]

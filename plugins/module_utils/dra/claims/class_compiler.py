@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..apiserver import features
 from ..cel.engine import Engine
 from ..cel.errors import EngineMissing
-from ..config import interface_config
+from ..config import interface_config, tenancy
 from ..kube import versions
 from ..kube.objects import Object
 from ..kube.problems import Problems
@@ -22,6 +22,7 @@ from ..vendors.drivers import DRIVERS, REFUSES, knowledge
 from ..vendors.knowledge import DriverKnowledge
 from . import selectors
 from .claim_compiler import Compiled
+from .class_policy import ClassTerms, terms
 from .filter_selectors import filter_selector, kind_selectors, raw_selectors
 from .inventory import INDEX, PREFIX, Claim, Class, Device, Inventory
 from .language_filters import read_where
@@ -150,7 +151,8 @@ class ClassCompiler:
         of_driver = driver.name if driver else item.driver
         for config in item.configs:
             own = config["driver"] == interface_config.DRIVER
-            place = child(item.path, "interface" if own else "config")
+            ours = "tenants" if tenancy.is_policy(config["parameters"]) else "interface"
+            place = child(item.path, ours if own else "config")
             if of_driver and config["driver"] != of_driver:
                 self.reader.problem(
                     place,
@@ -241,11 +243,11 @@ class ClassCompiler:
             )
         return name
 
-    def _settings(self, class_name: str) -> Object:
-        """The fields of an InterfaceConfig that a class of the site sets."""
-        configs = self._named[class_name].configs if class_name in self._named else ()
-        own = [config["parameters"] for config in configs if config["driver"] == interface_config.DRIVER]
-        return {name: value for parameters in own for name, value in parameters.items()}
+    def _terms(self, class_name: str) -> ClassTerms | None:
+        """What a class of the site sets and allows; None for a class of others."""
+        if class_name in self.foreign:
+            return None
+        return terms(class_name, self._named[class_name].configs if class_name in self._named else ())
 
     def _checked_where(self, device: Device, kind: str) -> Object | None:
         """The filters of a device that names a class of the site, read now that the kind is known."""

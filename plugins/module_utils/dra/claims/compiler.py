@@ -20,9 +20,10 @@ from ..kube import limits, versions
 from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem, Problems
 from ..kube.reader import Reader, child, nearest
+from ..kube.versions import is_dra
 from ..scheduler.published import Nodes, PublishedNode
 from ..vendors.server import Server
-from . import interface_policy
+from . import class_policy, interface_policy, tenancy_policy
 from .boards import Boards
 from .claim_compiler import ClaimCompiler, Compiled
 from .class_compiler import ADMIN_LABEL, V1, Made
@@ -155,7 +156,7 @@ class _Compiler(DeviceCompiler):
                 made_taint = {**head, "metadata": self._metadata(taint.name), "spec": spec}
                 self.made.append(Made(made_taint, {"": taint.path}))
         if inventory.policy:
-            for policy in interface_policy.objects(self._labels()):
+            for policy in interface_policy.objects(self._labels()) + tenancy_policy.objects(self._labels()):
                 self.made.append(Made(policy, {"": f"{PREFIX}policy"}))
         for path, raw in inventory.raw:
             self.made.append(Made(raw, {"": path}))
@@ -231,6 +232,16 @@ class _Compiler(DeviceCompiler):
                     problem.rule,
                     problem.fix,
                 )
+        self._check_raw()
+
+    def _check_raw(self) -> None:
+        """What the classes of the site refuse of raw objects, if these are right otherwise."""
+        dra = [made for made in self.made if is_dra(made.object) and self._sound(made.origins[""])]
+        for made, wrong in zip(dra, class_policy.check([made.object for made in dra])):
+            place = made.origins[""]
+            if place.startswith(f"{PREFIX}raw["):
+                for one in wrong:
+                    self.reader.problem(f"{place}.{one.path}", one.message, one.rule, one.fix)
 
     def _admin(self, claim: Claim, admin: set[str]) -> None:
         path = next((d.path for group in claim.groups for d in group.devices if d.admin), "")

@@ -66,7 +66,7 @@ class DeviceCompiler(ClassCompiler):
             self.warnings += advice.of_capacity(device, driver, capacity)
         self.warnings += alone(device, driver, self.inventory.drivers.get(driver.name) or {}) if driver else []
         texts = [(part.text, path) for part, path in parts]
-        return Resolved(device, class_name, kind, driver, texts, capacity, self._settings(class_name))
+        return Resolved(device, class_name, kind, driver, texts, capacity, self._terms(class_name))
 
     def _shared(self, device: Device, driver: DriverKnowledge | None, kind: str) -> bool:
         """Add what a device's share becomes to its filters, amounts and configurations; once."""

@@ -6,13 +6,15 @@
 """A ValidatingAdmissionPolicy that refuses what `interface_config.validate` refuses, from the same table.
 
 It looks at every InterfaceConfig in a ResourceClaim, ResourceClaimTemplate or DeviceClass that is created or whose spec
-changes. Left to `interface_config.validate` and the driver: the size of the configuration as a whole.
+changes, and at the InterfacePolicy of a DeviceClass. Left to `interface_config.validate` and the driver: the size of
+the configuration as a whole.
 """
 
 from __future__ import annotations
 
 import typing as t
 
+from ..config import tenancy
 from ..config.fields import Field
 from ..config.interface_config import CONFIG, DRIVER, KIND
 from ..kube.objects import Object
@@ -75,9 +77,16 @@ def _variables() -> list[dict[str, str]]:
     for kind, place in _PLACES.items():
         places = f"object.kind == {literal(kind)} ? (has({place}.config) ? {place}.config : []) : {places}"
     ours = f"has(c.opaque) && c.opaque.driver == {literal(DRIVER)}"
+    policy = f"type(p) == map && 'kind' in p && p.kind == {literal(tenancy.POLICY_KIND)}"
+    policies = f"object.kind == 'DeviceClass' ? variables.given.filter(p, {policy}) : []"
     return [
         {"name": "configs", "expression": places},
-        {"name": "ours", "expression": f"variables.configs.filter(c, {ours}).map(c, c.opaque.parameters)"},
+        {"name": "given", "expression": f"variables.configs.filter(c, {ours}).map(c, c.opaque.parameters)"},
+        {"name": "policies", "expression": policies},
+        {
+            "name": "ours",
+            "expression": f"object.kind == 'DeviceClass' ? variables.given.filter(p, !({policy})) : variables.given",
+        },
     ]
 
 
@@ -97,7 +106,19 @@ def validations() -> list[dict[str, str]]:
         else:
             found.append(_validation(f"!has(p.{name}) || {test}", says))
     found += [_validation(rule.cel.format(x="p"), rule.says) for rule in CONFIG.rules]
-    return found
+    return found + _of_policies()
+
+
+def _of_policies() -> list[dict[str, str]]:
+    """What an InterfacePolicy of a DeviceClass must be."""
+    kind = tenancy.POLICY_KIND
+    return [
+        {
+            "expression": f"variables.policies.all(p, {expression(tenancy.POLICY, 'p')})",
+            "message": f"{kind}: has an unknown or a wrong field; docs/claims-reference.md lists them",
+        },
+        {"expression": "size(variables.policies) < 2", "message": f"{kind}: a DeviceClass can have one only"},
+    ]
 
 
 def _validation(test: str, says: str) -> dict[str, str]:

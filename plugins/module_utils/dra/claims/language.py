@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ..config import interface_config, tenancy
 from ..kube import limits
 from ..kube.objects import Object, ObjectView
 from ..kube.reader import Reader, child, nearest
@@ -169,6 +170,7 @@ class _Parser(Parts):
             "cel",
             "interface",
             "config",
+            "tenants",
             "share",
             "extended_resource",
             "labels",
@@ -205,7 +207,7 @@ class _Parser(Parts):
             driver=driver,
             where=self.where(item, path, kind),
             cel=cel,
-            configs=self.configs(item, path),
+            configs=[*self.configs(item, path), *self._tenants(item, path)],
             extended_resource=extended or "",
             labels=self.labels(item, path, "labels"),
             annotations=self.labels(item, path, "annotations"),
@@ -213,6 +215,16 @@ class _Parser(Parts):
         )
         found.broken = len(self.reader.problems) > before
         return found
+
+    def _tenants(self, item: Object, path: str) -> list[Object]:
+        """The InterfacePolicy of a class that says what claims may set."""
+        if "tenants" not in item:
+            return []
+        tenants = self.reader.items(item["tenants"], child(path, "tenants"))
+        policy = tenancy.parameters([one for one, _place in tenants])
+        wrong = tenancy.validate(policy, path)
+        self.reader.problems += wrong
+        return [] if wrong else [{"driver": interface_config.DRIVER, "parameters": policy}]
 
     def _quota(self, value: object, path: str) -> Quota | None:
         before = len(self.reader.problems)

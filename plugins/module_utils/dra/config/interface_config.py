@@ -56,7 +56,7 @@ _MAC = r"[0-9a-fA-F][02468aceACE](?::[0-9a-fA-F]{2}){5}"
 _INTERFACE = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
 
 
-_IPV4_SYSCTLS = (
+IPV4_SYSCTLS = (
     "accept_local",
     "arp_accept",
     "arp_announce",
@@ -74,7 +74,7 @@ _IPV4_SYSCTLS = (
 )
 
 
-_IPV6_SYSCTLS = (
+IPV6_SYSCTLS = (
     "accept_dad",
     "accept_ra",
     "accept_ra_defrtr",
@@ -92,24 +92,24 @@ _IPV6_SYSCTLS = (
 )
 
 
-_NEIGH_SYSCTLS = ("base_reachable_time_ms", "gc_stale_time", "mcast_solicit", "retrans_time_ms", "ucast_solicit")
+NEIGH_SYSCTLS = ("base_reachable_time_ms", "gc_stale_time", "mcast_solicit", "retrans_time_ms", "ucast_solicit")
 
 
 _SYSCTL = (
-    rf"net[.]ipv4[.]conf[.]{IFNAME}[.](?:{'|'.join(_IPV4_SYSCTLS)})"
-    rf"|net[.]ipv6[.]conf[.]{IFNAME}[.](?:{'|'.join(_IPV6_SYSCTLS)})"
-    rf"|net[.]ipv[46][.]neigh[.]{IFNAME}[.](?:{'|'.join(_NEIGH_SYSCTLS)})"
+    rf"net[.]ipv4[.]conf[.]{IFNAME}[.](?:{'|'.join(IPV4_SYSCTLS)})"
+    rf"|net[.]ipv6[.]conf[.]{IFNAME}[.](?:{'|'.join(IPV6_SYSCTLS)})"
+    rf"|net[.]ipv[46][.]neigh[.]{IFNAME}[.](?:{'|'.join(NEIGH_SYSCTLS)})"
 )
 
 
-_UINT32 = 2**32 - 1
+UINT32 = 2**32 - 1
 
 
 #: GSO_MAX_SIZE of include/linux/netdevice.h
 _GSO = 8 * 65535
 
 
-_TABLE = number(1, _UINT32)
+_TABLE = number(1, UINT32)
 
 
 _NAME = Field(
@@ -132,7 +132,7 @@ _ROUTE = object_of(
         "source": ip(),
         "scope": word("global", "link"),
         "table": _TABLE,
-        "metric": number(0, _UINT32),
+        "metric": number(0, UINT32),
         "onlink": flag(),
         "mtu": number(68, 65535),
         "multipath": list_of(_HOP, 16, "next hops"),
@@ -159,9 +159,9 @@ _RULE = object_of(
         "priority": number(0, 32765),
         "source": network(),
         "destination": network(),
-        "table": number(1, _UINT32, required=True),
-        "fwmark": number(0, _UINT32),
-        "fwmask": number(0, _UINT32),
+        "table": number(1, UINT32, required=True),
+        "fwmark": number(0, UINT32),
+        "fwmask": number(0, UINT32),
         "iif": _NAME,
         "oif": _NAME,
         "tos": number(0, 255),
@@ -236,7 +236,7 @@ FIELDS: dict[str, Field] = {
     ),
     "sysctls": map_of(
         _SYSCTL,
-        Field("setting", "a whole number", pattern=r"-?[0-9]{1,10}", least=-(2**31), most=_UINT32),
+        Field("setting", "a whole number", pattern=r"-?[0-9]{1,10}", least=-(2**31), most=UINT32),
         32,
         f"a mapping of allowed sysctls, such as net.ipv4.conf.{IFNAME}.rp_filter, to whole numbers",
     ),
@@ -247,7 +247,7 @@ FIELDS: dict[str, Field] = {
                 r"[A-Za-z0-9][A-Za-z0-9_. -]{0,31}", flag(), 32, "a mapping of private flags to true or false"
             ),
             "rings": object_of(
-                {name: number(1, _UINT32) for name in ("rx", "rxMini", "rxJumbo", "tx")}, says="sizes of rings"
+                {name: number(1, UINT32) for name in ("rx", "rxMini", "rxJumbo", "tx")}, says="sizes of rings"
             ),
         },
         says="features, privateFlags and rings",
@@ -269,8 +269,8 @@ FIELDS: dict[str, Field] = {
         {
             "vlan": number(0, 4094),
             "qos": number(0, 7),
-            "minTxRate": number(0, _UINT32, says="Mbit/s, a whole number"),
-            "maxTxRate": number(0, _UINT32, says="Mbit/s, a whole number"),
+            "minTxRate": number(0, UINT32, says="Mbit/s, a whole number"),
+            "maxTxRate": number(0, UINT32, says="Mbit/s, a whole number"),
             "trust": flag(),
             "spoofchk": flag(),
             "mac": Field(

@@ -11,8 +11,13 @@ import typing as t
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import compiler
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.inventory import FILTERS
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.field_checks import allowed_key, validate_scalar
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config, tenancy
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.field_checks import (
+    LimitedProblems,
+    allowed_key,
+    check,
+    validate_scalar,
+)
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.fields import Field
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
@@ -247,7 +252,7 @@ def compiled(values: Values, kubernetes: str = "1.37") -> compiler.Site:
     try:
         return compiler.compile_site(values, None, kubernetes)
     except Problems as error:
-        expected = {"no-common-attribute", "no-attribute", "contradiction"}
+        expected = {"no-common-attribute", "no-attribute", "contradiction", "tenancy"}
         if {problem.rule for problem in error.problems} - expected:
             raise
         wrong = {re.sub(r"(\[\d+\]).*", r"\1", problem.path) for problem in error.problems}
@@ -300,12 +305,23 @@ _TEXTS = {
     interface_config.FIELDS["name"].pattern: ["net1", "rdma-0", "a.b_c", "x" * 15, "é", "a/b", "x" * 16, ".", "-a"],
     interface_config.FIELDS["share"].fields["burst"].pattern: ["25G", "2500M", "1T", "1.5G", "0G", "1k", "25 G"],
     interface_config.FIELDS["mac"].pattern or "": ["02:00:00:00:00:01", "AA:bb:0c:0D:0e:0f", "02-00-00-00-00-01"],
+    "[0-9a-f]{2}(?::[0-9a-f]{2}){0,5}": ["02", "02:00:00", "aa:bb:0c:0d:0e:0f", "AA", "02:"],
+    "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?": [*NAMESPACES, "team-a", "Team", "-a", "x" * 64],
+    interface_config.FIELDS["sysctls"].key: [
+        "net.ipv4.conf.IFNAME.rp_filter",
+        "net.ipv6.conf.IFNAME.accept_ra",
+        "net.ipv4.conf.IFNAME.proxy_arp",
+        "net.ipv4.conf.all.rp_filter",
+    ],
+    interface_config.FIELDS["ethtool"].fields["features"].key: ["tx-checksum-ipv4", "tso", "Feature"],
+    interface_config.FIELDS["ethtool"].fields["privateFlags"].key: ["link down", "Feature", "/"],
     r"-?[0-9]{1,10}": ["0", "-1", "2147483647", "0x1", "1 2", "12345678901"],
 }
 _KEYS = [
     "net.ipv4.conf.IFNAME.rp_filter",
     "net.ipv6.conf.IFNAME.accept_ra",
     "net.ipv4.neigh.IFNAME.gc_stale_time",
+    "net.ipv4.conf.IFNAME.proxy_arp",
     "net.ipv4.conf.all.rp_filter",
     "net.ipv4.ip_forward",
     "net.ipv4.conf.IFNAME.rp_filter\n",
@@ -370,3 +386,32 @@ def interfaces(draw: st.DrawFn) -> Values:
     while interface_config.validate(found, "", complete=False):
         found.popitem()  # rules between fields
     return found
+
+
+@st.composite
+def policies(draw: st.DrawFn, bad: int = 0) -> t.Any:
+    """An InterfacePolicy; each value is wrong with a chance of `bad` in 100. A right one opens most fields."""
+    if bad:
+        return draw(_object(tenancy.POLICY, bad))
+    tenants = []
+    for _number in range(draw(st.integers(0, 3))):
+        tenant: Values = {"allow": draw(_allow())}
+        _maybe(draw, tenant, "namespaces", st.lists(st.sampled_from(NAMESPACES), unique=True, max_size=2), 2)
+        if tenant not in tenants:
+            tenants.append(tenant)
+    return tenancy.parameters(tenants)
+
+
+@st.composite
+def _allow(draw: st.DrawFn) -> Values:
+    allow: Values = {}
+    for choice in tenancy.CHOICES:
+        if draw(st.integers(0, 9)) > 1:
+            holder = allow
+            for name in choice.path[:-1]:
+                holder = holder.setdefault(name, {})
+            bound = {} if draw(st.booleans()) else draw(_value(choice.bound.form, 0))
+            problems = LimitedProblems()
+            check(choice.bound.form, bound, "", problems)
+            holder[choice.path[-1]] = {} if problems else bound
+    return allow

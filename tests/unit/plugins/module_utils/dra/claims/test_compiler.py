@@ -75,14 +75,45 @@ def test_a_claim_cannot_change_what_its_class_sets() -> None:
         return site({"devices": [{"name": "nic", "class": of, "interface": interface}]}, classes=classes)
 
     path = "dra_claims_templates[0].devices[0].interface"
-    one(asked("tenant", vf={"vlan": 100, "trust": True}), f"{path}.vf", "contradiction", "'tenant' sets vf", "leave it")
-    one(asked("tenant", vf={"vlan": 200}, mtu=9000), f"{path}.vf", "contradiction")
-    one(asked("tenant", mtu=1500), f"{path}.mtu", "contradiction")
+    one(asked("tenant", vf={"vlan": 100, "trust": True}), f"{path}.vf", "tenancy", "'tenant' sets vf", "leave it")
+    one(asked("tenant", vf={"vlan": 200}, mtu=9000), f"{path}.vf", "tenancy")
+    one(asked("tenant", mtu=1500), f"{path}.mtu", "tenancy")
     assert compile_site(asked("tenant", name="net1", mtu=9000))
-    assert compile_site(asked("free", vf={"vlan": 200, "trust": True}))
+    assert compile_site(asked("free", mtu=1400))
+    one(asked("free", vf={"vlan": 200}), f"{path}.vf.vlan", "tenancy", "'free' does not let claims set vf.vlan")
     alternatives = [{"name": "a", "class": "free"}, {"name": "b", "class": "tenant"}]
     either = {"name": "nic", "first_of": alternatives, "interface": {"mtu": 1400}}
-    one(site({"devices": [either]}, classes=classes), f"{path}.mtu", "contradiction", "tenant")
+    one(site({"devices": [either]}, classes=classes), f"{path}.mtu", "tenancy", "tenant")
+
+
+def test_a_class_says_who_may_use_it_and_what_they_may_set() -> None:
+    allow = {"mtu": {"most": 9000}, "vf": {"vlan": {"least": 100, "most": 199}, "trust": True}, "name": True}
+    tenants = [{"namespaces": ["training"], "allow": allow}, {"namespaces": ["ml"], "allow": {}}]
+    classes = [{"name": "tenant", "kind": "vf", "tenants": tenants}]
+
+    def asked(namespace: str = "training", **interface: t.Any) -> Values:
+        device = {"name": "nic", "class": "tenant", **({"interface": interface} if interface else {})}
+        return site({"namespace": namespace, "devices": [device]}, classes=classes)
+
+    made = compile_site(asked(name="net1", mtu=9000, vf={"vlan": 150, "trust": True}))
+    (config,) = objects(made, "DeviceClass")["tenant"]["spec"]["config"]
+    filled = {**allow, "vf": {**allow["vf"], "trust": {}}, "name": {}}
+    assert config["opaque"]["parameters"]["tenants"] == [{**tenants[0], "allow": filled}, tenants[1]]
+    path = "dra_claims_templates[0].devices[0]"
+    one(asked(vf={"vlan": 200}), f"{path}.interface.vf.vlan", "tenancy", "only to at least 100, at most 199")
+    one(asked(dhcp=["ipv4"]), f"{path}.interface.dhcp", "tenancy", "does not let claims set dhcp")
+    one(asked("ml", mtu=1500), f"{path}.interface.mtu", "tenancy")
+    assert compile_site(asked("ml"))
+    one(asked("monitoring"), f"{path}.class", "tenancy", "not for claims of namespace 'monitoring'")
+    for wrong, place, rule in (
+        ({"allow": {"vlan": True}}, "tenants[0].allow.vlan", "unknown-key"),
+        ({"allow": {"mtu": 9000}}, "tenants[0].allow.mtu", "wrong-type"),
+        ({"allow": {"mtu": False}}, "tenants[0].allow.mtu", "wrong-type"),
+        ({"allow": {"mtu": {"least": 2, "most": 1}}}, "tenants[0].allow.mtu", "contradiction"),
+        ({"namespaces": ["ml"]}, "tenants[0].allow", "missing"),
+    ):
+        of_site = site({"devices": [{"name": "nic", "kind": "vf"}]}, classes=[{**classes[0], "tenants": [wrong]}])
+        one(of_site, f"dra_claims_classes[0].{place}", rule)
 
 
 def test_class_holds_the_kind_and_request_the_filters() -> None:

@@ -1,0 +1,176 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""A ValidatingAdmissionPolicy that refuses of claims what their DeviceClasses refuse, from the table `tenancy.CHOICES`.
+
+Each DeviceClass of the cluster is a parameter of it: the policy reads what the class sets and allows from the class
+itself, for claims and templates with a request for that class. Left to the driver: classes that do not exist yet, and
+which alternative of a request is allocated; here every alternative must be allowed.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..config import tenancy
+from ..config.interface_config import DRIVER, FIELDS, KIND, RULES
+from ..config.tenancy import CHOICES, Choice
+from ..kube.objects import Object
+from .selectors import literal
+
+NAME = "lanewise-dra-interface-tenancy"
+_API = "admissionregistration.k8s.io/v1"
+_CLASS = "params.metadata.name"
+_DEVICES = "object.kind == 'ResourceClaim' ? object.spec.devices : object.spec.spec.devices"
+_ALTERNATIVES = f"(has(r.firstAvailable) ? r.firstAvailable : []).filter(s, s.deviceClassName == {_CLASS})"
+#: Whether a request `r` asks for the class; admin access gets no device.
+_ASKS = (
+    f"has(r.exactly) ? r.exactly.deviceClassName == {_CLASS} && !(has(r.exactly.adminAccess) && r.exactly.adminAccess) "
+    f": size({_ALTERNATIVES}) > 0"
+)
+#: The names by which configurations mean a request `r`: a list, or one for each of its alternatives with this class.
+_BOTH = "[string(r.name), r.name + '/' + s.name]"
+_NAMES = f"has(r.exactly) ? [[string(r.name)]] : {_ALTERNATIVES}.map(s, {_BOTH})"
+_OURS = f"has(c.opaque) && c.opaque.driver == {literal(DRIVER)}"
+
+
+def objects(labels: t.Mapping[str, str]) -> list[Object]:
+    """The policy and its binding, which denies."""
+    rule = {
+        "apiGroups": ["resource.k8s.io"],
+        # with matchPolicy Equivalent, requests for other versions are converted to this one
+        "apiVersions": ["v1"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["resourceclaims", "resourceclaimtemplates"],
+        "scope": "*",
+    }
+    spec = {
+        "failurePolicy": "Fail",
+        "paramKind": {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"},
+        # with what a server fills in, as in interface_policy
+        "matchConstraints": {
+            "matchPolicy": "Equivalent",
+            "namespaceSelector": {},
+            "objectSelector": {},
+            "resourceRules": [rule],
+        },
+        "matchConditions": [
+            # an older claim can still lose its finalizers
+            {
+                "name": "new-or-changed-spec",
+                "expression": "request.operation == 'CREATE' || object.spec != oldObject.spec",
+            },
+            {
+                "name": "asks-for-the-class",
+                "expression": f"has(({_DEVICES}).requests) && ({_DEVICES}).requests.exists(r, {_ASKS})",
+            },
+        ],
+        "variables": [{"name": name, "expression": text} for name, text in _variables().items()],
+        "validations": validations(),
+    }
+    metadata = {"name": NAME, "labels": dict(labels)}
+    binding = {
+        "policyName": NAME,
+        # every class; one that is not there yet has no parameter
+        "paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"},
+        "validationActions": ["Deny"],
+    }
+    return [
+        {"apiVersion": _API, "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec},
+        {
+            "apiVersion": _API,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": NAME, "labels": dict(labels)},
+            "spec": binding,
+        },
+    ]
+
+
+def _variables() -> dict[str, str]:
+    """Each may use those before it."""
+    default = f"[{_constant({'allow': tenancy.DEFAULT})}]"
+    merged = ", ".join(f"?{literal(name)}: {_last(name, 'variables.settings + ps')}" for name in FIELDS)
+    return {
+        "devices": _DEVICES,
+        "asking": f"variables.devices.requests.filter(r, {_ASKS})",
+        "configs": f"(has(variables.devices.config) ? variables.devices.config : []).filter(c, {_OURS})",
+        # for each request for the class, and each of its alternatives, the configurations that cover it
+        "wanted": f"variables.asking.map(r, ({_NAMES}).map(names, variables.configs.filter(c, !has(c.requests) || "
+        "size(c.requests) == 0 || c.requests.exists(n, n in names)).map(c, c.opaque.parameters)))",
+        "ofClass": "(has(params.spec.config) ? params.spec.config : [])"
+        f".filter(c, {_OURS}).map(c, c.opaque.parameters)",
+        "settings": f"variables.ofClass.filter(p, p.kind == {literal(KIND)})",
+        "policies": f"variables.ofClass.filter(p, p.kind == {literal(tenancy.POLICY_KIND)})",
+        "tenants": f"size(variables.policies) == 0 ? dyn({default}) : dyn(variables.policies[0].tenants)"
+        ".filter(t, !has(t.namespaces) || request.namespace in t.namespaces)",
+        "allow": "size(variables.tenants) > 0 ? dyn(variables.tenants[0].allow) : dyn({})",
+        "merged": f"variables.wanted.map(one, one.map(ps, {{{merged}}}))",
+    }
+
+
+def _constant(value: t.Any) -> str:
+    """A constant in CEL. Values of a mapping are of any type there, which a server only takes if they are marked so."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{literal(key)}: dyn({_constant(one)})' for key, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_constant, value))}]"
+    return literal(value)
+
+
+def _last(name: str, configs: str) -> str:
+    """An optional with the last value of a field in a list of configurations."""
+    found = f"({configs}).filter(s, has(s.{name})).map(s, s.{name})"
+    return f"{found}[?size({found}) - 1]"
+
+
+def validations() -> list[dict[str, str]]:
+    """One validation for each field that a class can set, each choice, and each rule between fields."""
+    found = [
+        _validation("size(variables.policies) < 2", f"has more than one {tenancy.POLICY_KIND}"),
+        _validation("size(variables.tenants) > 0", "is not for claims of this namespace"),
+    ]
+    for name in FIELDS:
+        value = _last(name, "variables.settings")
+        test = f"!has(p.{name}) || {value}.orValue(p.{name}) == p.{name}"
+        found.append(_validation(_every(test), f"sets {name}, which a claim cannot change or extend"))
+    found += [_validation(_every(_choice(choice)), _says(choice)) for choice in CHOICES]
+    for rule in RULES:
+        test = f"variables.merged.all(one, one.all(m, {rule.cel.format(x='m')}))"
+        found.append(_validation(test, f"and the claim together: {rule.says}"))
+    return found
+
+
+def _every(test: str) -> str:
+    """A test of each configuration `p` that covers a request for the class."""
+    return f"variables.wanted.all(one, one.all(ps, ps.all(p, {test})))"
+
+
+def _choice(choice: Choice) -> str:
+    top = choice.path[0]
+    bound = f"variables.allow.{choice.name}"
+    limit = choice.bound.cel.format(b=bound, i="i")
+    items = choice.cel.format(v=f"p.{choice.name}")
+    within = "" if limit == "true" else f" && {items}.all(i, {limit})"
+    return (
+        f"{_lacks('p', choice.path)} || variables.settings.exists(s, has(s.{top})) || "
+        f"(!({_lacks('variables.allow', choice.path)}){within})"
+    )
+
+
+def _lacks(holder: str, path: tuple[str, ...]) -> str:
+    parts = [f"!has({holder}.{'.'.join(path[: depth + 1])})" for depth in range(len(path))]
+    return " || ".join(parts)
+
+
+def _says(choice: Choice) -> str:
+    return f"does not let claims set {choice.name}, or not to this value"
+
+
+def _validation(test: str, says: str) -> dict[str, str]:
+    return {
+        "expression": test,
+        "message": f"{KIND}: the DeviceClass {says}",
+        "messageExpression": f"{literal(f'{KIND}: DeviceClass ')} + {_CLASS} + {literal(f' {says}')}",
+    }

@@ -1,0 +1,333 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection and to the bundled driver.
+
+"""InterfacePolicy: which namespaces may use a DeviceClass, and what their claims may set of an InterfaceConfig.
+
+It is an opaque configuration of a DeviceClass, beside the InterfaceConfig with what the class sets itself:
+
+    apiVersion: lanewise.dev/v1alpha1
+    kind: InterfacePolicy
+    tenants:                          # the first entry with the claim's namespace counts; without one it is refused
+      - namespaces: [team-a]          # default: all
+        allow:                        # {} for any value; what is not listed is refused
+          name: {}
+          mtu: {most: 9000}
+          addresses: {within: [10.1.0.0/16]}
+          vf: {vlan: {least: 100, most: 199}}
+
+CHOICES is the one table. The driver checks claims by it, and `claims/tenancy_policy.py` writes the CEL of an admission
+policy from it. A class without an InterfacePolicy has DEFAULT.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+from dataclasses import dataclass
+
+from ..kube.objects import Object, ObjectView
+from ..kube.problems import Problem
+from .field_checks import MAX_PROBLEMS, LimitedProblems, TooManyProblems, check
+from .fields import Field, Rule, list_of, network, number, object_of, word
+from .interface_config import (
+    API_VERSION,
+    FIELDS,
+    IFNAME,
+    IPV4_SYSCTLS,
+    IPV6_SYSCTLS,
+    KIND,
+    NEIGH_SYSCTLS,
+    UINT32,
+    changed_by_claim,
+)
+
+POLICY_KIND = "InterfacePolicy"
+
+#: Sysctls that a claim may set only where its class opens them: with them a pod answers for its neighbors' addresses.
+CLOSED_SYSCTLS = ("forwarding", "proxy_arp", "proxy_ndp")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How a policy limits values. `form` is that of the limit; `holds` says whether one item is within it, and `cel`
+    says it in CEL, for the limit `{b}` and the item `{i}`."""
+
+    form: Field
+    holds: t.Callable[[ObjectView, t.Any], bool]
+    cel: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One thing that a claim can set. `items` gives the items of its value that the bound is for, and `cel` the same in
+    CEL, for the value `{v}`. `free` is the limit for classes without a policy; None: their claims must not set it."""
+
+    path: tuple[str, ...]
+    bound: Bound
+    items: t.Callable[[t.Any], t.Iterable[t.Any]] = lambda value: [value]
+    cel: str = "[{v}]"
+    free: ObjectView | None = None
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.path)
+
+
+def _any() -> Bound:
+    return Bound(object_of({}, says="an empty mapping, for any value"), lambda _bound, _item: True, "true")
+
+
+def _range() -> Bound:
+    fields = {"least": number(0, UINT32), "most": number(0, UINT32)}
+    ordered = Rule(
+        "least must not be more than most",
+        lambda v: v.get("least", 0) <= v.get("most", UINT32),
+        "!has({x}.least) || !has({x}.most) || {x}.least <= {x}.most",
+    )
+    return Bound(
+        object_of(fields, ordered, says="a mapping with least and most, or an empty one for any value"),
+        lambda bound, item: bound.get("least", item) <= item <= bound.get("most", item),
+        "(!has({b}.least) || {i} >= {b}.least) && (!has({b}.most) || {i} <= {b}.most)",
+    )
+
+
+def _only(item: Field) -> Bound:
+    return Bound(
+        object_of({"only": list_of(item, 64, "values")}, says="a mapping with only, or an empty one for any value"),
+        lambda bound, item: "only" not in bound or item in bound["only"],
+        "(!has({b}.only) || {i} in {b}.only)",
+    )
+
+
+def _within() -> Bound:
+    return Bound(
+        object_of(
+            {"within": list_of(network(), 32, "networks")}, says="a mapping with within, or an empty one for any value"
+        ),
+        lambda bound, item: "within" not in bound or any(_inside(item, one) for one in bound["within"]),
+        "(!has({b}.within) || {b}.within.exists(n, cidr(n).containsCIDR({i})))",
+    )
+
+
+def _inside(item: str, of: str) -> bool:
+    one, other = ipaddress.ip_network(item, strict=False), ipaddress.ip_network(of)
+    return one.version == other.version and one.subnet_of(t.cast(t.Any, other))
+
+
+def _prefixes(pattern: str, says: str) -> Bound:
+    return Bound(
+        object_of(
+            {"prefixes": list_of(Field("string", says, pattern=pattern), 32, "prefixes")},
+            says="a mapping with prefixes, or an empty one for any value",
+        ),
+        lambda bound, item: "prefixes" not in bound or any(item.startswith(one) for one in bound["prefixes"]),
+        "(!has({b}.prefixes) || {b}.prefixes.exists(n, {i}.startsWith(n)))",
+    )
+
+
+def _keys(path: tuple[str, ...], key: str, free: ObjectView | None = None) -> Choice:
+    """A mapping whose keys are limited."""
+    return Choice(path, _only(Field("string", "a key of the mapping", pattern=key)), list, "{v}.map(k, k)", free)
+
+
+def _mac(*path: str) -> Choice:
+    prefix = _prefixes(
+        "[0-9a-f]{2}(?::[0-9a-f]{2}){0,5}", "the first bytes of MAC addresses in lower case, such as 02:00:5e"
+    )
+    return Choice(path, prefix, lambda value: [value.lower()], "[{v}.lowerAscii()]")
+
+
+def _sysctls() -> list[str]:
+    conf = [("ipv4.conf", IPV4_SYSCTLS), ("ipv6.conf", IPV6_SYSCTLS)]
+    neigh = [("ipv4.neigh", NEIGH_SYSCTLS), ("ipv6.neigh", NEIGH_SYSCTLS)]
+    return [f"net.{place}.{IFNAME}.{name}" for place, names in conf + neigh for name in names]
+
+
+def _number(*path: str, free: ObjectView | None = None) -> Choice:
+    return Choice(path, _range(), free=free)
+
+
+def _whole(name: str, free: ObjectView | None = None) -> Choice:
+    return Choice((name,), _any(), free=free)
+
+
+_FREE: ObjectView = {}
+_OPEN_SYSCTLS = [name for name in _sysctls() if name.rpartition(".")[2] not in CLOSED_SYSCTLS]
+_ETHTOOL = FIELDS["ethtool"].fields
+
+CHOICES: tuple[Choice, ...] = (
+    Choice(
+        ("name",), _prefixes(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", "the first letters of interface names"), free=_FREE
+    ),
+    Choice(("addresses",), _within(), list, "{v}", _FREE),
+    _number("mtu", free=_FREE),
+    _mac("mac"),
+    *(_number(name, free=_FREE) for name in ("gsoMaxSize", "groMaxSize", "gsoIPv4MaxSize", "groIPv4MaxSize")),
+    Choice(("dhcp",), _only(word("ipv4", "ipv6")), list, "{v}", _FREE),
+    _whole("railAddresses", _FREE),
+    _whole("dad", _FREE),
+    Choice(
+        ("routes",), _within(), lambda v: [one["destination"] for one in v], "{v}.map(r, r.destination)", free=_FREE
+    ),
+    _whole("rules", _FREE),
+    _whole("neighbors", _FREE),
+    _keys(("sysctls",), FIELDS["sysctls"].key, {"only": _OPEN_SYSCTLS}),
+    _keys(("ethtool", "features"), _ETHTOOL["features"].key, _FREE),
+    _keys(("ethtool", "privateFlags"), _ETHTOOL["privateFlags"].key),
+    Choice(("ethtool", "rings"), _any(), free=_FREE),
+    _whole("vrf", _FREE),
+    _number("vf", "vlan"),
+    _number("vf", "qos"),
+    _number("vf", "minTxRate"),
+    _number("vf", "maxTxRate"),
+    Choice(("vf", "trust"), _any()),
+    Choice(("vf", "spoofchk"), _any()),
+    _mac("vf", "mac"),
+    Choice(("vf", "linkState"), _only(word("auto", "enable", "disable"))),
+    Choice(("child",), _only(word("macvlan", "ipvlan")), lambda v: [v["type"]], "[{v}.type]", _FREE),
+    _whole("share", _FREE),
+)
+
+
+def _allow() -> Field:
+    fields: dict[str, Field] = {}
+    for choice in CHOICES:
+        if len(choice.path) == 1:
+            fields[choice.name] = choice.bound.form
+    for top in dict.fromkeys(choice.path[0] for choice in CHOICES if len(choice.path) > 1):
+        inner = {choice.path[1]: choice.bound.form for choice in CHOICES if choice.path[0] == top}
+        fields[top] = object_of(inner, says=f"a mapping with any of {', '.join(inner)}")
+    return object_of(fields, says="a mapping of what claims may set", required=True)
+
+
+#: The whole object.
+POLICY = object_of(
+    {
+        "apiVersion": Field("string", API_VERSION, words=(API_VERSION,), required=True),
+        "kind": Field("string", POLICY_KIND, words=(POLICY_KIND,), required=True),
+        "tenants": Field(
+            "list",
+            "a list of up to 32 different tenants",
+            item=object_of(
+                {
+                    "namespaces": list_of(
+                        Field("string", "a namespace", pattern="[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"), 64, "namespaces"
+                    ),
+                    "allow": _allow(),
+                },
+                says="a mapping with allow, and namespaces",
+            ),
+            most=32,
+            required=True,
+        ),
+    },
+    says=f"a mapping of kind {POLICY_KIND}",
+)
+
+
+def _default() -> Object:
+    allow: Object = {}
+    for choice in CHOICES:
+        if choice.free is not None:
+            holder = allow
+            for name in choice.path[:-1]:
+                holder = holder.setdefault(name, {})
+            holder[choice.path[-1]] = choice.free
+    return allow
+
+
+#: What claims may set where the class has no policy.
+DEFAULT: ObjectView = _default()
+
+
+def parameters(tenants: t.Sequence[t.Any]) -> Object:
+    """The opaque parameters for what `tenants` of the inventory says, where true stands for any value."""
+    return {"apiVersion": API_VERSION, "kind": POLICY_KIND, "tenants": [_filled(tenant) for tenant in tenants]}
+
+
+def _filled(tenant: t.Any) -> t.Any:
+    allow = tenant.get("allow") if isinstance(tenant, dict) else None
+    if not isinstance(allow, dict):
+        return tenant
+    filled: Object = {}
+    for name, value in allow.items():
+        nested = isinstance(value, dict) and any(choice.path[:1] == (name,) and choice.path[1:] for choice in CHOICES)
+        inner = {key: {} if one is True else one for key, one in value.items()} if nested else value
+        filled[name] = {} if value is True else inner
+    return {**tenant, "allow": filled}
+
+
+def is_policy(config: object) -> bool:
+    """Whether a configuration of a class is to be read as a policy."""
+    return isinstance(config, dict) and config.get("kind") == POLICY_KIND
+
+
+def validate(policy: object, path: str) -> list[Problem]:
+    """What is wrong with an InterfacePolicy, the first MAX_PROBLEMS of it. Rules as of `interface_config.validate`."""
+    problems = LimitedProblems()
+    try:
+        check(POLICY, policy, path, problems)
+    except TooManyProblems:
+        more = Problem(path, f"has more errors; these are the first {MAX_PROBLEMS}", "more-errors")
+        return [*problems, more]
+    return list(problems)
+
+
+def allowed(policy: ObjectView | None, namespace: str) -> ObjectView | None:
+    """What claims of a namespace may set by a class's valid policy, None for a class without one. The answer is None
+    if they may not use the class."""
+    if policy is None:
+        return DEFAULT
+    for tenant in policy["tenants"]:
+        if "namespaces" not in tenant or namespace in tenant["namespaces"]:
+            return t.cast(ObjectView, tenant["allow"])
+    return None
+
+
+def refused(allow: ObjectView, of_class: ObjectView, of_claim: ObjectView) -> list[tuple[str, str]]:
+    """The fields of a claim's valid InterfaceConfig that its class refuses, each with the reason. `allow` is what
+    `allowed` returned, `of_class` what the class sets itself."""
+    found = [
+        (name, f"sets {name}, which a claim cannot change or extend") for name in changed_by_claim(of_class, of_claim)
+    ]
+    for choice in CHOICES:
+        value = _at(of_claim, choice.path)
+        if value is None or choice.path[0] in of_class:
+            continue
+        bound = _at(allow, choice.path)
+        if bound is None:
+            found.append((choice.name, f"does not let claims set {choice.name}"))
+        elif not all(choice.bound.holds(bound, item) for item in choice.items(value)):
+            found.append((choice.name, f"lets claims set {choice.name} only to {_words(bound)}"))
+    return found
+
+
+def _at(holder: ObjectView, path: tuple[str, ...]) -> t.Any:
+    value: t.Any = holder
+    for name in path:
+        value = value.get(name)
+        if value is None:
+            return None
+    return value
+
+
+def _words(bound: ObjectView) -> str:
+    """A limit, for a message."""
+    words = {"least": "at least", "most": "at most", "only": "", "within": "networks within", "prefixes": "prefixes"}
+    parts = []
+    for name, limit in bound.items():
+        shown = [str(one) for one in limit] if isinstance(limit, list) else [str(limit)]
+        more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
+        parts.append(f"{words[name]} {', '.join(shown[:8]) or 'none'}{more}".strip())
+    return ", ".join(parts)
+
+
+def settings_of(configs: t.Iterable[ObjectView]) -> Object:
+    """The fields that the InterfaceConfigs of a class set together; later ones replace earlier ones."""
+    found: Object = {}
+    for config in configs:
+        if config.get("kind") == KIND:
+            found.update({name: value for name, value in config.items() if name not in ("apiVersion", "kind")})
+    return found

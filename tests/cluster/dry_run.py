@@ -1,0 +1,46 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Objects tried on a server, which keeps none of them."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import comparison, versions
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+
+Object = dict[str, t.Any]
+
+_PLACES = {
+    "Namespace": "/api/v1/namespaces",
+    "ResourceQuota": "/api/v1/namespaces/{}/resourcequotas",
+    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+}
+
+
+def place_of(item: Object) -> str:
+    """The path of an object's kind, in its namespace."""
+    kind = item["kind"]
+    namespace = item["metadata"].get("namespace")
+    if kind in _PLACES:
+        return _PLACES[kind].format(namespace)
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return f"/apis/{item['apiVersion']}{where}/{versions.PLURALS[kind]}"
+
+
+def refused(plane: ControlPlane, item: Object) -> str:
+    """What the server says against an object, or which fields it does not keep; empty where it takes it whole."""
+    query = "dryRun=All&fieldValidation=Strict&fieldManager=test"
+    # namespaces are there already, so that claims can be tried in them
+    if item["kind"] == "Namespace":
+        place = f"{place_of(item)}/{item['metadata']['name']}?{query}&force=true"
+        status, answer = plane.request("PATCH", place, item, "application/apply-patch+yaml")
+    else:
+        status, answer = plane.request("POST", f"{place_of(item)}?{query}", item)
+    if status not in (200, 201):
+        return f"{status} {answer if isinstance(answer, str) else answer.get('message')}"
+    lost = comparison.dropped(item, answer)
+    return f"not kept: {', '.join(lost)}" if lost else ""

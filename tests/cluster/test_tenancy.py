@@ -1,0 +1,287 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a DeviceClass lets claims set: a real API server with the admission policies, against the driver.
+
+LANEWISE_TENANCY_PAIRS sets how many pairs of class and claim are tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import typing as t
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import interface_policy, tenancy_policy
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config, tenancy
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.dry_run import place_of, refused
+from ansible_collections.lanewise.dra.tests.driver.plan_claims import VF, claim, device, made, result
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from lanewise_driver.base.errors import Refused
+
+PAIRS = int(os.environ.get("LANEWISE_TENANCY_PAIRS", "300"))
+#: Pairs that are tried together: their classes are written, and when the server has seen them, their claims are tried.
+BATCH = 50
+SEED = 20261124
+MERGE = "application/merge-patch+json"
+DRIVER = interface_config.DRIVER
+SECOND = "pci-0000-8a-06-0"
+KNOWN = {name: device(name, f"eth{name[12:14]}", pf="0000:8a:00.0", vf=0) for name in (VF, SECOND)}
+
+Object = dict[str, t.Any]
+
+
+class Pair(t.NamedTuple):
+    """The configurations of two classes, and a claim: the numbers of the classes in each of its requests, the
+    configurations and the namespace."""
+
+    classes: list[list[Object]]
+    requests: list[list[int]]
+    configs: list[Object]
+    namespace: str
+    template: bool
+
+
+@st.composite
+def settings_of(draw: st.DrawFn, bad: int) -> Object:
+    """An InterfaceConfig. Shares need another device, and names of two devices must differ."""
+    config = draw(claims_strategies.configs(bad))
+    return {name: value for name, value in config.items() if name not in ("share", "name")}
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> Pair:
+    classes: list[list[Object]] = []
+    for _number in range(2):
+        configs = [draw(settings_of(0)) for _count in range(draw(st.sampled_from([0, 0, 1, 1, 2])))]
+        configs = [one for one in configs if not interface_config.validate(one, "")]
+        if draw(st.integers(0, 3)):
+            configs.append(draw(claims_strategies.policies()))
+        classes.append(configs)
+    requests = draw(st.sampled_from([[[0]], [[0]], [[0], [1]], [[0, 1]], [[0, 1], [0]]]))
+    configs = []
+    for _count in range(draw(st.sampled_from([1, 1, 2]))):
+        fields = draw(settings_of(draw(st.sampled_from([0, 0, 0, 2]))))
+        if draw(st.booleans()):  # as a class sets it
+            known = tenancy.settings_of(classes[0])
+            fields = {**fields, **{name: value for name, value in known.items() if draw(st.booleans())}}
+        names = ["r0", "r1", "r0/a0", "r0/a1"] if len(requests) > 1 else ["r0"]
+        chosen = draw(st.sampled_from([[], *([name] for name in names)])) if len(requests) == 1 else [names[0]]
+        configs.append({"requests": chosen, "opaque": {"driver": DRIVER, "parameters": fields}})
+    return Pair(classes, requests, configs, draw(st.sampled_from(claims_strategies.NAMESPACES)), draw(st.booleans()))
+
+
+def class_of(name: str, configs: list[Object]) -> Object:
+    entries = [{"opaque": {"driver": DRIVER, "parameters": one}} for one in configs]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"config": entries},
+    }
+
+
+def claim_of(pair: Pair, names: t.Sequence[str]) -> Object:
+    """The claim or template, with the names of its classes."""
+    requests: list[Object] = []
+    for number, chosen in enumerate(pair.requests):
+        if len(chosen) == 1:
+            requests.append({"name": f"r{number}", "exactly": {"deviceClassName": names[chosen[0]]}})
+        else:
+            subs = [{"name": f"a{sub}", "deviceClassName": names[one]} for sub, one in enumerate(chosen)]
+            requests.append({"name": f"r{number}", "firstAvailable": subs})
+    spec: Object = {"devices": {"requests": requests, "config": pair.configs}}
+    kind = "ResourceClaimTemplate" if pair.template else "ResourceClaim"
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": "tried", "namespace": pair.namespace},
+        "spec": {"spec": spec} if pair.template else spec,
+    }
+
+
+def driver_says(pair: Pair) -> str:
+    """Why the driver refuses a claim: for one of the alternatives that the scheduler could allocate."""
+    for picks in itertools.product(*(range(len(chosen)) for chosen in pair.requests)):
+        results, configs = [], []
+        for number, pick in enumerate(picks):
+            one = len(pair.requests[number]) == 1
+            request = f"r{number}" if one else f"r{number}/a{pick}"
+            results.append(result(request, (VF, SECOND)[number]))
+            for parameters in pair.classes[pair.requests[number][pick]]:
+                opaque = {"driver": DRIVER, "parameters": parameters}
+                configs.append({"source": "FromClass", "requests": [request], "opaque": opaque})
+        configs += [{"source": "FromClaim", **config} for config in pair.configs]
+        try:
+            made(claim(results, configs, namespace=pair.namespace), known=KNOWN)
+        except Refused as error:
+            return error.message
+    return ""
+
+
+class Classes:
+    """Two classes for each pair of a batch, and one by which a test sees that the server has read all of them."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self.plane = plane
+        self.number = 1000
+        self.made: set[str] = set()
+
+    def write(self, classes: t.Mapping[str, list[Object]]) -> None:
+        """Returns when the policy knows the classes: the server reads their changes in their order."""
+        for name, configs in classes.items():
+            self._put(class_of(name, configs))
+        self.number += 1
+        exact = {"least": self.number, "most": self.number}
+        self._put(class_of("sentinel", [tenancy.parameters([{"allow": {"mtu": exact}}])]))
+        head = interface_config.parameters({"mtu": self.number})
+        config = {"opaque": {"driver": DRIVER, "parameters": head}}
+        seen = claim_of(Pair([], [[0]], [config], "ml", False), ["sentinel"])
+        self.plane.wait_for(lambda: not refused(self.plane, seen), "the policy to know the classes")
+
+    def _put(self, item: Object) -> None:
+        name = item["metadata"]["name"]
+        if name in self.made:
+            self.plane.expect("PATCH", f"{place_of(item)}/{name}", {"spec": item["spec"]}, MERGE)
+        else:
+            self.plane.expect("POST", place_of(item), item)
+            self.made.add(name)
+
+    def remove(self) -> None:
+        for name in self.made:
+            self.plane.expect("DELETE", f"/apis/resource.k8s.io/v1/deviceclasses/{name}")
+
+
+@pytest.fixture(scope="module")
+def guarded(planes: t.Callable[[str], ControlPlane]) -> t.Iterator[ControlPlane]:
+    """A server on which both policies are in force."""
+    plane = planes("1.37")
+    for name in claims_strategies.NAMESPACES:
+        labels = {"resource.kubernetes.io/admin-access": "true"} if name == "monitoring" else None
+        with contextlib.suppress(Exception):  # an earlier test has made it
+            plane.add_namespace(name, labels)
+    for item in interface_policy.objects({}) + tenancy_policy.objects({}):
+        plane.expect("POST", place_of(item), item)
+    yield plane
+
+
+@pytest.fixture
+def classes(guarded: ControlPlane) -> t.Iterator[Classes]:
+    found = Classes(guarded)
+    wrong = claim_of(Pair([], [[0]], [_setting(vf={"trust": True})], "ml", False), ["sentinel"])
+    found.write({})
+    guarded.wait_for(lambda: tenancy_policy.NAME in refused(guarded, wrong), "the policy to be in force")
+    yield found
+    found.remove()
+
+
+def _setting(*requests: str, **fields: t.Any) -> Object:
+    return {"requests": list(requests), "opaque": {"driver": DRIVER, "parameters": interface_config.parameters(fields)}}
+
+
+def test_the_server_takes_the_policy_without_a_warning(guarded: ControlPlane) -> None:
+    item = tenancy_policy.objects({})[0]
+    path = f"{place_of(item)}/{tenancy_policy.NAME}"
+    guarded.wait_for(lambda: "typeChecking" in guarded.expect("GET", path).get("status", {}), "its type check")
+    assert not guarded.expect("GET", path)["status"]["typeChecking"].get("expressionWarnings")
+
+
+def test_the_policy_and_the_driver_say_the_same(guarded: ControlPlane, classes: Classes) -> None:
+    verdicts = {"taken": 0, "form": 0, "class": 0}
+    waiting: list[Pair] = []
+
+    def compare(pool: ThreadPoolExecutor) -> None:
+        named = [(pair, [f"pair-{number}-{one}" for one in (0, 1)]) for number, pair in enumerate(waiting)]
+        classes.write({name: pair.classes[one] for pair, names in named for one, name in enumerate(names)})
+        answers = pool.map(lambda item: refused(guarded, claim_of(*item)), named)
+        for (pair, _names), said in zip(named, answers):
+            ours = driver_says(pair)
+            assert bool(said) == bool(ours), f"server: {said}\ndriver: {ours}\n{json.dumps(pair, indent=1)}"
+            kind = "class" if tenancy_policy.NAME in said else "form" if said else "taken"
+            assert kind != "form" or interface_policy.NAME in said, said
+            verdicts[kind] += 1
+        waiting.clear()
+
+    with ThreadPoolExecutor(4) as pool:
+
+        @seed(SEED)
+        @settings(
+            max_examples=PAIRS,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(pairs())
+        def collect(pair: Pair) -> None:
+            waiting.append(pair)
+            if len(waiting) == BATCH:
+                compare(pool)
+
+        collect()
+        if waiting:
+            compare(pool)
+    total = sum(verdicts.values())
+    # every verdict is common, or the comparison would show little
+    assert total >= PAIRS * 9 // 10 and verdicts["taken"] > total // 10 and verdicts["class"] > total // 5, verdicts
+    print(verdicts)
+
+
+def test_admin_access_needs_nothing_of_a_class(guarded: ControlPlane, classes: Classes) -> None:
+    classes.write({"closed": [tenancy.parameters([])]})
+    item = claim_of(Pair([], [[0]], [], "monitoring", False), ["closed"])
+    assert "is not for claims of this namespace" in refused(guarded, item)
+    item["spec"]["devices"]["requests"][0]["exactly"]["adminAccess"] = True
+    assert not refused(guarded, item)
+
+
+def test_a_class_says_which_field_it_refuses(guarded: ControlPlane, classes: Classes) -> None:
+    own = interface_config.parameters({"vf": {"vlan": 100}})
+    some = tenancy.parameters([{"namespaces": ["ml"], "allow": {"addresses": {"within": ["10.1.0.0/16"]}}}])
+    classes.write({"tenant": [own, some]})
+
+    def says(namespace: str = "ml", **fields: t.Any) -> str:
+        pair = Pair([], [[0]], [_setting(**fields)], namespace, False)
+        return refused(guarded, claim_of(pair, ["tenant"]))
+
+    assert not says(addresses=["10.1.2.3/24"], vf={"vlan": 100})
+    assert "DeviceClass tenant sets vf" in says(vf={"vlan": 101})
+    assert "DeviceClass tenant does not let claims set addresses" in says(addresses=["10.2.2.3/24"])
+    assert "DeviceClass tenant does not let claims set mtu" in says(mtu=9000)
+    assert "DeviceClass tenant is not for claims of this namespace" in says("training", addresses=["10.1.2.3/24"])
+
+
+def test_the_form_of_a_policy_is_checked(guarded: ControlPlane) -> None:
+    verdicts: list[bool] = []
+
+    @seed(SEED)
+    @settings(
+        max_examples=min(PAIRS, 300),
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(claims_strategies.policies(bad=2))
+    def agree(policy: Object) -> None:
+        policy = {**policy, "kind": tenancy.POLICY_KIND}  # with another kind it is an InterfaceConfig
+        problems = tenancy.validate(policy, "policy")
+        said = refused(guarded, class_of("tried", [policy]))
+        assert bool(said) == bool(problems), f"server: {said}\nours: {problems}\n{json.dumps(policy, indent=1)}"
+        verdicts.append(not problems)
+
+    agree()
+    assert len(verdicts) // 8 < sum(verdicts) < len(verdicts) * 7 // 8, (sum(verdicts), len(verdicts))
+    two = class_of("tried", [tenancy.parameters([]), tenancy.parameters([{"allow": {}}])])
+    assert "one only" in refused(guarded, two)
+    item = claim_of(Pair([], [[0]], [], "ml", False), ["any"])
+    item["spec"]["devices"]["config"] = [{"opaque": {"driver": DRIVER, "parameters": tenancy.parameters([])}}]
+    assert interface_policy.NAME in refused(guarded, item)
