@@ -128,13 +128,15 @@ removed:
 """
 
 import typing as t
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Rules, run
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.changes import Refused
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.times import expiry
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.tolerations import toleration
 
 SPEC = {
@@ -154,17 +156,7 @@ SPEC = {
 
 def wanted(params: dict[str, t.Any], old: Hold | None, now: datetime) -> Hold:
     """The hold that the parameters ask for. Raises ValueError."""
-    if params["expires"]:
-        try:
-            expires = forms.moment(params["expires"])
-        except ValueError as error:
-            raise ValueError(f"expires: {params['expires']!r} is not a time such as 2026-12-01T08:00:00Z") from error
-    elif not 0 < params["hours"] <= forms.DAYS * 24:
-        raise ValueError(f"hours: {params['hours']} is not from 1 to {forms.DAYS * 24}")
-    elif old and old.expires and not old.overdue(now):
-        expires = old.expires
-    else:
-        expires = (now + timedelta(hours=params["hours"])).replace(microsecond=0)
+    expires = expiry(params["expires"], params["hours"], old, now)
     devices = tuple(forms.device(one) for one in dict.fromkeys(params["devices"]))
     return Hold(params["name"], params["owner"], params["reason"], expires, devices, params["purpose"])
 
@@ -174,6 +166,8 @@ def made(module: AnsibleModule, rules: Rules) -> dict[str, t.Any]:
     now = datetime.now(timezone.utc)
     params = module.params
     old = next((one for one in forms.holds(rules.list()) if one.name == params["name"]), None)
+    if old and old.purpose == forms.SWAP:
+        raise Refused(f"{old.title()} was made to {old.purpose}: give it back with lanewise.dra.swap")
     new = None
     if params["state"] == "present":
         new = wanted(params, old, now)

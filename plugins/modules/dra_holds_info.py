@@ -75,21 +75,29 @@ from datetime import datetime, timezone
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Rules, run
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving, swap
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import holds
 
 
 def listed(rules: list[t.Any], now: datetime) -> dict[str, t.Any]:
     """What the module returns of the rules of a cluster."""
-    found = holds(rules)
+    found, evicting = holds(rules), swap.evicting(rules)
     lines, late = [], []
     for one in found:
         count = len(one.devices)
         some = "1 device" if count == 1 else f"{count} devices"
-        lines.append(f"{one.title()}: {some}")
+        ending = evicting.pop(one.name, 0)
+        lines.append(f"{one.title()}: {some}{_ending(ending) if ending else ''}")
         if one.overdue(now):
             late.append(f"{one.title()}, is overdue: {some} {'is' if count == 1 else 'are'} still held")
+    for name, ending in sorted(evicting.items()):
+        lines.append(f"swap {name} without a hold{_ending(ending)}")
+        late.append(f"swap {name} has no hold{_ending(ending)}: give it back with lanewise.dra.swap")
     return {"holds": [one.as_dict(now) for one in found], "lines": lines, "overdue": late, "served": True}
+
+
+def _ending(count: int) -> str:
+    return f", {count} {'rule still ends' if count == 1 else 'rules still end'} pods"
 
 
 def work(api: t.Any, kubernetes: str) -> dict[str, t.Any]:

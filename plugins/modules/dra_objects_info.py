@@ -130,6 +130,8 @@ HIDDEN = {
 PLACING = ("affinity", "tolerations")
 #: Annotations that are kept: whether a pod may be evicted, and with which others it has to run.
 ANNOTATIONS = ("cluster-autoscaler.kubernetes.io/safe-to-evict", "scheduling.k8s.io/group-name")
+#: The prefix of annotations of pods that Kueue admits.
+QUEUED = "kueue.x-k8s.io/"
 HIDDEN_OF_CONTAINERS = ("args", "command", "env", "envFrom", "lifecycle", "volumeMounts")
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
@@ -141,7 +143,7 @@ def reduced(found: Object) -> Object:
             (found.get(part) or {}).pop(name, None)
     spec, metadata = found.get("spec") or {}, found.get("metadata") or {}
     notes = metadata.pop("annotations", None) or {}
-    used = {name: value for name, value in notes.items() if name in ANNOTATIONS}
+    used = {name: value for name, value in notes.items() if name in ANNOTATIONS or name.startswith(QUEUED)}
     if used:
         metadata["annotations"] = used
     for name in PLACING if not spec.get("resourceClaims") else ():

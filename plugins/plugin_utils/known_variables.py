@@ -35,7 +35,7 @@ NEAR_PREFIXES = (
         "reserve_",
         "site_",
     ),
-    *("support_", "switch_driver_", "verify_"),
+    *("support_", "swap_", "switch_driver_", "verify_"),
 )
 #: Where a site names its own variables that have such a prefix.
 OWN = "site_own_variables"
@@ -56,6 +56,8 @@ OF_PLAYBOOKS = (
     *("defragment_name", "defragment_owner", "defragment_reason", "defragment_hours", "defragment_workload"),
     *("defragment_count", "defragment_max_moves", "defragment_may_wait", "defragment_protect", "defragment_timeout"),
     *("defragment_budget_timeout", "defragment_settle_timeout"),
+    *("swap_tier", "swap_owner", "swap_reason", "swap_hours", "swap_expires", "swap_state", "swap_devices"),
+    *("swap_workload", "swap_count", "swap_share", "swap_ignore_budgets", "swap_timeout"),
     "addresses_dest",
     *("switch_driver_to", "switch_driver_drain", "switch_driver_timeout", "switch_driver_daemonset"),
     *("replace_nic_other_model", "replace_nic_other_changes", "replace_nic_same_card"),

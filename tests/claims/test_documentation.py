@@ -157,6 +157,7 @@ MAPPINGS: dict[str, dict[str, t.Any]] = {
     "Tolerations": a_device(tolerations=[{"operator": "Exists", **ODD}]),
     "Raw configuration": a_device(config=[{"driver": "lanewise.dev", "parameters": {}, **ODD}]),
     "Quotas": {"dra_claims_quotas": [{"namespace": "a", "claims": 1, **ODD}]},
+    "Tiers": {"dra_claims_tiers": [{"name": "a", **ODD}]},
     "Taints": {"dra_claims_taints": [{**NAMES, **ODD}]},
 }
 del MAPPINGS["Taints"]["dra_claims_taints"][0]["namespace"]

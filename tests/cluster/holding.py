@@ -23,11 +23,13 @@ PROGRAM = Path(sys.executable).with_name("ansible-playbook")
 DRIVER = "gpu.example.com"
 
 
-def claim_spec(count: int, hold: str = "") -> Object:
+def claim_spec(count: int, hold: str = "", tolerations: t.Sequence[Object] = ()) -> Object:
     """The spec of a claim for GPUs; with a hold, one that tolerates it."""
     body: Object = {"deviceClassName": DRIVER, "count": count}
     if hold:
         body["tolerations"] = [{"key": KEY, "operator": "Equal", "value": hold, "effect": "NoSchedule"}]
+    if tolerations:
+        body["tolerations"] = list(tolerations)
     return {"devices": {"requests": [{"name": "gpu", "exactly": body}]}}
 
 
@@ -50,8 +52,8 @@ class Fleet:
             plane.add_node(name)
             plane.expect("POST", f"{RESOURCE}/resourceslices", _slice(name, count))
 
-    def template(self, name: str, count: int, hold: str = "") -> None:
-        spec = {"metadata": {"name": name}, "spec": {"spec": claim_spec(count, hold)}}
+    def template(self, name: str, count: int, hold: str = "", tolerations: t.Sequence[Object] = ()) -> None:
+        spec = {"metadata": {"name": name}, "spec": {"spec": claim_spec(count, hold, tolerations)}}
         self.plane.expect("POST", self.templates_at, spec)
 
     def pod_spec(self, template: str, node: str = "") -> Object:
@@ -146,10 +148,10 @@ class Fleet:
         results = [one for claim in claims for one in claim["status"]["allocation"]["devices"]["results"]]
         return {"/".join((one["driver"], one["pool"], one["device"])) for one in results}
 
-    def rules(self) -> list[Object]:
-        """The DeviceTaintRules of holds."""
+    def rules(self, key: str = KEY) -> list[Object]:
+        """The DeviceTaintRules of holds, or those with another key."""
         items = self.plane.expect("GET", f"{RESOURCE}/devicetaintrules")["items"]
-        return [one for one in items if one["spec"]["taint"]["key"] == KEY]
+        return [one for one in items if one["spec"]["taint"]["key"] == key]
 
 
 def _slice(node: str, count: int) -> Object:

@@ -146,6 +146,8 @@ class Claim:
     groups: list[Group]
     align: str
     distinct: list[Distinct]
+    #: The name of a tier, empty for none.
+    tier: str = ""
     broken: bool = False
 
 
@@ -189,6 +191,15 @@ class Taint:
     selector: dict[str, str]
     taint: dict[str, str]
     broken: bool = False
+
+
+@dataclass
+class Tier:
+    """Claims that may get swapped devices. After `grace` seconds they give way to other tiers, without it never."""
+
+    path: str
+    name: str
+    grace: int | None
 
 
 @dataclass

@@ -20,6 +20,7 @@ from ..kube.objects import Object, ObjectView
 from ..kube.reader import Reader, child, nearest
 from .inventory import KINDS, PREFIX, SHARED_NICS, Class, Inventory, Quota, Taint
 from .language_claims import ClaimParser, Parts
+from .language_tiers import add_tolerations, read_tiers
 
 #: Variables of the role that say where and how, not what; they are no part of the language and pass unread.
 _ROLE = (
@@ -52,6 +53,7 @@ _VARIABLES = (
     "quotas",
     "admin_namespaces",
     "taints",
+    "tiers",
     "policy",
     "raw",
     "workloads",
@@ -87,6 +89,8 @@ class _Parser(Parts):
         classes = [self._class(item, path) for item, path in self._list("classes")]
         claims = [claims_of.claim(item, path, True) for item, path in self._list("templates")]
         claims += [claims_of.claim(item, path, False) for item, path in self._list("claims")]
+        tiers = read_tiers(reader, self._list("tiers"))
+        add_tolerations(reader, [item for item in claims if item], tiers)
         quotas = [self._quota(item, path) for item, path in self._list("quotas")]
         taints = [self._taint(item, path) for item, path in self._list("taints")]
         raw = [(path, item) for item, path in self._list("raw") if self._raw(item, path)]
@@ -115,6 +119,7 @@ class _Parser(Parts):
         named = [(item.path, item.extended_resource) for item in found.classes]
         self._unique(named, "extended resource", "extended_resource")
         self._unique([(item.path, item.name) for item in found.taints], "taint")
+        self._unique([(item.path, item.name) for item in tiers], "tier")
         self._unique([(item.path, f"{item.namespace}/{item.name}") for item in found.quotas], "quota")
         for template, what in ((True, "template"), (False, "claim")):
             named = [

@@ -54,7 +54,7 @@ _DEVICE_KEYS = (
 _WITH_FIRST_OF = ("name", "first_of", "interface", "config")
 _CLAIM_KEYS = (
     *("name", "namespace", "namespaces", "labels", "annotations"),
-    *("groups", "devices", "align", "at_least", "distinct"),
+    *("groups", "devices", "align", "at_least", "distinct", "tier"),
 )
 _GROUP_KEYS = ("name", "count", "align", "at_least", "devices")
 
@@ -190,6 +190,7 @@ class ClaimParser(Parts):
             groups=groups,
             align="" if not align or align[0] == ANY else align[0],
             distinct=self._distinct(item, path),
+            tier=self.option(item, "tier", path, reader.string) or "",
         )
         self._request_names(found)
         found.broken = len(reader.problems) > before

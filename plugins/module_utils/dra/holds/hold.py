@@ -28,8 +28,9 @@ DeviceId = tuple[str, str, str]
 KEY = "lanewise.dev/hold"
 EFFECT = "NoSchedule"
 OWNER, REASON, EXPIRES, PURPOSE = (f"{KEY}-{name}" for name in ("owner", "reason", "expires", "purpose"))
-#: The purpose of a hold: a reservation for a later job, or defragmentation, where pods are moved for the job.
-RESERVE, DEFRAGMENT = "reserve", "defragment"
+#: The purpose of a hold: a reservation for a later job; defragmentation, where pods are moved for the job; or a swap,
+#: where pods are ended for those of a tier.
+RESERVE, DEFRAGMENT, SWAP = "reserve", "defragment", "swap"
 #: The maximum of bytes of a text, devices of a hold, and days until it expires.
 TEXT_BYTES, DEVICES, DAYS = 256, 4096, 366
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
@@ -58,7 +59,7 @@ class Hold:
 
     def title(self) -> str:
         """Its owner, reason and expiry, in one line."""
-        until = f"until {self.expires.strftime(_TIME)}" if self.expires else "without an expiry"
+        until = f"until {written(self.expires)}" if self.expires else "without an expiry"
         why = f" ({self.reason})" if self.reason else ""
         return f"hold {self.name} of {self.owner or 'an unknown owner'}, {until}{why}"
 
@@ -68,7 +69,7 @@ class Hold:
             "name": self.name,
             "owner": self.owner,
             "reason": self.reason,
-            "expires": self.expires.strftime(_TIME) if self.expires else None,
+            "expires": written(self.expires) if self.expires else None,
             "purpose": self.purpose,
             "overdue": self.overdue(now),
             "devices": ["/".join(one) for one in self.devices],
@@ -78,6 +79,11 @@ class Hold:
 def moment(text: str) -> datetime:
     """A time such as 2026-12-01T08:00:00Z, in UTC. Raises ValueError."""
     return datetime.strptime(text, _TIME).replace(tzinfo=timezone.utc)
+
+
+def written(when: datetime) -> str:
+    """A time as `moment` reads it."""
+    return when.strftime(_TIME)
 
 
 def device(text: str) -> DeviceId:
@@ -131,7 +137,7 @@ def rule(hold: Hold, one: DeviceId, api_version: str) -> Object:
     driver, pool, name = one
     notes = {OWNER: hold.owner, REASON: hold.reason, PURPOSE: hold.purpose}
     if hold.expires:
-        notes[EXPIRES] = hold.expires.strftime(_TIME)
+        notes[EXPIRES] = written(hold.expires)
     return {
         "apiVersion": api_version,
         "kind": "DeviceTaintRule",

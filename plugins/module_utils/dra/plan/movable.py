@@ -91,7 +91,7 @@ def movable(
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
         if not spec.get("nodeName") or not spec.get("resourceClaims") or status.get("phase") in _ENDED:
             continue
-        own = [name for name in _names(pod) if name in claims]
+        own = [name for name in claim_names(pod) if name in claims]
         reason = "it must not be moved again" if title(pod) in never else _kept(pod, claims, budgets, protect)
         made = _movable(pod, own, claims) if own and not reason else None
         if made:
@@ -153,7 +153,7 @@ def _shared(pod: ObjectView, claims: t.Mapping[str, Object]) -> str:
     for entry in pod["spec"]["resourceClaims"]:
         if not entry.get("resourceClaimTemplateName"):
             return f"its claim {entry.get('resourceClaimName')} is not made for it alone"
-    for name in _names(pod):
+    for name in claim_names(pod):
         claim = claims.get(name)
         if claim is None:
             return f"its claim {name} cannot be read"
@@ -176,7 +176,7 @@ def _no_disruption(pod: ObjectView, labels: t.Mapping[str, str], budgets: t.Sequ
     return ""
 
 
-def _names(pod: ObjectView) -> list[str]:
+def claim_names(pod: ObjectView) -> list[str]:
     """`namespace/name` of the claims that were made for a pod, or are given by name."""
     namespace = pod["metadata"]["namespace"]
     made = {

@@ -242,6 +242,10 @@ def sites(draw: st.DrawFn, modern: bool = True) -> Values:
         _maybe(draw, taint, "pool", st.just("node-1"), 2)
         _maybe(draw, taint, "device", st.just("gpu-0"), 2)
         result["dra_claims_taints"] = [taint]
+    if modern and draw(st.booleans()):
+        result["dra_claims_tiers"] = [{"name": "gold"}, {"name": "batch", "grace": draw(st.integers(0, 60))}]
+        for item in [*result["dra_claims_templates"], *result["dra_claims_claims"]]:
+            _maybe(draw, item, "tier", st.sampled_from(["gold", "batch"]), 2)
     result["dra_claims_policy"] = draw(st.booleans())
     _maybe(draw, result, "dra_claims_site", st.sampled_from(["site-1", "A"]), 3)
     return result

@@ -64,6 +64,25 @@ def test_blanks_around_an_amount_do_not_count() -> None:
     assert inventory.claims[0].groups[0].devices[0].where == {"min_memory": "80Gi"}
 
 
+def test_a_claim_of_a_tier_has_its_tolerations() -> None:
+    tiers = [{"name": "gold"}, {"name": "batch", "grace": 30}]
+    own = {"key": "x", "operator": "Exists"}
+    either = {"name": "nic", "first_of": [{"kind": "nic"}, {"kind": "rdma"}]}
+    values = template({**GPU, "tolerations": [own]}, {**GPU, "name": "all", "admin": True}, either, tier="batch")
+    found, problems = read({**values, "dra_claims_tiers": tiers})
+    assert not problems
+    gpu, watching, nic = found.claims[0].groups[0].devices
+    batch = [
+        {"key": "lanewise.dev/hold", "operator": "Equal", "value": "batch", "effect": "NoSchedule"},
+        {"key": "lanewise.dev/swap", "operator": "Equal", "value": "batch", "effect": "NoExecute"},
+        {"key": "lanewise.dev/swap", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30},
+    ]
+    assert gpu.tolerations == [own, *batch] and watching.tolerations == []
+    assert [one.tolerations for one in nic.alternatives] == [batch, batch]
+    found, problems = read({**template(GPU, tier="gold"), "dra_claims_tiers": tiers})
+    assert found.claims[0].groups[0].devices[0].tolerations == [{**one, "value": "gold"} for one in batch[:2]]
+
+
 def test_variables_of_the_role_are_not_errors() -> None:
     assert read({"dra_claims_kubeconfig": "x", "dra_claims_workloads": [{"any": 1}]})[1] == []
 
@@ -81,6 +100,30 @@ def test_variables_of_the_role_are_not_errors() -> None:
         ({"dra_claims_admin_namespaces": ["a", "a"]}, "dra_claims_admin_namespaces[1]", "duplicate-name", ""),
         (template({"kind": "gpu", "wher": {}}), f"{DEVICE}.wher", "unknown-key", "did you mean 'where'?"),
         (template({"kind": "gp"}), f"{DEVICE}.kind", "unknown-value", "did you mean 'gpu'?"),
+        (template(GPU, tier="gold"), "dra_claims_templates[0].tier", "unknown-tier", "dra_claims_tiers has none"),
+        (
+            {**template(GPU, tier="glod"), "dra_claims_tiers": [{"name": "gold"}]},
+            "dra_claims_templates[0].tier",
+            "unknown-tier",
+            "did you mean 'gold'?",
+        ),
+        (
+            {"dra_claims_tiers": [{"name": "a"}, {"name": "a"}]},
+            "dra_claims_tiers[1].name",
+            "duplicate-name",
+            "tier 'a'",
+        ),
+        ({"dra_claims_tiers": [{"name": "a", "grace": -1}]}, "dra_claims_tiers[0].grace", "out-of-range", ""),
+        ({"dra_claims_tiers": [{"grace": 1}]}, "dra_claims_tiers[0].name", "missing", ""),
+        (
+            {
+                **template({**GPU, "tolerations": [{"operator": "Exists"}] * 15}, tier="a"),
+                "dra_claims_tiers": [{"name": "a"}],
+            },
+            f"{DEVICE}.tolerations",
+            "too-many",
+            "17 entries",
+        ),
         (template({"name": "x"}), f"{DEVICE}.kind", "missing", "or a class"),
         (template({"kind": "gpu", "class": "x"}), DEVICE, "contradiction", "kind and class"),
         (template({"kind": "gpu", "count": 2, "all": True}), DEVICE, "contradiction", "count and all"),

@@ -1,0 +1,255 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""Swaps devices on a cluster: holds them, lets the controller count the pods that would be ended, then lets it end
+them, and waits. What a killed run leaves behind says which swap it belongs to and whose it is; the next run goes on."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+from dataclasses import dataclass
+
+from .cluster_holds import Rules
+from .cluster_lists import read_all
+from .dra.holds import hold as forms
+from .dra.holds import swap
+from .dra.holds.changes import Refused, refuse
+from .dra.holds.hold import DeviceId, Hold
+from .dra.kube.objects import Object, ObjectView
+from .dra.plan.giving_way import Leaving, Taking, Users
+
+if t.TYPE_CHECKING:
+    import kubernetes
+
+#: Seconds between two looks, and for the controller to count pods.
+PAUSE, COUNTING = 0.25, 60.0
+#: How often devices are read again after their pods have gone: a pod may have been bound just before the hold.
+ROUNDS = 5
+_GONE, _CONFLICT = 404, 409
+_TRIES = 5
+
+
+class Unfinished(Exception):
+    """A swap that has begun to end pods and is not done: what is there stays, and the next run goes on."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a swap changed: whether anything, the pods that it ended, and what the controller counted beforehand."""
+
+    changed: bool = False
+    ended: tuple[Leaving, ...] = ()
+    counted: int | None = None
+
+
+class Swaps:
+    """The swaps of a cluster. The methods raise ApiException of the package kubernetes and urllib3's HTTPError."""
+
+    def __init__(self, api: kubernetes.client.ApiClient, api_version: str) -> None:
+        client = kubernetes_client()
+        self.rules = Rules(api, api_version)
+        self.api_version = api_version
+        self._core, self._custom = client.CoreV1Api(api), client.CustomObjectsApi(api)
+        self._error = client.ApiException
+
+    # what is there
+
+    def taking(self, tier: str, devices: t.Iterable[DeviceId]) -> Taking:
+        """What it means now to take devices for a tier."""
+        objects = [
+            *read_all(self._core.list_pod_for_all_namespaces, "v1", "Pod"),
+            *self._listed("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim"),
+            *self._listed("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
+        ]
+        return Users(objects, tier).taking(devices)
+
+    def _listed(self, group: str, version: str, plural: str, kind: str) -> list[Object]:
+        def page(**query: t.Any) -> t.Any:
+            return self._custom.list_cluster_custom_object(group, version, plural, **query)
+
+        return read_all(page, f"{group}/{version}", kind)
+
+    def holds(self) -> tuple[dict[str, Hold], dict[str, list[Object]]]:
+        """The holds, and the rules that count or end pods, by the name of their swap."""
+        rules = self.rules.list()
+        ending: dict[str, list[Object]] = {}
+        for one in rules:
+            name = swap.swap_of(one)
+            if name is not None:
+                ending.setdefault(name, []).append(one)
+        return {one.name: one for one in forms.holds(rules)}, ending
+
+    # the steps
+
+    def preview(self, hold: Hold, devices: t.Sequence[DeviceId]) -> int:
+        """How many rules' pods the controller would end, summed over devices; nothing stays. Raises Refused."""
+        _holds, ending = self.holds()
+        if ending.get(hold.name):
+            raise Refused(f"swap {hold.name} has begun: run it again to go on, or give it back")
+        try:
+            self._set(hold, devices, swap.COUNT)
+            return sum(self._counts(hold, devices).values())
+        finally:
+            self._remove(hold.name)
+
+    def make(self, hold: Hold, evict: t.Sequence[DeviceId], ignore_budgets: bool, seconds: int) -> Done:
+        """Hold devices, end the pods that have those of `evict`, and wait until they have gone.
+
+        Raises Refused before any pod is ended, and what this run made is then removed; later, Unfinished.
+        """
+        before, ending = self.holds()
+        begun = bool(ending.get(hold.name))
+        changed = bool(self.rules.make(hold))
+        ended: dict[str, Leaving] = {}
+        counted = None
+        try:
+            for _round in range(ROUNDS):
+                found = self.taking(hold.name, evict)
+                if not found.leaving and not found.refused:
+                    self._remove(hold.name)
+                    return Done(changed or begun or bool(ended), tuple(ended.values()), counted)
+                against = [*found.refused, *([] if ignore_budgets or begun else found.budgets)]
+                if against:
+                    raise Refused("; ".join(against))
+                devices = list(dict.fromkeys(device for one in found.leaving for device in one.devices))
+                self._set(hold, devices, swap.COUNT)
+                counted = self._counted(hold, devices, found) if counted is None else counted
+                begun = True
+                self._set(hold, devices, swap.EVICT)
+                ended.update({one.uid: one for one in found.leaving})
+                self._wait(hold, evict, max(one.grace for one in found.leaving) + seconds)
+            raise Unfinished(f"new pods get devices of swap {hold.name} all the time: their claims tolerate its hold")
+        except Refused as error:
+            if begun:
+                raise Unfinished(
+                    f"{error}. Swap {hold.name} has ended {len(ended)} pod(s) and is still there"
+                ) from error
+            self._undo(hold, before)
+            raise
+        except BaseException:
+            if not begun:
+                self._undo(hold, before)
+            raise
+
+    def give_back(self, name: str, owner: str, check: bool) -> bool:
+        """Remove a swap: the rules that end pods first, then the hold. Raises Refused for one of another owner."""
+        there, ending = self.holds()
+        old = there.get(name)
+        if old:
+            refuse(old, owner)
+            if old.purpose != forms.SWAP:
+                raise Refused(f"{old.title()} was made to {old.purpose}: this is no swap")
+        for one in ending.get(name, ()):
+            self.rules.delete(one, check)
+        return bool(self.rules.release(name, owner, check)) or bool(ending.get(name))
+
+    # parts of the steps
+
+    def _undo(self, hold: Hold, before: t.Mapping[str, Hold]) -> None:
+        self._remove(hold.name)
+        old = before.get(hold.name)
+        if old:
+            self.rules.make(old)
+        else:
+            self.rules.release(hold.name)
+
+    def _remove(self, name: str) -> None:
+        for one in self.rules.list():
+            if swap.swap_of(one) == name:
+                self.rules.delete(one)
+
+    def _set(self, hold: Hold, devices: t.Sequence[DeviceId], effect: str) -> None:
+        """Give each device its rule with this effect, and remove the swap's rules of other devices.
+
+        A rule that ends pods already stays as it is.
+        """
+        wanted = {swap.rule_name(one): swap.rule(hold, one, effect, self.api_version) for one in devices}
+        for _turn in range(_TRIES):
+            there = {str(one["metadata"]["name"]): one for one in self.rules.list() if swap.swap_of(one) is not None}
+            try:
+                for name, new in wanted.items():
+                    self._put(new, there.get(name))
+                for name, old in there.items():
+                    if name not in wanted and swap.swap_of(old) == hold.name:
+                        self.rules.delete(old)
+            except self._error as error:
+                if error.status not in (_CONFLICT, _GONE):
+                    raise
+                continue  # the controller wrote a status, or another run of this swap is at work
+            return
+        raise Refused(f"other runs change the rules of swap {hold.name} all the time: run this again later")
+
+    def _put(self, new: Object, old: ObjectView | None) -> None:
+        name, taint = new["metadata"]["name"], new["spec"]["taint"]
+        where = (*self.api_version.split("/"), "devicetaintrules")
+        if old is None:
+            self._custom.create_cluster_custom_object(*where, new)
+            return
+        has = old["spec"]["taint"]
+        if has.get("value") == taint["value"] and has.get("effect") in (taint["effect"], swap.EVICT):
+            return
+        body = {**new, "metadata": {**new["metadata"], "resourceVersion": old["metadata"]["resourceVersion"]}}
+        self._custom.replace_cluster_custom_object(*where, name, body)
+
+    def _counts(self, hold: Hold, devices: t.Sequence[DeviceId]) -> dict[str, int]:
+        """The pods that the controller would end for each rule that only counts. Raises Refused if it counts none."""
+        names = {swap.rule_name(one) for one in devices}
+        end = time.monotonic() + COUNTING
+        while True:
+            found, missing = {}, set(names)
+            for one in self.rules.list():
+                name = str(one["metadata"]["name"])
+                if name in names and swap.swap_of(one) == hold.name:
+                    number = swap.counted(one)
+                    if number is not None:
+                        found[name] = number
+                    if number is not None or one["spec"]["taint"].get("effect") == swap.EVICT:
+                        missing.discard(name)
+            if not missing:
+                return found
+            if time.monotonic() > end:
+                raise Refused(
+                    f"the controller of DeviceTaintRules has not counted pods for {len(missing)} of {len(names)} "
+                    f"rule(s) in {COUNTING:.0f} s: is kube-controller-manager running? No pod was ended"
+                )
+            time.sleep(PAUSE)
+
+    def _counted(self, hold: Hold, devices: t.Sequence[DeviceId], found: Taking) -> int:
+        """What the controller counted, summed over devices. Raises Refused if it would end more pods than are known."""
+        known: dict[str, int] = {}
+        for one in found.leaving:
+            for device in one.devices:
+                known[swap.rule_name(device)] = known.get(swap.rule_name(device), 0) + 1
+        counts = self._counts(hold, devices)
+        more = {name: number for name, number in counts.items() if number > known.get(name, 0)}
+        if more:
+            raise Refused(
+                f"the controller would end {sum(more.values())} pod(s) by {len(more)} rule(s), and "
+                f"{sum(known.get(name, 0) for name in more)} are known: run this again. No pod was ended"
+            )
+        return sum(counts.values())
+
+    def _wait(self, hold: Hold, devices: t.Sequence[DeviceId], seconds: int) -> None:
+        end = time.monotonic() + seconds
+        while True:
+            left = self.taking(hold.name, devices).leaving
+            if not left:
+                return
+            if time.monotonic() > end:
+                names = ", ".join(f"{one.pod} on {one.node}" for one in left[:8])
+                raise Unfinished(
+                    f"after {seconds} s, {len(left)} pod(s) still have devices: {names}. If a node is lost, remove its "
+                    f"pods or its Node. The hold and the rules of swap {hold.name} stay: run it again to go on, or "
+                    "give it back"
+                )
+            time.sleep(PAUSE)
+
+
+def kubernetes_client() -> t.Any:
+    """The package kubernetes.client; the module has checked that it is there."""
+    import kubernetes.client
+
+    return kubernetes.client

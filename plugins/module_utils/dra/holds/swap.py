@@ -1,0 +1,130 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Swaps: held devices whose pods give way to those of a tier, by a second rule for each device.
+
+The hold keeps others from a device when it becomes free (NoSchedule). The second rule ends the pods that have it: its
+effect is first None, for which the controller only counts pods, and then NoExecute. It is removed when the pods have
+gone. One rule could not do both: a toleration of NoExecute with a grace also lets new pods onto the device.
+
+A claim's tolerations cannot change, so both sides have theirs from the start: the tier tolerates its own hold and
+swap, and pods that give way tolerate every swap for some seconds. When Kubernetes 1.37 ends pods, it acts only on
+tolerations that name NoExecute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import typing as t
+
+from ..kube.objects import Object, ObjectView
+from . import hold as forms
+from .hold import EXPIRES, OWNER, REASON, DeviceId, Hold
+from .tolerations import toleration as hold_toleration
+
+#: The key of the taint that ends pods; its value is the name of the hold, which is that of the tier.
+KEY = "lanewise.dev/swap"
+#: The effects of a rule: the controller counts pods, or ends them.
+COUNT, EVICT = "None", "NoExecute"
+#: The oldest release whose rules have the effect None and are on by default.
+MINOR = 37
+_PODS = re.compile(r"([0-9]{1,9}) pods? would be evicted")
+
+
+def tier_tolerations(tier: str) -> list[Object]:
+    """What each request of a tier's claims needs: its hold and its swap."""
+    return [hold_toleration(tier), {"key": KEY, "operator": "Equal", "value": tier, "effect": EVICT}]
+
+
+def grace_toleration(seconds: int) -> Object:
+    """What each request of a claim needs whose pods may be ended by a swap, after so many seconds."""
+    return {"key": KEY, "operator": "Exists", "effect": EVICT, "tolerationSeconds": seconds}
+
+
+def grace_of(allocated: ObjectView, tier: str) -> int | None:
+    """After how many seconds a device's pod gives way to a tier; None if it has agreed to no swap.
+
+    `allocated` is a result of an allocation, or a request: something with tolerations.
+    """
+    found: int | None = None
+    for one in allocated.get("tolerations") or ():
+        if one.get("key") == KEY and one.get("effect") == EVICT and one.get("tolerationSeconds") is not None:
+            if one.get("operator") == "Exists" or (one.get("value") or "") == tier:
+                seconds = max(0, int(one["tolerationSeconds"]))
+                found = seconds if found is None else min(found, seconds)
+    return found
+
+
+def stays(allocated: ObjectView, tier: str) -> bool:
+    """Whether a device's pod is not ended by a swap for a tier: it tolerates that without an end."""
+    return any(
+        one.get("effect") == EVICT
+        and one.get("tolerationSeconds") is None
+        and one.get("key") in (None, "", KEY)
+        and (one.get("operator") == "Exists" or (one.get("value") or "") == tier)
+        for one in allocated.get("tolerations") or ()
+    )
+
+
+def of_tier(allocated: ObjectView, tier: str) -> bool:
+    """Whether a device's claim is one of the tier: it names the tier's swap, and no other."""
+    return any(
+        one.get("key") == KEY
+        and one.get("effect") == EVICT
+        and one.get("operator") != "Exists"
+        and one.get("value") == tier
+        and one.get("tolerationSeconds") is None
+        for one in allocated.get("tolerations") or ()
+    )
+
+
+def rule_name(one: DeviceId) -> str:
+    """The name of the rule that ends the pods of a device, the same in every swap."""
+    return f"lanewise-swap-{hashlib.sha256('/'.join(one).encode()).hexdigest()[:40]}"
+
+
+def rule(hold: Hold, one: DeviceId, effect: str, api_version: str) -> Object:
+    """The rule that counts or ends the pods of one device of a hold."""
+    driver, pool, name = one
+    notes = {OWNER: hold.owner, REASON: hold.reason}
+    if hold.expires:
+        notes[EXPIRES] = forms.written(hold.expires)
+    return {
+        "apiVersion": api_version,
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": rule_name(one), "labels": {KEY: hold.name}, "annotations": notes},
+        "spec": {
+            "deviceSelector": {"driver": driver, "pool": pool, "device": name},
+            "taint": {"key": KEY, "value": hold.name, "effect": effect},
+        },
+    }
+
+
+def swap_of(one: ObjectView) -> str | None:
+    """The name of the swap that a DeviceTaintRule belongs to; None for other rules."""
+    taint = (one.get("spec") or {}).get("taint") or {}
+    return forms.printable(taint.get("value") or "") if taint.get("key") == KEY else None
+
+
+def evicting(rules: t.Iterable[ObjectView]) -> dict[str, int]:
+    """How many rules of each swap are there: its eviction has begun, and has not been seen to end."""
+    found: dict[str, int] = {}
+    for one in rules:
+        name = swap_of(one)
+        if name is not None:
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+def counted(one: ObjectView) -> int | None:
+    """How many pods the controller would end for a rule with the effect None; None if it has not counted yet."""
+    for condition in (one.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "EvictionInProgress" and condition.get("reason") == "NoEffect":
+            if condition.get("observedGeneration") not in (None, (one["metadata"].get("generation"))):
+                continue
+            found = _PODS.search(str(condition.get("message") or "")[:512])
+            return int(found.group(1)) if found else None
+    return None

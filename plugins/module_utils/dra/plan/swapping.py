@@ -1,0 +1,185 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The devices to swap for a tier: those that are named, or those that so many of its pods need.
+
+Never more than asked: a pod that is ended may have further devices, which are then free for everybody.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, replace
+
+from ..apiserver import features
+from ..cel.engine import Engine
+from ..holds import hold as forms
+from ..holds import swap
+from ..holds.tolerations import bodies, lacking, others
+from ..kube.objects import ObjectView
+from ..scheduler.published import v1
+from ..scheduler.search_devices import DeviceId, identify
+from .fit import fit
+from .fleet import Fleet, Workload
+from .giving_way import Taking, Users
+from .reader import read
+from .room import SEARCHES, Job, room
+
+#: Pods of a tier, and pods that are ended for it, at most.
+MOST = 1024
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is asked for a tier: these devices; or room for `count` pods of a workload; or for `share` percent of as
+    many of them as an empty fleet has places for."""
+
+    tier: str
+    devices: tuple[DeviceId, ...] = ()
+    workload: Workload | None = None
+    count: int = 1
+    share: int | None = None
+    ignore_budgets: bool = False
+    searches: int = SEARCHES
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The devices to hold, those of them whose pods are ended, and what that means.
+
+    `places` is how many pods of the workload have a place then, `of` how many an empty fleet has, None if that was not
+    asked. `reason` says why nothing was found.
+    """
+
+    hold: tuple[DeviceId, ...] = ()
+    evict: tuple[DeviceId, ...] = ()
+    taking: Taking = Taking()
+    places: int = 0
+    of: int | None = None
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def choose(
+    objects: t.Sequence[ObjectView], ask: Ask, engine: Engine, kubernetes: str, gates: features.Gates = None
+) -> Chosen:
+    """The devices to swap. Raises ValueError for a workload that could not use them, or that cannot be read."""
+    fleet = read(objects, kubernetes, gates)
+    users = Users(objects, ask.tier)
+    if ask.workload is None:
+        return _named(fleet, users, ask)
+    _check(ask.workload, ask.tier)
+    return _for_pods(fleet, users, objects, ask, engine)
+
+
+def _named(fleet: Fleet, users: Users, ask: Ask) -> Chosen:
+    published = {identify(offer): offer for node in fleet.nodes.values() for offer in node.offers}
+    wanted = tuple(dict.fromkeys(ask.devices))
+    lost = ["/".join(one) for one in wanted if one not in published]
+    if lost:
+        return Chosen(
+            reason=f"no whole pool of a node publishes {', '.join(lost[:8])}: its node may be gone. Name other "
+            "devices, or give back the swap",
+            notes=fleet.notes,
+        )
+    return Chosen(wanted, wanted, users.taking(wanted), notes=fleet.notes)
+
+
+def _check(workload: Workload, tier: str) -> None:
+    """Raises ValueError for claims that could not use what is held for their tier, or take what is held for others."""
+    broad = [path for claim in workload.claims for path in others(claim, tier)]
+    if broad:
+        raise ValueError(
+            f"workload {workload.name}: {', '.join(broad)} tolerates other holds than {tier}, and could take what is "
+            "kept for others: let each request tolerate that of its tier alone"
+        )
+    without = [path for claim in workload.claims for path in lacking(claim, tier)]
+    without += [path for claim in workload.claims for path, body in bodies(claim) if not swap.of_tier(body, tier)]
+    if without:
+        raise ValueError(
+            f"workload {workload.name}: {', '.join(dict.fromkeys(without))} does not tolerate the hold and the swap of "
+            f"{tier}, so its pods could not use the devices. Give its template the tier {tier} (dra_claims_tiers), or "
+            f"add {swap.tier_tolerations(tier)} to the tolerations of each request"
+        )
+
+
+def _for_pods(fleet: Fleet, users: Users, objects: t.Sequence[ObjectView], ask: Ask, engine: Engine) -> Chosen:
+    workload = t.cast("Workload", ask.workload)
+    total: int | None = None
+    count = ask.count
+    if ask.share is not None:
+        total = _places(fleet, workload, engine)
+        count = total * ask.share // 100
+        if not count:
+            reason = f"{ask.share} % of {total} place(s) for {workload.name} on the empty fleet are less than one"
+            return Chosen(of=total, reason=reason, notes=fleet.notes)
+    movable, ending = users.movable(not ask.ignore_budgets)
+    begun = users.taking(_begun(objects, ask.tier)).leaving
+    gone = {*ending, *(claim for one in begun for claim in one.claims)}
+    after = replace(fleet, nodes={name: node.without(gone) for name, node in fleet.nodes.items()})
+    tolerant = {
+        f"{one['metadata']['namespace']}/{one['metadata']['name']}"
+        for one in objects
+        if one.get("kind") == "ResourceClaim" and not lacking(v1(one, "ResourceClaim")["spec"], ask.tier)
+    }
+    left = [one for one in movable if not gone & set(one.claims)]
+    job = Job(workload, count, ask.tier, MOST, True, ask.searches)
+    found = room(after, job, left, engine, tolerant)
+    if not found.fits:
+        return Chosen(of=total, reason=found.reason, notes=fleet.notes)
+    moved = {one.pod for one in found.moves} | {one.pod for one in begun}
+    placed = {one for _node, devices in found.placements for one in devices}
+    held = users.taking(found.devices)
+    theirs = {one for pod in held.leaving if pod.pod in moved or pod.ending for one in pod.devices}
+    evict = tuple(one for one in found.devices if one in placed or one in theirs)
+    taking = replace(users.taking(evict), there=held.there)
+    return Chosen(found.devices, evict, taking, count, total, notes=fleet.notes)
+
+
+def _begun(objects: t.Iterable[ObjectView], tier: str) -> list[DeviceId]:
+    """The devices whose pods an earlier run has begun to end."""
+    found = []
+    for one in objects:
+        if one.get("kind") == "DeviceTaintRule" and swap.swap_of(one) == tier:
+            chosen = one["spec"].get("deviceSelector") or {}
+            found.append((str(chosen.get("driver")), str(chosen.get("pool")), str(chosen.get("device"))))
+    return found
+
+
+def _places(fleet: Fleet, workload: Workload, engine: Engine) -> int:
+    """How many pods of a workload would fit if no pod had a device."""
+
+    def emptied(name: str) -> t.Any:
+        node = fleet.nodes[name]
+        return node.without([one.owner for one in node.held])
+
+    empty = replace(fleet, nodes={name: emptied(name) for name in fleet.nodes}, quotas=())
+    return fit(empty, [workload], engine)[0].total
+
+
+def lines(chosen: Chosen, ask: Ask) -> list[str]:
+    """The choice in words."""
+    if chosen.reason:
+        return [f"{ask.tier}: {chosen.reason}"]
+    what = f"{len(chosen.hold)} device(s)"
+    if ask.workload:
+        share = f", {ask.share} % of {chosen.of} on the empty fleet" if chosen.of is not None else ""
+        what += f" for {chosen.places} pod(s) of {ask.workload.name}{share}"
+    waiting = sum(not one.ending for one in chosen.taking.leaving)
+    found = [f"{ask.tier}: {what}; {waiting} pod(s) are ended for it"]
+    found += [f"  {one.line()}" for one in sorted(chosen.taking.leaving, key=lambda one: one.pod)]
+    if chosen.taking.there:
+        found.append(f"  {len(chosen.taking.there)} device(s) are in use by the tier already")
+    return found
+
+
+def device_names(devices: t.Iterable[DeviceId]) -> list[str]:
+    """Devices as `driver/pool/device`."""
+    return ["/".join(one) for one in devices]
+
+
+def device_ids(names: t.Iterable[str]) -> tuple[DeviceId, ...]:
+    """Devices from `driver/pool/device`. Raises ValueError."""
+    return tuple(dict.fromkeys(forms.device(one) for one in names))

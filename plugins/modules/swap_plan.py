@@ -1,0 +1,195 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: swap_plan
+short_description: Find the devices to swap for a tier, and the pods that give way for it
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Finds the devices that M(lanewise.dra.dra_swap) is to take for a tier. These are named ones, those that O(count)
+    pods of a workload need, or those for a share of the pods that the empty fleet has places for.
+  - Free devices are taken first, then those of the fewest pods. No device is taken that was not asked for; a pod that
+    gives way may have more, which are then free for everybody.
+  - The devices that the swap has are used first.
+  - Lists what speaks against it. That are pods whose claims do not give way, pods that Kueue manages, and
+    PodDisruptionBudgets that would be violated.
+  - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing. What is not modelled is the same
+    as for M(lanewise.dra.allocation_plan).
+extends_documentation_fragment:
+  - lanewise.dra.pods.workload
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.info_module
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  objects:
+    description:
+      - The objects of the cluster by kind, as RV(lanewise.dra.dra_objects_info#module:objects) has them.
+      - Used are those that M(lanewise.dra.allocation_plan) uses, and C(PodDisruptionBudget).
+    type: dict
+    required: true
+  tier:
+    description: The tier that gets the devices.
+    type: str
+    required: true
+  devices:
+    description: The devices, as C(driver/pool/device). Give these or O(workload).
+    type: list
+    elements: str
+    default: []
+  workload:
+    description: A pod of the tier. Its claims have to tolerate the hold and the swap of the tier.
+    type: dict
+  count:
+    description: How many of these pods are to have devices, those that run on the swap already included.
+    type: int
+    default: 1
+  share:
+    description:
+      - In place of O(count), a percentage of the pods that the empty fleet has places for, rounded down.
+    type: int
+  ignore_budgets:
+    description: Whether pods may be ended whose PodDisruptionBudget does not allow it.
+    type: bool
+    default: false
+seealso:
+  - module: lanewise.dra.dra_swap
+  - module: lanewise.dra.reservation_plan
+"""
+
+EXAMPLES = r"""
+- name: Which pods give way for eight pairs of a GPU and a NIC?
+  lanewise.dra.swap_plan:
+    objects: "{{ cluster.objects }}"
+    tier: gold
+    workload: {name: pair, namespace: training, templates: [pair-gold]}
+    count: 8
+  delegate_to: localhost
+  register: plan
+
+- name: Show the answer
+  ansible.builtin.debug:
+    msg: "{{ plan.lines }}"
+"""
+
+RETURN = r"""
+found:
+  description: Whether there are such devices.
+  returned: success
+  type: bool
+devices:
+  description: The devices to hold.
+  returned: success
+  type: list
+  elements: str
+evict:
+  description: Those of RV(devices) whose pods are ended.
+  returned: success
+  type: list
+  elements: str
+leaving:
+  description: The pods that are ended, each with C(pod), C(node), C(grace) in seconds and C(devices).
+  returned: success
+  type: list
+  elements: dict
+  sample: [{pod: team/web-x7, node: gpu-01, grace: 30, devices: [gpu.nvidia.com/gpu-01/gpu-0]}]
+refused:
+  description: What speaks against it, besides budgets.
+  returned: success
+  type: list
+  elements: str
+budgets:
+  description: The PodDisruptionBudgets that would be violated.
+  returned: success
+  type: list
+  elements: str
+lines:
+  description: The answer as readable lines.
+  returned: success
+  type: list
+  elements: str
+notes:
+  description: What was read and not used, or is not certain.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.dra.cel.engine import engine_for
+from ..module_utils.dra.cel.errors import EngineMissing
+from ..module_utils.dra.plan.given import WORKLOAD, objects_of, templates_of, workload
+from ..module_utils.dra.plan.swapping import MOST, Ask, choose, device_ids, device_names, lines
+
+
+def planned(params: dict[str, t.Any]) -> dict[str, t.Any]:
+    """What the module returns. Raises ValueError, KeyError and EngineMissing."""
+    for name, value, most in (("count", params["count"], MOST), ("share", params["share"], 100)):
+        if value is not None and not 1 <= value <= most:
+            raise ValueError(f"{name}: {value} is not from 1 to {most}")
+    objects = objects_of(params["objects"])
+    ask = Ask(
+        params["tier"],
+        device_ids(params["devices"]),
+        workload(params["workload"], templates_of(objects)) if params["workload"] else None,
+        params["count"],
+        params["share"],
+        params["ignore_budgets"],
+    )
+    if bool(ask.devices) == bool(ask.workload):
+        raise ValueError("give either devices or workload")
+    version = params["kubernetes_version"]
+    found = choose(objects, ask, engine_for(version), version, params["feature_gates"])
+    leaving = sorted(found.taking.leaving, key=lambda one: one.pod)
+    return {
+        "found": not found.reason,
+        "devices": device_names(found.hold),
+        "evict": device_names(found.evict),
+        "leaving": [
+            {"pod": one.pod, "node": one.node, "grace": one.grace, "devices": device_names(one.devices)}
+            for one in leaving
+        ],
+        "refused": list(found.taking.refused),
+        "budgets": list(found.taking.budgets),
+        "lines": lines(found, ask),
+        "notes": list(found.notes),
+    }
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "objects": {"type": "dict", "required": True},
+            "tier": {"type": "str", "required": True},
+            "devices": {"type": "list", "elements": "str", "default": []},
+            "workload": {"type": "dict", "options": WORKLOAD},
+            "count": {"type": "int", "default": 1},
+            "share": {"type": "int"},
+            "ignore_budgets": {"type": "bool", "default": False},
+            "kubernetes_version": {"type": "str", "default": "1.37"},
+            "feature_gates": {"type": "dict", "default": {}},
+        },
+        supports_check_mode=True,
+    )
+    try:
+        result = planned(module.params)
+    except KeyError as error:
+        module.fail_json(msg=f"The objects cannot be read: one has no field {error}")
+    except (ValueError, EngineMissing) as error:
+        module.fail_json(msg=str(error))
+    except (TypeError, AttributeError) as error:
+        module.fail_json(msg=f"The objects or the workload are not as the Kubernetes API has them: {error}")
+    module.exit_json(changed=False, **result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The playbook that takes devices from pods that give way, on a real scheduler and the controller that ends pods: the
+tier gets what was asked for and no more, whatever ends a run early, and what must not be ended stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import swap
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import holds
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.holding import (
+    DRIVER,
+    PROGRAM,
+    RESOURCE,
+    Fleet,
+    Object,
+    Playbooks,
+    claim_spec,
+)
+
+pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+
+NAMESPACE = "swaps"
+NODES = {"swap-0": 4, "swap-1": 4}
+ASK = {"swap_tier": "gold", "swap_owner": "team a", "swap_reason": "release"}
+BIG = {**ASK, "swap_workload": {"name": "big", "namespace": NAMESPACE, "templates": ["gold-4"]}}
+BACK = {"swap_tier": "gold", "swap_owner": "team a", "swap_state": "returned"}
+
+
+def some(node: str, *numbers: int) -> list[str]:
+    return [f"{DRIVER}/{node}/gpu-{number}" for number in numbers]
+
+
+@pytest.fixture(scope="module")
+def cluster(newest: ControlPlane) -> Fleet:
+    found = Fleet(newest, NAMESPACE, NODES)
+    found.template("plain", 1)
+    found.template("low", 1, tolerations=[swap.grace_toleration(0)])
+    found.template("slow", 1, tolerations=[swap.grace_toleration(3600)])
+    found.template("gold-1", 1, tolerations=swap.tier_tolerations("gold"))
+    found.template("gold-4", 4, tolerations=swap.tier_tolerations("gold"))
+    found.template("silver-1", 1, tolerations=swap.tier_tolerations("silver"))
+    return found
+
+
+@pytest.fixture
+def fleet(cluster: Fleet) -> t.Iterator[Fleet]:
+    yield cluster
+    for one in cluster.plane.expect("GET", f"{RESOURCE}/devicetaintrules")["items"]:
+        cluster.plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}")
+    cluster.clear()
+
+
+@pytest.fixture
+def playbooks(newest: ControlPlane, tmp_path: Path) -> Playbooks:
+    return Playbooks(newest, tmp_path)
+
+
+def filled(fleet: Fleet, template: str = "low", **labels: str) -> dict[str, str]:
+    """All GPUs are in use, by pods of their own that nobody makes again; their UIDs."""
+    count = sum(NODES.values())
+    for number in range(count):
+        fleet.plane.expect(
+            "POST",
+            fleet.pods_at,
+            {"metadata": {"name": f"low-{number}", "labels": labels}, "spec": fleet.pod_spec(template)},
+        )
+    fleet.bound(count)
+    return fleet.uids()
+
+
+def lost(fleet: Fleet, before: t.Mapping[str, str]) -> set[str]:
+    return {name for uid, name in before.items() if uid not in fleet.uids()}
+
+
+def untouched(fleet: Fleet, before: t.Mapping[str, str]) -> bool:
+    return not lost(fleet, before) and not fleet.rules() and not fleet.rules(swap.KEY)
+
+
+def test_a_swap_from_check_to_return(fleet: Fleet, playbooks: Playbooks) -> None:
+    before = filled(fleet)
+    said = playbooks.run("swap", "--check", "--diff", **BIG)
+    assert "gold: 4 device(s) for 1 pod(s) of big; 4 pod(s) are ended for it" in said and "changed=1" in said
+    assert untouched(fleet, before)
+    said = playbooks.run("swap", **BIG, swap_state="previewed")
+    assert "the controller counts 4 pod(s)" in said and untouched(fleet, before)
+    fleet.pod("waits", "low")
+    fleet.refused("waits")
+    said = playbooks.run("swap", **BIG)
+    assert "4 device(s) are held for gold" in said and "changed=1" in said
+    gone = lost(fleet, before)
+    assert len(gone) == 4 and gone <= set(before.values())  # never more than asked
+    assert len(fleet.rules()) == 4 and not fleet.rules(swap.KEY)
+    # who waits for such a device does not get it, although its claim tolerates the swap for a while
+    fleet.refused("waits")
+    assert "changed=0" in playbooks.run("swap", **BIG)
+    fleet.pod("gold", "gold-4")
+    assert "gold" in fleet.bound(5)
+    held = {
+        "/".join(one["spec"]["deviceSelector"][key] for key in ("driver", "pool", "device")) for one in fleet.rules()
+    }
+    assert fleet.devices("gold") == held
+    again = playbooks.run("swap", **BIG)
+    assert "changed=0" in again and "4 device(s) are in use by the tier already" in again
+    said = playbooks.run("swap", "--check", **BACK)
+    assert "4 device(s) would be given back" in said and len(fleet.rules()) == 4
+    said = playbooks.run("swap", **BACK)
+    assert "4 device(s) are given back" in said and "pods of the tier keep 4 device(s)" in said
+    assert not fleet.rules() and "changed=0" in playbooks.run("swap", **BACK)
+    fleet.plane.expect("DELETE", f"{fleet.pods_at}/gold?gracePeriodSeconds=0")
+    assert "waits" in fleet.bound(5)
+
+
+def test_a_share_and_named_devices(fleet: Fleet, playbooks: Playbooks) -> None:
+    before = filled(fleet)
+    one = {"name": "one", "namespace": NAMESPACE, "templates": ["gold-1"]}
+    said = playbooks.run("swap", **ASK, swap_workload=one, swap_share=30)
+    assert "2 device(s) for 2 pod(s) of one, 30 % of 8 on the empty fleet; 2 pod(s)" in said
+    assert len(lost(fleet, before)) == 2 and len(fleet.rules()) == 2
+    named = some("swap-1", 0, 3)
+    said = playbooks.run("swap", **ASK, swap_devices=named)
+    (hold,) = holds(fleet.rules())
+    assert {"/".join(device) for device in hold.devices} == set(named)
+    assert hold.purpose == "swap" and hold.owner == "team a" and hold.expires
+    assert len(lost(fleet, before)) <= 4
+    said = playbooks.run("swap", rc=2, **ASK, swap_devices=[*named, *some("swap-1", 9)])
+    assert f"no whole pool of a node publishes {DRIVER}/swap-1/gpu-9" in said and "Nothing was changed" in said
+    assert "reserve_state" not in said and len(fleet.rules()) == 2
+    said = playbooks.run("reserve", rc=2, reserve_name="gold", reserve_state="absent")
+    assert "give it back with lanewise.dra.swap" in said and len(fleet.rules()) == 2
+
+
+def test_what_is_refused(fleet: Fleet, playbooks: Playbooks) -> None:
+    assert "Set swap_tier" in playbooks.run("swap", rc=2, swap_tier="gold")
+    before = filled(fleet, "plain")
+    said = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0))
+    assert "does not give way: its template has no tier with a grace" in said and untouched(fleet, before)
+    said = playbooks.run("swap", rc=2, **BIG)
+    assert "whatever pods are moved" in said and untouched(fleet, before)
+    plain = {"name": "plain", "claims": [claim_spec(1)]}
+    said = playbooks.run("swap", rc=2, **ASK, swap_workload=plain)
+    assert "does not tolerate the hold and the swap of gold" in said and untouched(fleet, before)
+
+
+def test_pods_that_kueue_manages_are_refused(fleet: Fleet, playbooks: Playbooks) -> None:
+    before = filled(fleet, **{"kueue.x-k8s.io/podset": "main"})
+    said = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0))
+    assert "Kueue manages it (kueue.x-k8s.io/podset)" in said and untouched(fleet, before)
+
+
+def test_budgets(fleet: Fleet, playbooks: Playbooks) -> None:
+    for number in range(sum(NODES.values())):
+        fleet.plane.expect(
+            "POST",
+            fleet.pods_at,
+            {"metadata": {"name": f"low-{number}", "labels": {"app": "web"}}, "spec": fleet.pod_spec("low")},
+        )
+    fleet.bound(8)
+    fleet.run("web")
+    budgets = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
+    budget = {"metadata": {"name": "web"}, "spec": {"minAvailable": 7, "selector": {"matchLabels": {"app": "web"}}}}
+    fleet.plane.expect("POST", budgets, budget)
+
+    def counted() -> t.Any:
+        return fleet.plane.expect("GET", f"{budgets}/web").get("status", {}).get("disruptionsAllowed") == 1
+
+    try:
+        fleet.plane.wait_for(counted, "the budget's count", 180)
+        before = fleet.uids()
+        said = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0, 1))
+        assert f"PodDisruptionBudget {NAMESPACE}/web allows 1 disruption(s) now, and the swap would end 2" in said
+        assert "No pod was ended" in said and untouched(fleet, before)
+        said = playbooks.run("swap", **ASK, swap_devices=some("swap-0", 0, 1), swap_ignore_budgets=True)
+        assert len(lost(fleet, before)) == 2 and "the swap would end 2" in said
+    finally:
+        fleet.plane.expect("DELETE", f"{budgets}/web")
+
+
+def test_a_killed_run_goes_on(fleet: Fleet, playbooks: Playbooks) -> None:
+    """The pods have an hour to end: the run waits for them, and is killed. Then they end, as by themselves."""
+    before = filled(fleet, "slow")
+    running = playbooks.start("swap", **BIG)
+    try:
+
+        def evicting() -> bool:
+            rules = fleet.rules(swap.KEY)
+            return len(rules) == 4 and all(one["spec"]["taint"]["effect"] == swap.EVICT for one in rules)
+
+        fleet.plane.wait_for(evicting, "the rules that end pods", 300)
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+    (hold,) = holds(fleet.rules())
+    assert hold.owner == "team a" and hold.reason == "release" and hold.purpose == "swap" and len(hold.devices) == 4
+    for one in fleet.rules(swap.KEY):
+        assert one["metadata"]["annotations"]["lanewise.dev/hold-owner"] == "team a"
+    assert "4 rules still end pods" in playbooks.run("reserve")
+    taken = set(hold.devices)
+    for name in sorted(before.values()):
+        if {tuple(one.split("/")) for one in fleet.devices(name)} & taken:
+            fleet.plane.expect("DELETE", f"{fleet.pods_at}/{name}?gracePeriodSeconds=0")
+    said = playbooks.run("swap", **BIG)
+    assert "4 device(s) are held for gold" in said
+    (after,) = holds(fleet.rules())
+    assert set(after.devices) == taken and not fleet.rules(swap.KEY) and len(lost(fleet, before)) == 4
+
+
+def test_a_killed_run_is_given_back(fleet: Fleet, playbooks: Playbooks) -> None:
+    before = filled(fleet, "slow")
+    running = playbooks.start("swap", **BIG)
+    try:
+        fleet.plane.wait_for(lambda: fleet.rules(), "the first rule", 300)
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+    playbooks.run("swap", **BACK)
+    assert untouched(fleet, before)
+
+
+def test_two_at_once(fleet: Fleet, playbooks: Playbooks, newest: ControlPlane, tmp_path: Path) -> None:
+    """Two tiers want the same devices: one gets them, and the other one is told whose they are. The same tier twice is
+    one swap."""
+    before = filled(fleet)
+    devices = some("swap-0", 0, 1, 2, 3)
+    other = {"swap_tier": "silver", "swap_owner": "team b", "swap_reason": "demo", "swap_devices": devices}
+    runs = [playbooks.start("swap", **one) for one in ({**ASK, "swap_devices": devices}, other)]
+    output = [one.communicate()[0] for one in runs]
+    (hold,) = holds(fleet.rules())
+    codes = sorted(one.returncode for one in runs)
+    assert codes == [0, 2], output
+    assert "belongs to hold" in "".join(output) and len(hold.devices) == 4 and len(lost(fleet, before)) == 4
+    owner, tier = hold.owner, hold.name
+    playbooks.run("swap", swap_tier=tier, swap_owner=owner, swap_state="returned")
+    same = [playbooks.start("swap", **ASK, swap_devices=some("swap-1", 0, 1)) for _turn in range(2)]
+    output = [one.communicate()[0] for one in same]
+    assert {one.returncode for one in same} <= {0, 2}, output
+    playbooks.run("swap", **ASK, swap_devices=some("swap-1", 0, 1))
+    (hold,) = holds(fleet.rules())
+    assert len(hold.devices) == 2 and not fleet.rules(swap.KEY) and len(lost(fleet, before)) == 6
+
+
+def test_a_server_that_is_away_and_a_lost_node(fleet: Fleet, playbooks: Playbooks) -> None:
+    """A pod of a lost node does not end: the run says so. The next run takes other devices, and what was held on that
+    node is not held any more."""
+    said = playbooks.run("swap", rc=2, **BIG, plan_kubeconfig=str(_nowhere(playbooks.folder)))
+    assert "cannot be read" in said and not fleet.rules()
+    filled(fleet)
+    before = fleet.uids()
+    # a pod that a kubelet would have to end
+    names = [name for name, node in fleet.where().items() if node == "swap-0"]
+    for name in names:
+        fleet.plane.expect("PATCH", f"{fleet.pods_at}/{name}", {"metadata": {"finalizers": ["example.com/kubelet"]}})
+    said = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0, 1), swap_timeout=2)
+    assert "2 pod(s) still have devices" in said and "If a node is lost" in said
+    (hold,) = holds(fleet.rules())
+    assert hold.owner == "team a" and len(hold.devices) == 2 and len(fleet.rules(swap.KEY)) == 2
+    for name in names:
+        fleet.plane.expect("PATCH", f"{fleet.pods_at}/{name}", {"metadata": {"finalizers": None}})
+    said = playbooks.run("swap", **ASK, swap_devices=some("swap-1", 0, 1))
+    (hold,) = holds(fleet.rules())
+    assert {one[1] for one in hold.devices} == {"swap-1"} and not fleet.rules(swap.KEY)
+    assert len(lost(fleet, before)) == 4
+
+
+def _nowhere(folder: Path) -> Path:
+    """A kubeconfig of a server that does not answer."""
+    cluster: Object = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+    context: Object = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+    path = folder / "nowhere.json"
+
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [cluster],
+                "users": [{"name": "u", "user": {}}],
+                "contexts": [context],
+                "current-context": "c",
+            }
+        )
+    )
+    return path
+
+
+def test_an_old_server_is_refused(oldest: ControlPlane, tmp_path: Path) -> None:
+    fleet = Fleet(oldest, NAMESPACE, {"swap-0": 4})
+    fleet.template("gold-4", 4)
+    work = {"name": "big", "namespace": NAMESPACE, "claims": [claim_spec(4, tolerations=swap.tier_tolerations("gold"))]}
+    said = Playbooks(oldest, tmp_path).run("swap", rc=2, **{**BIG, "swap_workload": work})
+    assert "Kubernetes 1.34 cannot swap devices" in said

@@ -1,0 +1,76 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+
+from __future__ import annotations
+
+import typing as t
+from datetime import datetime, timezone
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold, swap, tolerations
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold
+
+DEVICE = ("gpu.example.com", "node-1", "gpu-0")
+HOLD = Hold("gold", "team a", "release", datetime(2026, 12, 1, tzinfo=timezone.utc), (DEVICE,), hold.SWAP)
+
+
+def some(*entries: dict[str, t.Any]) -> dict[str, t.Any]:
+    return {"tolerations": list(entries)}
+
+
+def test_a_tier_gets_its_devices_and_is_not_ended() -> None:
+    ours = some(*swap.tier_tolerations("gold"))
+    assert swap.of_tier(ours, "gold") and swap.stays(ours, "gold") and swap.grace_of(ours, "gold") is None
+    assert not swap.of_tier(ours, "silver") and not swap.stays(ours, "silver")
+    claim = {"devices": {"requests": [{"name": "gpu", "exactly": ours}]}}
+    assert not tolerations.lacking(claim, "gold") and not tolerations.others(claim, "gold")
+    assert tolerations.lacking(claim, "silver") == ["gpu"]
+
+
+def test_who_gives_way_is_not_kept_from_a_hold_by_that() -> None:
+    theirs = some(swap.grace_toleration(30), swap.grace_toleration(10))
+    assert swap.grace_of(theirs, "gold") == 10 and not swap.stays(theirs, "gold") and not swap.of_tier(theirs, "gold")
+    claim = {"devices": {"requests": [{"name": "gpu", "exactly": theirs}]}}
+    assert tolerations.lacking(claim, "gold") == ["gpu"]  # it must not get a device that is held
+    assert swap.grace_of(some(), "gold") is None
+    # a toleration of everything is no consent
+    assert swap.grace_of(some({"operator": "Exists"}), "gold") is None
+    assert swap.grace_of(some({"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}), "gold") is None
+
+
+def test_a_middle_tier_gives_way_to_others_only() -> None:
+    both = some(*swap.tier_tolerations("silver"), swap.grace_toleration(30))
+    assert swap.of_tier(both, "silver") and swap.grace_of(both, "gold") == 30 and not swap.of_tier(both, "gold")
+
+
+def test_rules_of_a_swap_are_not_holds() -> None:
+    rule = swap.rule(HOLD, DEVICE, swap.COUNT, "resource.k8s.io/v1")
+    assert swap.swap_of(rule) == "gold" and swap.evicting([rule, rule]) == {"gold": 2}
+    assert not hold.holds([rule])
+    assert swap.swap_of(hold.rule(HOLD, DEVICE, "resource.k8s.io/v1")) is None
+    assert rule["metadata"]["annotations"] == {
+        hold.OWNER: "team a",
+        hold.REASON: "release",
+        hold.EXPIRES: "2026-12-01T00:00:00Z",
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "count"),
+    [
+        ("1 published device selected. 1 allocated device selected. 1 pod would be evicted in 1 namespace if ...", 1),
+        ("1 published device selected. 0 allocated devices selected. 0 pods would be evicted in 0 different ...", 0),
+        ("12 pods would be evicted in 2 different namespaces if the effect was NoExecute. ", 12),
+        ("", None),
+    ],
+)
+def test_what_the_controller_counted(message: str, count: int | None) -> None:
+    rule = swap.rule(HOLD, DEVICE, swap.COUNT, "resource.k8s.io/v1")
+    assert swap.counted(rule) is None
+    rule["metadata"]["generation"] = 2
+    condition = {"type": "EvictionInProgress", "reason": "NoEffect", "message": message, "observedGeneration": 2}
+    rule["status"] = {"conditions": [condition]}
+    assert swap.counted(rule) == count
+    condition["observedGeneration"] = 1  # of an older rule
+    assert swap.counted(rule) is None
