@@ -67,7 +67,7 @@ class _Use:
     """A claim, the results of its allocation by device, and the pods that use it."""
 
     claim: Object
-    devices: dict[DeviceId, Object]
+    devices: t.Mapping[DeviceId, ObjectView]
     pods: list[ObjectView] = field(default_factory=list)
 
 
