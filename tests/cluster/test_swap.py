@@ -219,7 +219,7 @@ def test_a_killed_run_is_given_back(fleet: Fleet, playbooks: Playbooks) -> None:
     before = filled(fleet, "slow")
     running = playbooks.start("swap", **BIG)
     try:
-        fleet.plane.wait_for(lambda: fleet.rules(), "the first rule", 300)
+        fleet.plane.wait_for(fleet.rules, "the first rule", 300)
     finally:
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
