@@ -108,7 +108,7 @@ def test_holds_name_their_owners_and_devices(fleet: Fleet, modules: Modules) -> 
     modules.hold("demo", *GPUS[:2])
     refused = modules.hold("second", GPUS[2], GPUS[1], owner="team b")
     assert f"{GPUS[1]} belongs to hold demo of team a" in refused["msg"] and len(fleet.rules()) == 2
-    assert "and not of team b" in modules.hold("demo", GPUS[2], owner="team b")["msg"]
+    assert "not of team b: choose another name" in modules.hold("demo", GPUS[2], owner="team b")["msg"]
     (found,) = modules.holds()["holds"]
     assert found["owner"] == "team a" and found["reason"] == "a demo" and sorted(found["devices"]) == GPUS[:2]
 

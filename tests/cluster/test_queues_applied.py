@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.lanewise.dra.tests.claims.test_claims_playbook import Folder, pytestmark  # noqa: F401
+from ansible_collections.lanewise.dra.tests.claims.test_claims_playbook import PROGRAM, Folder
 from ansible_collections.lanewise.dra.tests.claims.test_queues_playbook import EXAMPLE
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.queue_site import QueueSite, machine
 from ansible_collections.lanewise.dra.tests.cluster.queueing import CONFIG_KEY, CONFIG_MAP, KUEUE, NAMESPACE, Queueing
 
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 
