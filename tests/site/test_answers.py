@@ -41,6 +41,7 @@ AT_HOME = {
     "dra_manifests",
     "dra_objects_info",
     "dra_render",
+    "dra_swap",
     "nic_replacement",
     "plan_report",
     "known_variables",
@@ -49,6 +50,7 @@ AT_HOME = {
     "reservation_plan",
     "rollout",
     "site_report",
+    "swap_plan",
 }
 
 
