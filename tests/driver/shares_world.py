@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ansible_collections.lanewise.dra.tests.driver import ipv6
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, attach, ip
-from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
+from ansible_collections.lanewise.dra.tests.driver.plan_claims import OPEN, config
 from lanewise_driver.api.events import Reporter
 from lanewise_driver.base import files
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
@@ -125,7 +125,7 @@ class SharesWorld:
             "metadata": {"name": name, "namespace": namespace, "uid": uid},
             "spec": {"devices": {}},
             "status": {
-                "allocation": {"devices": {"results": [result], "config": [config(fields)]}},
+                "allocation": {"devices": {"results": [result], "config": [OPEN, config(fields)]}},
                 "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"uid-pod-{name}"}],
             },
         }
