@@ -11,12 +11,10 @@ the old content or the new. The disk is the source of truth: two instances of th
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import re
 import stat
-import types
 import typing as t
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -39,6 +37,7 @@ from ..topology.publish_shares import VFS
 from ..topology.stored import NewerForm
 from .cdi import DeviceNode
 from .record_forms import FORMS
+from .record_values import BESIDE, decoded, encoded
 
 #: Maximum bytes of a record. With 32 devices on a node with thousands of routes it has less than a megabyte.
 RECORD_BYTES = 16 << 20
@@ -57,10 +56,6 @@ _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SUFFIX = ".json"
 _ASIDE = ".corrupt"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-#: Marks fields that are stored beside the record.
-_BESIDE = {"beside": True}
 
 
 def boot_id(path: Path = BOOT_ID) -> str:
@@ -172,11 +167,11 @@ class Record:
     netns: list[int] | None = None
     since: str = ""
     pod_claim_name: str = ""
-    mapped: bool = field(default=False, metadata=_BESIDE)
-    peers: list[PeerRecord] = field(default_factory=list, metadata=_BESIDE)
-    variables: list[str] = field(default_factory=list, metadata=_BESIDE)
-    left_out: dict[str, str] = field(default_factory=dict, metadata=_BESIDE)
-    beside: list[str] = field(default_factory=list, metadata=_BESIDE)
+    mapped: bool = field(default=False, metadata=BESIDE)
+    peers: list[PeerRecord] = field(default_factory=list, metadata=BESIDE)
+    variables: list[str] = field(default_factory=list, metadata=BESIDE)
+    left_out: dict[str, str] = field(default_factory=dict, metadata=BESIDE)
+    beside: list[str] = field(default_factory=list, metadata=BESIDE)
 
     @property
     def held(self) -> list[DeviceRecord]:
@@ -194,13 +189,13 @@ class Record:
     def same_allocation(self, other: Record) -> bool:
         """Whether both have the same devices with the same configuration, for the same pod."""
 
-        def allocation(record: Record) -> t.Any:
+        def allocation(record: Record) -> tuple[object, ...]:
             devices = [
                 (one.pool, one.device, one.request, one.admin, one.share_id, one.asked_config) for one in record.devices
             ]
             return record.pod, devices, record.claim
 
-        return bool(allocation(self) == allocation(other))
+        return allocation(self) == allocation(other)
 
     def clear_attachment(self) -> None:
         """Remove what attach has recorded: the devices are on the node."""
@@ -215,14 +210,14 @@ class Unreadable(DriverError):
 
 
 def encode(record: Record) -> bytes:
-    value = FORMS.write(_encoded(record))
+    value = FORMS.write(encoded(record))
     # without indentation json encodes in C, in a tenth of the time
     return (json.dumps(value, sort_keys=True) + "\n").encode()
 
 
 def encode_facts(record: Record) -> bytes:
     """What is stored beside the record; empty if there is nothing."""
-    found = _encoded(record, beside=True)
+    found = encoded(record, beside=True)
     return (json.dumps(FORMS.write(found)) + "\n").encode() if found.keys() - {"mapped"} else b""
 
 
@@ -230,8 +225,8 @@ def add_facts(record: Record, content: bytes) -> None:
     """Add what is stored beside a record. Raises ValueError if it is damaged or only a newer driver can read it."""
     value = FORMS.read(bounded_json.loads(content, RECORD_BYTES))
     hints = t.get_type_hints(Record)
-    names = [one.name for one in dataclasses.fields(Record) if one.metadata == _BESIDE and one.name in value]
-    found = {name: _decode(hints[name], value[name], name) for name in names}
+    names = [one.name for one in dataclasses.fields(Record) if one.metadata == BESIDE and one.name in value]
+    found = {name: decoded(hints[name], value[name], name) for name in names}
     for name, item in found.items():
         setattr(record, name, item)
 
@@ -239,7 +234,7 @@ def add_facts(record: Record, content: bytes) -> None:
 def decode(content: bytes) -> Record:
     """Raises ValueError for an invalid record, NewerForm if only a newer driver can read it."""
     value = FORMS.read(bounded_json.loads(content, RECORD_BYTES))
-    record = t.cast(Record, _decode(Record, value, "record"))
+    record = t.cast(Record, decoded(Record, value, "record"))
     if record.phase not in PHASES:
         newer = value["schema"] > FORMS.newest
         raise (NewerForm if newer else ValueError)(f"its phase {record.phase!r} is unknown")
@@ -269,109 +264,6 @@ def _check_share(share: ShareRecord, device: str) -> None:
         factor = Fraction(0)
     if factor < 1 or min(share.asked, share.consumed, share.physical, share.ceiling) <= 0 or share.burst < 0:
         raise ValueError(f"the share of {device} has amounts that no share can have")
-
-
-def _encoded(value: t.Any, beside: bool = False) -> Object:
-    """A dataclass of this module without default values: other releases need not know those fields. `beside`: only the
-    fields that are stored beside the record, which otherwise are left out."""
-    found: Object = {}
-    for one in dataclasses.fields(value):
-        if (one.metadata == _BESIDE) is not beside:
-            continue
-        item = getattr(value, one.name)
-        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
-        if item != default:
-            found[one.name] = _plain(item)
-    return found
-
-
-def _plain(value: t.Any) -> t.Any:
-    if isinstance(value, Device):
-        return value.as_json()
-    if isinstance(value, DeviceNode):
-        return dataclasses.asdict(value)
-    if dataclasses.is_dataclass(value):
-        return _encoded(value)
-    return [_plain(item) for item in value] if isinstance(value, list) else value
-
-
-@functools.lru_cache(None)
-def _fields(form: t.Any) -> tuple[dict[str, t.Any], set[str]]:
-    """The types of a dataclass' fields by name, and the names of those that have no default."""
-    fields = [one for one in dataclasses.fields(form) if one.metadata != _BESIDE]
-    required = {one.name for one in fields if one.default is one.default_factory is dataclasses.MISSING}
-    hints = t.get_type_hints(form)
-    return {one.name: hints[one.name] for one in fields}, required
-
-
-@functools.lru_cache(None)
-def _keys(form: t.Any) -> dict[str, t.Any]:
-    """The types of a TypedDict's keys."""
-    return t.get_type_hints(form)
-
-
-def _decode(form: t.Any, value: t.Any, path: str) -> t.Any:
-    """A value of the type `form`, which dataclasses of this module use."""
-    if form in _SPECIAL:
-        return _SPECIAL[form](value, path)
-    if t.is_typeddict(form):
-        return _decode_typed_dict(form, value, path)
-    if dataclasses.is_dataclass(form):
-        return _decode_dataclass(form, value, path)
-    origin, inner = t.get_origin(form), t.get_args(form)
-    if origin in (t.Union, types.UnionType):
-        return None if value is None else _decode(inner[0], value, path)
-    if not isinstance(value, origin or form) or (form is int and isinstance(value, bool)):
-        raise ValueError(f"{path} must be of type {form}")
-    if origin is list:
-        return [_decode(inner[0], item, f"{path}[{index}]") for index, item in enumerate(value)]
-    if origin is dict:
-        return {key: _decode(inner[1], item, f"{path}.{key}") for key, item in value.items()}
-    return value
-
-
-def _decode_dataclass(form: t.Any, value: t.Any, path: str) -> t.Any:
-    hints, required = _fields(form)
-    value = {name: item for name, item in _mapping(value, path).items() if name in hints}  # others: another release's
-    _check_keys(required, value, path)
-    return form(**{name: _decode(hints[name], item, f"{path}.{name}") for name, item in value.items()})
-
-
-def _decode_typed_dict(form: t.Any, value: t.Any, path: str) -> t.Any:
-    """The value as it is, with the keys of other releases."""
-    _check_keys(form.__required_keys__, _mapping(value, path), path)
-    hints = _keys(form)
-    for name in hints.keys() & value.keys():
-        _decode(hints[name], value[name], f"{path}.{name}")
-    return value
-
-
-def _check_keys(required: t.AbstractSet[str], value: t.Mapping[str, t.Any], path: str) -> None:
-    if missing := required - value.keys():
-        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
-
-
-def _mapping(value: t.Any, path: str) -> dict[str, t.Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} must be a mapping")
-    return value
-
-
-def _number(value: t.Any, path: str) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{path} must be a number")
-    return value
-
-
-#: How values of types are read that are not read by their fields. What a host state and the identity of an RDMA device
-#: hold is checked where it is used: it differs between releases.
-_SPECIAL: dict[t.Any, t.Callable[[t.Any, str], t.Any]] = {
-    t.Any: lambda value, _path: value,
-    float: _number,
-    Device: lambda value, path: Device.from_json(_mapping(value, path)),
-    HostState: _mapping,
-    rdma.Known: _mapping,
-}
 
 
 class Store:

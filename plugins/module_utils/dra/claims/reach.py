@@ -41,6 +41,9 @@ _V1 = "resource.k8s.io/v1"
 _LACKING = ("absent", "count", "selector", "taint", "used", "constraint")
 
 
+_Answer = t.Union[allocator.Allocation, allocator.Refusal]
+
+
 @dataclass
 class Reach:
     """Which nodes of a site can satisfy a claim.
@@ -84,51 +87,96 @@ def reach(
     """
     node_shapes, problems = shapes(drivers, claims, classes, nodes, server)
     memory = SelectorMemory(engine)
-    kinds = (server or Server()).constraints
+    trials = _Trials(classes, node_shapes, memory, (server or Server()).constraints)
     occupied = _Occupied(nodes, node_shapes, memory, server)
-    answers: dict[str, list[allocator.Allocation | allocator.Refusal]] = {}
-    alike: dict[tuple[t.Hashable, ...], tuple[allocator.Allocation | allocator.Refusal, set[str]]] = {}
     found = []
     for claim, compiled in claims:
         asked: Object = {key: compiled.devices[key] for key in ("requests", "constraints") if key in compiled.devices}
         key = json.dumps(asked, sort_keys=True)
-        if key not in answers:
-            answers[key] = []
-            bodies = [(body["deviceClassName"], tuple(_selectors(body, classes))) for body in _asked_bodies(asked)]
-            different = list(dict.fromkeys(bodies))
-            frame = _frame(asked, [different.index(body) for body in bodies])
-            texts = {text for _name, own in different for text in own}
-            for number, (offered, _names, unseen) in enumerate(node_shapes):
-                try:
-                    same = (number, frame, *(_fits(name, own, classes, offered, memory) for name, own in different))
-                except (EvaluationError, Uncheckable):
-                    same = (number, key)  # a selector that fails: only the same claim is alike
-                answer, quoted = alike.get(same, (None, set()))
-                # a reason that quotes a selector holds for claims that have this selector
-                if answer is None or not quoted <= texts:
-                    answer = _try(asked, classes, offered, memory, unseen, kinds)
-                    reason = answer.reason if isinstance(answer, allocator.Refusal) else ""
-                    alike[same] = (answer, {text for text in texts if text in reason})
-                answers[key].append(answer)
-        result = Reach(f"{','.join(claim.namespaces)}/{claim.name}", [])
-        refusals: list[tuple[allocator.Refusal, list[str]]] = []
-        spoken = inventory_words(claim, compiled)
-        for answer, (_offered, names, _blind) in zip(answers[key], node_shapes):
-            if isinstance(answer, allocator.Allocation):
-                result.nodes += names
-                continue
-            refusal = replace(answer, reason=in_inventory_words(answer.reason, spoken))
-            if refusal.unknown:
-                result.unknown.update(dict.fromkeys(names, refusal.reason))
-            else:
-                result.refused.update(dict.fromkeys(names, refusal.reason))
-                refusals.append((refusal, names))
-        result.nodes.sort()
+        result, refusals = _result(claim, compiled, trials.answers(key, asked), node_shapes)
         result.unpaired = occupied.unpaired(key, asked, classes, {*result.nodes, *result.unknown})
         found.append(result)
         if refusals and not result.nodes and not result.unknown and not allow_unreachable:
             problems.append(unreachable(claim, compiled, asked, refusals, node_shapes, classes, memory))
     return found, problems
+
+
+def _result(
+    claim: Claim, compiled: Compiled, answers: t.Sequence[_Answer], node_shapes: t.Sequence[Shaped]
+) -> tuple[Reach, list[tuple[allocator.Refusal, list[str]]]]:
+    """The nodes of each shape by the answer for it, and the refusals, each with its nodes."""
+    result = Reach(f"{','.join(claim.namespaces)}/{claim.name}", [])
+    refusals: list[tuple[allocator.Refusal, list[str]]] = []
+    spoken = inventory_words(claim, compiled)
+    for answer, shape in zip(answers, node_shapes):
+        if isinstance(answer, allocator.Allocation):
+            result.nodes += shape.nodes
+            continue
+        refusal = replace(answer, reason=in_inventory_words(answer.reason, spoken))
+        if refusal.unknown:
+            result.unknown.update(dict.fromkeys(shape.nodes, refusal.reason))
+        else:
+            result.refused.update(dict.fromkeys(shape.nodes, refusal.reason))
+            refusals.append((refusal, shape.nodes))
+    result.nodes.sort()
+    return result, refusals
+
+
+class _Trials:
+    """What claims get on each shape of node. Claims that ask for the same, or for what fits the same devices, are tried
+    once."""
+
+    def __init__(
+        self,
+        classes: t.Mapping[str, Object],
+        node_shapes: t.Sequence[Shaped],
+        memory: SelectorMemory,
+        kinds: t.Sequence[str],
+    ) -> None:
+        self._classes = classes
+        self._shapes = node_shapes
+        self._memory = memory
+        self._kinds = kinds
+        self._answers: dict[str, list[_Answer]] = {}
+        #: Answers, with the selectors that their reason quotes.
+        self._alike: dict[tuple[t.Hashable, ...], tuple[_Answer, set[str]]] = {}
+
+    def answers(self, key: str, asked: Object) -> list[_Answer]:
+        """One for each shape. `key` stands for `asked`."""
+        if key not in self._answers:
+            bodies = [
+                (body["deviceClassName"], tuple(_selectors(body, self._classes))) for body in _asked_bodies(asked)
+            ]
+            different = list(dict.fromkeys(bodies))
+            frame = _frame(asked, [different.index(body) for body in bodies])
+            self._answers[key] = [
+                self._answer(number, shape, key, asked, frame, different) for number, shape in enumerate(self._shapes)
+            ]
+        return self._answers[key]
+
+    def _answer(
+        self,
+        number: int,
+        shape: Shaped,
+        key: str,
+        asked: Object,
+        frame: str,
+        different: t.Sequence[tuple[str, Texts]],
+    ) -> _Answer:
+        texts = {text for _name, own in different for text in own}
+        same: tuple[t.Hashable, ...]
+        try:
+            fitting = (_fits(name, own, self._classes, shape.offers, self._memory) for name, own in different)
+            same = (number, frame, *fitting)
+        except (EvaluationError, Uncheckable):
+            same = (number, key)  # a selector that fails: only the same claim is alike
+        answer, quoted = self._alike.get(same, (None, set()))
+        # a reason that quotes a selector holds for claims that have this selector
+        if answer is None or not quoted <= texts:
+            answer = _try(asked, self._classes, shape.offers, self._memory, shape.blind, self._kinds)
+            reason = answer.reason if isinstance(answer, allocator.Refusal) else ""
+            self._alike[same] = (answer, {text for text in texts if text in reason})
+        return answer
 
 
 class _Occupied:
@@ -269,7 +317,7 @@ def _try(
     engine: allocator.Engine,
     unseen: t.Mapping[str, str],
     kinds: t.Sequence[str],
-) -> allocator.Allocation | allocator.Refusal:
+) -> _Answer:
     for body in _asked_bodies(asked):
         name = body["deviceClassName"]
         if name not in classes:

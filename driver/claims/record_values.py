@@ -1,0 +1,135 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Dataclasses to JSON and back, in the form in which records are stored.
+
+Releases with more or fewer fields read the same file: default values are not written, and unknown fields are ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing as t
+
+from ..base.objects import Object, ObjectView
+from ..interface.host_state import HostState
+from ..kernel import rdma
+from ..publish.device import Device
+from .cdi import DeviceNode
+
+#: A type as `typing.get_type_hints` gives it.
+_Form = t.Any
+#: Marks fields that are stored beside the record.
+BESIDE = {"beside": True}
+
+
+class _Dataclass(t.Protocol):
+    __dataclass_fields__: t.ClassVar[dict[str, dataclasses.Field[object]]]
+
+
+def encoded(value: _Dataclass, beside: bool = False) -> Object:
+    """A dataclass without default values: other releases need not know those fields. `beside`: only the fields that are
+    stored beside the record, which otherwise are left out."""
+    found: Object = {}
+    for one in dataclasses.fields(value):
+        if (one.metadata == BESIDE) is not beside:
+            continue
+        item = getattr(value, one.name)
+        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+        if item != default:
+            found[one.name] = _plain(item)
+    return found
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Device):
+        return value.as_json()
+    if isinstance(value, DeviceNode):
+        return dataclasses.asdict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return encoded(value)
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+@functools.lru_cache(None)
+def _fields(form: _Form) -> tuple[dict[str, _Form], set[str]]:
+    """The types of a dataclass' fields by name, and the names of those that have no default."""
+    fields = [one for one in dataclasses.fields(form) if one.metadata != BESIDE]
+    required = {one.name for one in fields if one.default is one.default_factory is dataclasses.MISSING}
+    hints = t.get_type_hints(form)
+    return {one.name: hints[one.name] for one in fields}, required
+
+
+@functools.lru_cache(None)
+def _keys(form: _Form) -> dict[str, _Form]:
+    """The types of a TypedDict's keys."""
+    return t.get_type_hints(form)
+
+
+def decoded(form: _Form, value: object, path: str) -> t.Any:
+    """A value of the type `form`, which the fields of a record use."""
+    if form in _SPECIAL:
+        return _SPECIAL[form](value, path)
+    if t.is_typeddict(form):
+        return _decode_typed_dict(form, value, path)
+    if dataclasses.is_dataclass(form):
+        return _decode_dataclass(form, value, path)
+    origin: _Form = t.get_origin(form)
+    inner = t.get_args(form)
+    if origin in (t.Union, types.UnionType):
+        return None if value is None else decoded(inner[0], value, path)
+    if not isinstance(value, origin or form) or (form is int and isinstance(value, bool)):
+        raise ValueError(f"{path} must be of type {form}")
+    if origin is list:
+        return [decoded(inner[0], item, f"{path}[{index}]") for index, item in enumerate(value)]
+    if origin is dict:
+        return {key: decoded(inner[1], item, f"{path}.{key}") for key, item in value.items()}
+    return value
+
+
+def _decode_dataclass(form: _Form, value: object, path: str) -> t.Any:
+    hints, required = _fields(form)
+    given = {name: item for name, item in _mapping(value, path).items() if name in hints}  # others: another release's
+    _check_keys(required, given, path)
+    return form(**{name: decoded(hints[name], item, f"{path}.{name}") for name, item in given.items()})
+
+
+def _decode_typed_dict(form: _Form, value: object, path: str) -> t.Any:
+    """The value as it is, with the keys of other releases."""
+    given = _mapping(value, path)
+    _check_keys(form.__required_keys__, given, path)
+    hints = _keys(form)
+    for name in hints.keys() & given.keys():
+        decoded(hints[name], given[name], f"{path}.{name}")
+    return given
+
+
+def _check_keys(required: t.AbstractSet[str], value: ObjectView, path: str) -> None:
+    if missing := required - value.keys():
+        raise ValueError(f"{path} lacks {', '.join(sorted(missing))}")
+
+
+def _mapping(value: object, path: str) -> Object:
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} must be a mapping")
+    return value
+
+
+def _number(value: object, path: str) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{path} must be a number")
+    return value
+
+
+#: How values of types are read that are not read by their fields. What a host state and the identity of an RDMA device
+#: hold is checked where it is used: it differs between releases.
+_SPECIAL: dict[_Form, t.Callable[[object, str], object]] = {
+    t.Any: lambda value, _path: value,
+    float: _number,
+    Device: lambda value, path: Device.from_json(_mapping(value, path)),
+    HostState: _mapping,
+    rdma.Known: _mapping,
+}
