@@ -14,6 +14,7 @@ from ansible_collections.lanewise.dra.tests.cluster.machine_tree import ROOT, Ma
 from ansible_collections.lanewise.dra.tests.cluster.node import Node
 
 TEMPLATES = f"{API}/namespaces/default/resourceclaimtemplates"
+CLAIMS = f"{API}/namespaces/default/resourceclaims"
 GPU = {"name": "gpu", "kind": "gpu"}
 
 Object = dict[str, t.Any]
@@ -51,9 +52,9 @@ def variables(version: str, wanted: t.Sequence[Object], **more: t.Any) -> Object
 
 
 def apply(node: Node, given: Object, facts: Object) -> Site:
-    """Render the site, and put its classes and templates on the cluster."""
+    """Render the site, and put its classes, templates and claims on the cluster."""
     site = compile_site(given, {node.name: facts})
-    places = {"DeviceClass": f"{API}/deviceclasses", "ResourceClaimTemplate": TEMPLATES}
+    places = {"DeviceClass": f"{API}/deviceclasses", "ResourceClaimTemplate": TEMPLATES, "ResourceClaim": CLAIMS}
     for one in site.objects:
         if one["kind"] in places:
             path = f"{places[one['kind']]}/{one['metadata']['name']}?fieldManager=test&force=true"

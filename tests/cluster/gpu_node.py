@@ -83,6 +83,7 @@ class GpuNode:
         self._closing = contextlib.ExitStack()
         try:
             self._procfs()
+            self._plugins()
             self._programs(folder)
             self._interfaces()
             self.nvidia = NvidiaDriver(self.plane, node.name, self.root, version, gates=gates, shares=shares)
@@ -120,6 +121,12 @@ class GpuNode:
         devices.write_text(f"{first}{colon}{lines}{rest}")
         self._mount("--bind", str(devices), "/proc/devices")
 
+    def _plugins(self) -> None:
+        """What NVIDIA's driver mounts for pods below its folder is mounted on the node, as its DaemonSet has it."""
+        self.root.shared = "/var/lib/kubelet/plugins"
+        self._mount("--bind", self.root.shared, self.root.shared)
+        subprocess.run(["mount", "--make-shared", self.root.shared], check=True)
+
     def _programs(self, folder: Path) -> None:
         """The machine's /usr with a layer above it: NVIDIA's libraries are mounted into it for a container."""
         for name in ("upper", "work", "usr"):
@@ -140,21 +147,27 @@ class GpuNode:
                 ip(f"-n switch link set wire{number} up")
                 ip(f"link set {name} up")
 
+    def divide(self, instances: nvidia.Instances) -> None:
+        """Let these MIG instances exist, as an administrator does before NVIDIA's driver starts."""
+        self.nvidia.stop()
+        self.root.set(instances)
+        self.nvidia.start()
+
     # pods
 
-    def pod(self, name: str, template: str) -> Object:
-        """A pod that has a claim of a template."""
-        claims = [{"name": "devices", "resourceClaimTemplateName": template}]
+    def pod(self, name: str, template: str, of: str = "resourceClaimTemplateName") -> Object:
+        """A pod that has a claim of a template, or the claim of that name (`of` is resourceClaimName)."""
+        claims = [{"name": "devices", of: template}]
         volumes = [{"name": "usr", "hostPath": {"path": str(self._usr)}}]
         pod = self.node.pod(name, resourceClaims=claims, volumes=volumes)
         pod["spec"]["containers"][0]["volumeMounts"][0]["readOnly"] = False
         return pod
 
-    def start(self, pods: t.Mapping[str, str]) -> None:
+    def start(self, pods: t.Mapping[str, str], of: str = "resourceClaimTemplateName") -> None:
         """Make pods (name to template) at once, and wait until each is ready. Raises Failed with its events."""
         path = "/api/v1/namespaces/default/pods"
         for name, template in pods.items():
-            self.plane.expect("POST", path, self.pod(name, template))
+            self.plane.expect("POST", path, self.pod(name, template, of))
         for name in pods:
             try:
                 self.plane.wait_for(lambda name=name: self.node._ready(f"{path}/{name}"), f"pod {name}", 60)

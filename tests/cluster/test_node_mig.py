@@ -2,10 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A pod gets a MIG partition that NVIDIA's own driver makes for it, and the NIC below the same PCIe root."""
+"""Pods get MIG partitions from NVIDIA's own driver, and the NIC below the same PCIe root."""
 
 from __future__ import annotations
 
+import typing as t
 from pathlib import Path
 
 import pytest
@@ -18,40 +19,86 @@ pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
 
 from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 
+PART = {"name": "gpu", "kind": "gpu", "share": {"partition": "3g.40gb"}}
+DEVICES = [PART, {"name": "nic", "kind": "nic"}]
+TEMPLATE = {"name": "part", "namespace": "default", "align": "pcie_root", "devices": DEVICES}
+PROFILE = 9  # of 3g.40gb, at NVML
+
+Object = dict[str, t.Any]
+
+
+def site(engine: str) -> Object:
+    drivers = gpu_claims.drivers("0.5.0")
+    drivers["gpu.nvidia.com"] = {**drivers["gpu.nvidia.com"], "engine": engine}
+    return gpu_claims.variables("0.5.0", [TEMPLATE], site=engine, drivers=drivers)
+
+
+def capabilities(node: Node, pod: str) -> list[str]:
+    """The instance's and the compute instance's, by which the kernel module would admit the container."""
+    return sorted(node.execute(pod, "ls", "/dev/nvidia-caps").split())
+
 
 def test_a_partition_and_the_nic_beside_its_gpu(node: Node, tmp_path: Path) -> None:
     """It is made when the pod starts, destroyed when it ends, and the GPU leaves MIG mode."""
-    drivers = {
-        "gpu.nvidia.com": {"version": "0.5.0", "feature_gates": {"DynamicMIG": True}},
-        "lanewise.dev": {"version": "1.0.0"},
-    }
-    devices = [{"name": "gpu", "kind": "gpu", "where": {"partition": "3g.40gb"}}, {"name": "nic", "kind": "nic"}]
-    template = {"name": "part", "namespace": "default", "align": "pcie_root", "devices": devices}
     try:
         machine = GpuNode(node, "hgx-h100", tmp_path, "0.5.0", {"DynamicMIG": True})
     except Missing as missing:
         pytest.skip(str(missing))
     try:
-        site = gpu_claims.apply(
-            node, gpu_claims.variables("0.5.0", [template], site="mig", drivers=drivers), machine.facts
-        )
-        assert [one.nodes or one.unknown for one in site.reach]
+        made = gpu_claims.apply(node, site("dynamic-mig"), machine.facts)
+        assert [one.nodes or one.unknown for one in made.reach]
         before = len(machine.root.calls())
         machine.start({"one": "part"})
         seen = machine.seen("one")
         assert len(seen.gpus) == 1 and machine.judge.aligned(seen), seen
-        # the instance's and the compute instance's, by which the kernel module would admit the container
-        assert len(node.execute("one", "ls", "/dev/nvidia-caps").split()) == 2
+        assert len(capabilities(node, "one")) == 2
         calls = machine.root.calls()[before:]
         gpu = calls[0].split()[1]
         assert [one.partition(" at ")[0] for one in calls] == [
             f"mode {gpu} 1",
-            f"create {gpu} profile 9",
-            f"compute {gpu} profile 9",
+            f"create {gpu} profile {PROFILE}",
+            f"compute {gpu} profile {PROFILE}",
         ]
         node.delete_pod("one")
         node.plane.wait_for(lambda: machine.root.calls()[-1] == f"mode {gpu} 0", "the end of MIG mode", 30)
         ended = [one.partition(" at ")[0] for one in machine.root.calls()[before + 3 :]]
-        assert ended == [f"undo compute {gpu} profile 9", f"destroy {gpu} profile 9", f"mode {gpu} 0"]
+        assert ended == [
+            f"undo compute {gpu} profile {PROFILE}",
+            f"destroy {gpu} profile {PROFILE}",
+            f"mode {gpu} 0",
+        ]
     finally:
         machine.close()
+        gpu_claims.remove_templates(node)
+
+
+def test_partitions_that_the_node_has_and_the_nics_beside_them(node: Node, tmp_path: Path) -> None:
+    """Three partitions exist, two of them on one GPU, whose root has one NIC. So two pods get theirs, and one waits."""
+    instances = {0: [(PROFILE, 0), (PROFILE, 4)], 5: [(PROFILE, 4)]}
+    try:
+        machine = GpuNode(node, "hgx-h100", tmp_path, "0.5.0")
+    except Missing as missing:
+        pytest.skip(str(missing))
+    try:
+        machine.divide(instances)
+        gpu_claims.apply(node, site("mig"), machine.facts)
+        machine.start({"one": "part", "two": "part"})
+        seen = [machine.seen(name) for name in ("one", "two")]
+        assert all(machine.judge.aligned(one) for one in seen), seen
+        assert {one.gpus[0] for one in seen} == {machine.judge.gpu_by_minor[minor] for minor in instances}
+        assert all(len(capabilities(node, name)) == 2 for name in ("one", "two"))
+        assert not {*capabilities(node, "one")} & {*capabilities(node, "two")}
+        path = "/api/v1/namespaces/default/pods"
+        node.plane.expect("POST", path, machine.pod("three", "part"))
+
+        def waits() -> bool:
+            conditions = node.plane.expect("GET", f"{path}/three")["status"].get("conditions", ())
+            return any("cannot allocate all claims" in one.get("message", "") for one in conditions)
+
+        node.plane.wait_for(waits, "the scheduler's refusal")
+        assert not machine.root.calls(), "nothing is made or destroyed"
+    finally:
+        for name in ("one", "two", "three"):
+            node.delete_pod(name)
+        machine.close()
+        gpu_claims.remove_templates(node)

@@ -136,6 +136,11 @@ class Site:
         [nic] = [self.nics[link["address"]] for link in links if link["address"] in self.nics]
         return self.gpus[minor], nic
 
+    def pairs(self, pod: str) -> list[tuple[str, str]]:
+        """GPUs and NICs as the map in the pod pairs them."""
+        found = json.loads(self.node.execute(pod, "cat", "/run/lanewise/map/resourceclaimtemplates/devices.json"))
+        return [(one["gpu"], one["nic"]) for one in found["pairs"]]
+
     def switch(self, address: str) -> PurePosixPath:
         """The upstream port that a function is behind, by the kernel's tree."""
         return PurePosixPath(self.machine.ssh(f"readlink -f {SYS}/{address}")).parent.parent
@@ -200,6 +205,7 @@ def test_each_pod_has_the_nic_behind_the_switch_of_its_gpu(site: Site) -> None:
     found = {name: site.seen(name) for name in ("one", "two")}
     assert {gpu for gpu, _nic in found.values()} == set(site.gpus.values())
     assert all(near[gpu] == [nic] for gpu, nic in found.values()), found
+    assert {name: site.pairs(name) for name in found} == {name: [one] for name, one in found.items()}
     for gpu, nic in found.values():  # the function is still where it was, and its interface is not on the node
         assert site.machine.ssh(f"ls {SYS}/{nic}/net 2>/dev/null; true") == ""
         assert site.machine.ssh(f"cat {SYS}/{gpu}/vendor") == "0x10de"
@@ -207,7 +213,7 @@ def test_each_pod_has_the_nic_behind_the_switch_of_its_gpu(site: Site) -> None:
     site.plane.wait_for(lambda: refused(site.plane.expect("GET", f"{PODS}/three")), "the scheduler's refusal", PATIENCE)
     site.node.delete_pod("one")
     site.wait("three")
-    assert site.seen("three") == found["one"]
+    assert site.seen("three") == found["one"] and site.pairs("three") == [found["one"]]
     for name in ("two", "three"):
         site.node.delete_pod(name)
 

@@ -19,12 +19,16 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 Object = dict[str, t.Any]
 
 
+#: The image that the driver starts its MPS daemon from.
+IMAGE = "lanewise.dev/mps:1"
+
+
 def arguments(node: str, kubeconfig: Path, root: Path, kubelet: Path, cdi: Path) -> list[str]:
     """The driver's, with a driver root. `kubelet` and `cdi` are as NvidiaDriver has them."""
     return [
         f"--kubeconfig={kubeconfig}",
         f"--node-name={node}",
-        "--image-name=none",
+        f"--image-name={IMAGE}",
         f"--nvidia-driver-root={root}",
         f"--container-driver-root={root}",
         f"--cdi-root={cdi}",

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The root of an NVIDIA driver installation for an example machine: the library nvml.c with its table, programs that do
-nothing, device nodes.
+"""The root of an NVIDIA driver installation for an example machine: the library nvml.c with its table, programs that
+only record how they are called, device nodes.
 
 A machine's own tree names its GPUs: addresses, models, UUIDs and minor numbers. What NVML reports of a model beyond
 that comes from plugins/module_utils/dra/vendors/nvidia_gpus.py. So another machine is one file in
@@ -35,6 +35,10 @@ _OTHER = Model("Hopper", "9.0", 81559)
 _ATS = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS
 #: Major numbers: that of /dev/nvidiaN is registered (Documentation/admin-guide/devices.txt), the other one is dynamic.
 MAJOR, CAPABILITIES_MAJOR = 195, 511
+
+
+#: MIG instances that exist: (profile ID, start) by the minor number of their GPU.
+Instances = t.Mapping[int, t.Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -76,15 +80,30 @@ def gpus(tree: Path) -> list[Gpu]:
 
 _IDS = ("device", "subsystem_device", "subsystem_vendor")
 
+#: Programs of the root. The daemon of MPS leaves a mark where its clients look for it, and records its commands in its
+#: log, which ends with it.
+_PROGRAMS = {
+    "nvidia-cdi-hook": "exit 0",
+    "nvidia-smi": '[ -z "$LANEWISE_NVML" ] || echo "$*" >> "$LANEWISE_NVML/nvidia-smi"',
+    "nvidia-cuda-mps-control": """
+exec >> "$CUDA_MPS_LOG_DIRECTORY/control.log"
+if [ "$1" = -d ]; then
+  echo "start $* on $CUDA_VISIBLE_DEVICES"
+  : > "$CUDA_MPS_PIPE_DIRECTORY/control"
+  : > /dev/shm/daemon
+else
+  while read -r command; do echo "$command"; done
+fi""",
+}
+
 
 def version(tree: Path) -> str:
     """Of the driver, as the machine's kernel module has it."""
     return (tree / "sys/module/nvidia/version").read_text().strip()
 
 
-def table(tree: Path, instances: t.Mapping[int, t.Sequence[tuple[int, int]]] | None = None) -> str:
-    """The table of nvml.c for a machine. `instances`: by minor number, the (profile ID, start) of the MIG instances
-    that exist; the GPUs that it names are in MIG mode."""
+def table(tree: Path, instances: Instances | None = None) -> str:
+    """The table of nvml.c for a machine. GPUs with `instances` are in MIG mode."""
     given = instances or {}
     running = version(tree)
     lines = [f"driver {running} {_CUDA[running.split('.')[0]]}"]
@@ -103,23 +122,23 @@ def table(tree: Path, instances: t.Mapping[int, t.Sequence[tuple[int, int]]] | N
 
 
 @functools.lru_cache(None)
-def _header(minor: str) -> Path:
-    """The folder with nvml.h of the Go module that the driver is built with. Raises Missing."""
+def _source(name: str, file: str, minor: str = "0.5") -> Path:
+    """The folder of a file, in a Go module that the driver of a release is built with. Raises Missing."""
     answer = subprocess.run(
-        ["go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml"],
+        ["go", "list", "-m", "-f", "{{.Dir}}", name],
         cwd=MODULES / "nvidia" / minor,
         env={**os.environ, "GOWORK": "off", "GOFLAGS": "-mod=readonly"},
         capture_output=True,
         text=True,
         check=False,
     )
-    folder = Path(answer.stdout.strip() or "/none") / "pkg" / "nvml"
-    if not (folder / "nvml.h").exists():
+    path = Path(answer.stdout.strip() or "/none", file)
+    if not path.exists():
         raise Missing(
-            "needs nvml.h of the Go module go-nvml: 'python3 tools/cluster.py nvidia-gpu-0.5' builds the driver and "
-            "fetches it"
+            f"needs {path.name} of the Go module {name}: 'python3 tools/cluster.py nvidia-gpu-{minor}' builds the "
+            "driver and fetches it"
         )
-    return folder
+    return path.parent
 
 
 def library(target: Path, minor: str = "0.5") -> None:
@@ -131,7 +150,8 @@ def library(target: Path, minor: str = "0.5") -> None:
     if not compiler or not shutil.which("go"):
         raise Missing("needs Go, and gcc or clang")
     warnings = ("-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations")
-    command = [compiler, "-shared", "-fPIC", "-O1", *warnings, f"-I{_header(minor)}", "-o", str(target)]
+    header = _source("github.com/NVIDIA/go-nvml", "pkg/nvml/nvml.h", minor)
+    command = [compiler, "-shared", "-fPIC", "-O1", *warnings, f"-I{header}", "-o", str(target)]
     subprocess.run([*command, *map(str, sorted(HERE.glob("*.c")))], check=True)
 
 
@@ -143,6 +163,7 @@ class Root:
         self.nvml = folder / "nvml"
         self.nvml.mkdir(parents=True)
         self.variables = {"LANEWISE_NVML": str(self.nvml)}  #: of the driver's process
+        self.shared = ""
         libraries, programs = folder / "root/usr/lib64", folder / "root/usr/bin"
         for one in (libraries, programs):
             one.mkdir(parents=True)
@@ -151,17 +172,17 @@ class Root:
         (libraries / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{running}")
         # the version is read from this file's name, and pods get it mounted
         (libraries / f"libcuda.so.{running}").write_bytes(b"")
-        for name in ("nvidia-smi", "nvidia-cdi-hook"):
-            (programs / name).write_text("#!/bin/sh\nexit 0\n")
+        for name, script in _PROGRAMS.items():
+            (programs / name).write_text(f"#!/bin/sh\n{script}\n")
             (programs / name).chmod(0o755)
         self.set()
         if devices:
             self._device_nodes()
 
-    def set(self, instances: t.Mapping[int, t.Sequence[tuple[int, int]]] | None = None) -> None:
+    def set(self, instances: Instances | None = None) -> None:
         """Write the table, with these MIG instances; what a driver has made before is gone."""
         (self.nvml / "table").write_text(table(self.tree, instances))
-        for name in ("state", "calls"):
+        for name in ("state", "calls", "nvidia-smi"):
             (self.nvml / name).unlink(missing_ok=True)
 
     def _device_nodes(self) -> None:
@@ -174,15 +195,15 @@ class Root:
             os.mknod(folder / name, stat.S_IFCHR | 0o666, os.makedev(major, minor))
             (folder / name).chmod(0o666)
 
-    def calls(self) -> list[str]:
-        """The calls that changed something, in their order."""
-        path = self.nvml / "calls"
+    def calls(self, of: str = "calls") -> list[str]:
+        """The calls of the library that changed something, in their order; or those of the program nvidia-smi."""
+        path = self.nvml / of
         return path.read_text().splitlines() if path.exists() else []
 
     def on_machine(self) -> list[str]:
         """The command that runs another one with the machine's tree as /sys, and with kernel modules to load, as every
         machine has them. Not every release of the driver has a variable for /sys, and none has it for all that it reads
-        there."""
+        there. What it mounts below `self.shared` is mounted on the node, too."""
         user = [] if os.geteuid() == 0 else ["--map-root-user"]
         own = self.folder / "usr"
         (own / "lib" / "modules" / os.uname().release).mkdir(parents=True, exist_ok=True)
@@ -191,14 +212,20 @@ class Root:
         (own / "sbin" / "modprobe").write_text("#!/bin/sh\nexit 0\n")
         (own / "sbin" / "modprobe").chmod(0o755)
         (self.folder / "new").mkdir(exist_ok=True)
-        given = [str(self.folder / "new"), str(own), str(self.tree / "sys")]
-        return ["unshare", "--mount", "--propagation", "private", *user, "sh", "-ec", _ON_MACHINE, "sh", *given]
+        templates = _source("sigs.k8s.io/dra-driver-nvidia-gpu", "templates/mps-control-daemon.tmpl.yaml")
+        given = [str(self.folder / "new"), str(own), str(self.tree / "sys"), str(templates), self.shared]
+        begin = ["unshare", "--mount", "--propagation", "unchanged" if self.shared else "private", *user]
+        return [*begin, "sh", "-ec", _ON_MACHINE, "sh", *given]
 
 
-#: In a mount namespace: a root folder with all that / has, but for /sys, /usr and /host-root, in which a DaemonSet has
-#: the node. Arguments: the new root, what is added to /usr, the machine's /sys, the command.
+#: In a mount namespace: a root folder with all that / has, but for /sys, /usr, /host-root, in which a DaemonSet has the
+#: node, and /templates, which the driver's image has. Arguments: the new root, what is added to /usr, the machine's
+#: /sys, the templates, a mount that stays shared with the node, the command.
 _ON_MACHINE = """
-new=$1 own=$2 sys=$3; shift 3
+new=$1 own=$2 sys=$3 templates=$4 shared=$5; shift 5
+[ -z "$shared" ] || while read -r _ _ _ _ place _; do
+  [ "$place" = "$shared" ] || mount --make-private "$place"
+done < /proc/self/mountinfo
 mount -t tmpfs -o mode=755 tmpfs "$new"
 for one in /*; do
   if [ -h "$one" ]; then cp -P "$one" "$new$one"
@@ -207,5 +234,6 @@ done
 mount --bind "$sys" "$new/sys"
 mount -t overlay overlay -o "lowerdir=$own:/usr" "$new/usr"
 ln -s / "$new/host-root"
+ln -s "$templates" "$new/templates"
 exec chroot "$new" "$@"
 """
