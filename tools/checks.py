@@ -49,7 +49,7 @@ PLAN: dict[str, dict[str, tuple[float, str]]] = {
         "docs": (2.0, "plugin documentation and the docs site"),
         "package": (2.0, "the artifact that Galaxy gets"),
         "lab": (60.0, "virtual nodes with SR-IOV (LANEWISE_SLOW=1)"),
-        "install": (25.0, "the driver's installation under systemd, site.yml on a GPU node (LANEWISE_SLOW=1, root)"),
+        "install": (25.0, "the driver under systemd, site.yml on a GPU node, DRANET to ours (LANEWISE_SLOW=1, root)"),
     },
 }
 _RESULTS = "LANEWISE_RESULTS"  # names the file where checks note a line each, for the table at the end

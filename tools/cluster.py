@@ -36,7 +36,7 @@ VARIABLES = ("LANEWISE_KUBE_BIN", "KUBEBUILDER_ASSETS")
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl")
 #: What a node runs besides: kubelet, containerd, the CNI plugins of a simple network, a sandbox's first process.
 NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "ptp", "host-local", "loopback", "pause")
-#: Another DRA driver for NICs, which the bench runs on the same node (tests/bench/dranet.py).
+#: Another DRA driver for NICs, which tests and the bench run on the same node (tests/bench/dranet.py).
 DRANET = "dranet"
 #: NVIDIA's DRA driver for GPUs, by its release: the tests run it over a library that stands in for NVML (tests/nvidia).
 NVIDIA = {"0.5.0": "nvidia-gpu-0.5", "0.4.1": "nvidia-gpu-0.4"}

@@ -22,7 +22,7 @@ from environment import CACHE, WORK, Missing, ensure_package
 from interpreters import primary
 from staging import PARALLEL, driver_package, ensure_useful, prepare, pytest, run
 
-_INSTALL_TESTS = ("test_node_role.py", "test_node_kubelet.py", "test_node_site.py")
+_INSTALL_TESTS = ("test_node_role.py", "test_node_kubelet.py", "test_node_site.py", "test_node_switch.py")
 _CLUSTER = Path(__file__).parents[2] / "tests" / "cluster"
 _NODE_TESTS = sorted({path.name for path in _CLUSTER.glob("test_node*.py")} - set(_INSTALL_TESTS))
 _NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--mount-proc", "true")
@@ -56,7 +56,10 @@ def _nvidia(session: nox.Session) -> None:
 
 
 def node(session: nox.Session) -> None:
-    """Run the tests that need a kubelet: all on the newest Kubernetes and some on the oldest, or all on ``K8S``."""
+    """Run the tests that need a kubelet: all on the newest Kubernetes and some on the oldest, or all on ``K8S``.
+
+    Those of DRANET are skipped unless it was built before, or all that takes long is to run.
+    """
     _require_root("needs root on Linux, for namespaces and containers: 'sudo make test ONLY=node'")
     if not shutil.which("unshare") or subprocess.run(_NAMESPACES, capture_output=True, check=False).returncode:
         raise Missing("may not make namespaces here, as in a container without privileges")
@@ -72,6 +75,8 @@ def node(session: nox.Session) -> None:
         turns.append((oldest, "test_node_driver.py", "-m", "each_kubernetes"))
     for minor in {turn[0] for turn in turns}:
         kubernetes.programs(minor, *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
+    if SLOW:
+        kubernetes.programs(asked or newest, kubernetes.DRANET)
     _nvidia(session)
     for minor, file, *chosen in turns:  # each is a machine of its own
         _in_sandbox(session, venv, file, *chosen, K8S=minor)
@@ -89,14 +94,14 @@ def lab(session: nox.Session) -> None:
 
 
 def install(session: nox.Session) -> None:
-    """Run the tests of the role dra_driver and of site.yml on a machine with systemd."""
+    """Run the tests of the role dra_driver, of site.yml and of switch_driver.yml on a machine with systemd."""
     if not SLOW:
         raise Missing("takes twelve minutes: 'LANEWISE_SLOW=1 make test ONLY=install' runs it, as root")
     _require_root("needs root on Linux, for namespaces and containers")
     venv = prepare(session)
     other_collections()
     ensure_package("runc", bool(shutil.which("runc")))
-    kubernetes.programs(kubernetes.minors()[0], *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
+    kubernetes.programs(kubernetes.minors()[0], *kubernetes.CONTROL_PLANE, *kubernetes.NODE, kubernetes.DRANET)
     _nvidia(session)
     given = {  # there is no network in the sandbox
         "dra_driver_wheelhouse": str(CACHE / "driver-wheelhouse"),
