@@ -345,7 +345,7 @@ def claims_inside(folder: Path) -> Figures:  # noqa: PLR0915
 
     with ControlPlane() as plane:
         world = World(plane, folder / "node", make_wires())
-        world.publish()
+        world.publish(INVENTORY)
         writer = Writer(world.cluster)
         writer.start()
         service = world.service(writer)

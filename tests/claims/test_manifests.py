@@ -60,6 +60,11 @@ def claim(name: str, device_class_name: str, **body: t.Any) -> Object:
     return {"apiVersion": API, "kind": "ResourceClaim", "metadata": metadata, "spec": spec}
 
 
+def _opaque(kind: str, **fields: t.Any) -> Object:
+    parameters = {"apiVersion": "lanewise.dev/v1alpha1", "kind": kind, **fields}
+    return {"opaque": {"driver": "lanewise.dev", "parameters": parameters}}
+
+
 def test_valid_objects_are_counted(check: t.Callable[..., Object]) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
     answer = check({"kind": "List", "items": [claim("a", "nic"), pod]}, device_class("nic", "lanewise.dev"))
@@ -76,6 +81,39 @@ def test_every_error_is_reported_with_its_path(check: t.Callable[..., Object]) -
     assert "claims.yaml: DeviceClass nic: spec.selectors[0].cel.expression" in answer["msg"]
     result = check(claim("a", "No Class"), fail=False)
     assert "msg" not in result and len(result["problems"]) == 1
+
+
+def test_what_a_class_refuses_of_a_claim_is_an_error(check: t.Callable[..., Object]) -> None:
+    """As the tenancy policy of a cluster would, for classes that are given."""
+    guarded = device_class("guarded", "lanewise.dev")
+    tenants = [{"namespaces": ["training"], "allow": {"mtu": {"most": 9000}}}]
+    guarded["spec"]["config"] = [
+        _opaque("InterfaceConfig", vf={"vlan": 100}),
+        _opaque("InterfacePolicy", tenants=tenants),
+    ]
+
+    def asked(name: str, **fields: t.Any) -> Object:
+        item = claim(name, "guarded")
+        item["spec"]["devices"]["config"] = [_opaque("InterfaceConfig", **fields)]
+        return item
+
+    hopping, wide, right = asked("hop", vf={"vlan": 101}), asked("wide", mtu=9001), asked("right", mtu=9000)
+    foreign = claim("foreign", "guarded")
+    foreign["metadata"]["namespace"] = "other"
+    answer = check(hopping, wide, right, foreign, guarded, fail=False)
+    at = "spec.devices.config[0].opaque.parameters"
+    assert [(one["path"].partition(": ")[2], one["rule"]) for one in answer["problems"]] == [
+        (f"ResourceClaim training/hop: {at}.vf", "tenancy"),
+        (f"ResourceClaim training/wide: {at}.mtu", "tenancy"),
+        ("ResourceClaim other/foreign: spec.devices.requests[0]", "tenancy"),
+    ]
+    assert "class 'guarded' sets vf" in answer["problems"][0]["message"]
+    assert "lets claims set mtu only to at most 9000" in answer["problems"][1]["message"]
+    assert "not for claims of namespace 'other'" in check(foreign, guarded)["msg"]
+    # without the class, only what is wrong with every class
+    assert check(hopping, wide, foreign)["problems"] == []
+    closed = asked("closed", mac="02:00:00:00:00:01")
+    assert "does not let claims set mac" in check(closed, device_class("guarded", "lanewise.dev"))["msg"]
 
 
 def test_bad_input(check: t.Callable[..., Object]) -> None:

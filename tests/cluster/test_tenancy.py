@@ -4,7 +4,7 @@
 
 """What a DeviceClass lets claims set: a real API server with the admission policies, against the driver.
 
-LANEWISE_TENANCY_PAIRS sets how many pairs of class and claim are tried.
+LANEWISE_TENANCY_PAIRS sets how many pairs of class and claim are tried on each release.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from lanewise_driver.base.errors import Refused
 
-PAIRS = int(os.environ.get("LANEWISE_TENANCY_PAIRS", "300"))
+#: How many pairs are tried on the newest release and on the oldest one.
+PAIRS = {"1.37": 300, "1.34": 100}
+if "LANEWISE_TENANCY_PAIRS" in os.environ:
+    PAIRS = dict.fromkeys(PAIRS, int(os.environ["LANEWISE_TENANCY_PAIRS"]))
 #: Pairs that are tried together: their classes are written, and when the server has seen them, their claims are tried.
 BATCH = 50
 SEED = 20261124
@@ -161,17 +164,22 @@ class Classes:
             self.plane.expect("DELETE", f"/apis/resource.k8s.io/v1/deviceclasses/{name}")
 
 
+@pytest.fixture(scope="module", params=list(PAIRS))
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def guarded(planes: t.Callable[[str], ControlPlane]) -> t.Iterator[ControlPlane]:
+def guarded(planes: t.Callable[[str], ControlPlane], version: str) -> ControlPlane:
     """A server on which both policies are in force."""
-    plane = planes("1.37")
+    plane = planes(version)
     for name in claims_strategies.NAMESPACES:
         labels = {"resource.kubernetes.io/admin-access": "true"} if name == "monitoring" else None
         with contextlib.suppress(Exception):  # an earlier test has made it
             plane.add_namespace(name, labels)
     for item in interface_policy.objects({}) + tenancy_policy.objects({}):
         plane.expect("POST", place_of(item), item)
-    yield plane
+    return plane
 
 
 @pytest.fixture
@@ -195,7 +203,7 @@ def test_the_server_takes_the_policy_without_a_warning(guarded: ControlPlane) ->
     assert not guarded.expect("GET", path)["status"]["typeChecking"].get("expressionWarnings")
 
 
-def test_the_policy_and_the_driver_say_the_same(guarded: ControlPlane, classes: Classes) -> None:
+def test_the_policy_and_the_driver_say_the_same(guarded: ControlPlane, classes: Classes, version: str) -> None:
     verdicts = {"taken": 0, "form": 0, "class": 0}
     waiting: list[Pair] = []
 
@@ -215,7 +223,7 @@ def test_the_policy_and_the_driver_say_the_same(guarded: ControlPlane, classes: 
 
         @seed(SEED)
         @settings(
-            max_examples=PAIRS,
+            max_examples=PAIRS[version],
             deadline=None,
             database=None,
             phases=[Phase.generate],
@@ -232,8 +240,8 @@ def test_the_policy_and_the_driver_say_the_same(guarded: ControlPlane, classes: 
             compare(pool)
     total = sum(verdicts.values())
     # every verdict is common, or the comparison would show little
-    assert total >= PAIRS * 9 // 10 and verdicts["taken"] > total // 10 and verdicts["class"] > total // 5, verdicts
-    print(verdicts)
+    assert total >= PAIRS[version] * 9 // 10 and verdicts["taken"] > total // 10 and verdicts["class"] > total // 5, verdicts
+    print(version, verdicts)
 
 
 def test_admin_access_needs_nothing_of_a_class(guarded: ControlPlane, classes: Classes) -> None:
@@ -260,12 +268,12 @@ def test_a_class_says_which_field_it_refuses(guarded: ControlPlane, classes: Cla
     assert "DeviceClass tenant is not for claims of this namespace" in says("training", addresses=["10.1.2.3/24"])
 
 
-def test_the_form_of_a_policy_is_checked(guarded: ControlPlane) -> None:
+def test_the_form_of_a_policy_is_checked(guarded: ControlPlane, version: str) -> None:
     verdicts: list[bool] = []
 
     @seed(SEED)
     @settings(
-        max_examples=min(PAIRS, 300),
+        max_examples=min(PAIRS[version], 300),
         deadline=None,
         database=None,
         phases=[Phase.generate],

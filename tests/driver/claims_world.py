@@ -287,7 +287,8 @@ class World:
         held.append(made.held)
         return made
 
-    def publish(self) -> None:
+    def publish(self, inventory: Object) -> None:
+        """Publish the interfaces, and apply what the inventory has."""
         plane = self.plane
         plane.add_node(NODE)
         plane.add_namespace(NAMESPACE)
@@ -297,7 +298,7 @@ class World:
         pool = {"name": NODE, "generation": 1, "resourceSliceCount": 1}
         spec = {"driver": "lanewise.dev", "nodeName": NODE, "pool": pool, "devices": wires}
         plane.expect("POST", f"{RESOURCE}/resourceslices", {"metadata": {"name": "wires"}, "spec": spec})
-        for made in compile_site(INVENTORY).objects:
+        for made in compile_site(inventory).objects:
             self.apply(made)
 
     def apply(self, made: Object) -> None:

@@ -30,9 +30,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[World]:
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[World]:
+    """The node with the claims of the world's inventory, or with `INVENTORY` of the file that tests."""
     from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-    from ansible_collections.lanewise.dra.tests.driver.claims_world import World, make_wires
+    from ansible_collections.lanewise.dra.tests.driver.claims_world import INVENTORY, World, make_wires
     from environment import Missing
 
     try:
@@ -42,7 +43,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[World]:
     with plane:
         fabric = make_wires()
         made = World(plane, tmp_path_factory.mktemp("node"), fabric)
-        made.publish()
+        made.publish(getattr(request.module, "INVENTORY", INVENTORY))
         yield made
 
 

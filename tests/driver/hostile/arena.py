@@ -291,5 +291,5 @@ def virtual_functions(card: str) -> Arena:
         found.append(Identity(address, None, name))
     mac = Path("/sys/class/net", card, "address").read_text(encoding="ascii").strip()
     router = Host(None, card, mac, "10.100.255.1", "fd00:100::ffff:1")
-    sh(f"ip addr add {router.ipv4}/16 dev {card}; ip addr add {router.ipv6}/64 dev {card} nodad")
+    sh(f"ip addr replace {router.ipv4}/16 dev {card}; ip addr replace {router.ipv6}/64 dev {card} nodad")
     return Arena(found[0], found[1], {}, router)

@@ -175,7 +175,7 @@ class ClassCompiler:
         self._refused(item.configs, item.path)
         if len(self.reader.problems) == before:
             self._extended[item.name] = item.extended_resource
-            self._make_class(item.name, parts, item.path, item)
+            self._make_class(item.name, parts, item.path, of_driver, item)
 
     def _refused(self, configs: list[Object], path: str) -> None:
         """What drivers of the site refuse of opaque configurations; our own is checked where it is read."""
@@ -187,8 +187,14 @@ class ClassCompiler:
                 self.reader.problems += refuses(config["parameters"], place, driver)
 
     def _make_class(
-        self, name: str, parts: list[tuple[selectors.Selector, str]], path: str, item: Class | None = None
+        self,
+        name: str,
+        parts: list[tuple[selectors.Selector, str]],
+        path: str,
+        driver: str,
+        item: Class | None = None,
     ) -> None:
+        """Make a class for devices of a driver; an empty one stands for any."""
         try:
             spec: Object = {"selectors": selectors.device_selectors([part for part, _path in parts])}
         except ValueError as error:
@@ -197,8 +203,11 @@ class ClassCompiler:
         origins = {"": path}
         for index, (_part, place) in enumerate(parts):
             origins[f"spec.selectors[{index}]"] = place
-        if item and item.configs:
-            spec["config"] = [{"opaque": config} for config in item.configs]
+        configs = item.configs if item else []
+        if driver in ("", interface_config.DRIVER) and not terms(name, configs).policy:
+            configs = [*configs, *self.inventory.tenants]
+        if configs:
+            spec["config"] = [{"opaque": config} for config in configs]
             origins["spec.config"] = child(path, "config")
         if item and item.extended_resource:
             spec["extendedResourceName"] = item.extended_resource
@@ -212,7 +221,7 @@ class ClassCompiler:
 
     def _class_for(self, device: Device, driver: DriverKnowledge) -> str:
         """The class of a kind: one that the site names itself and that adds nothing to it, or one made here."""
-        terms = driver.terms(device.kind, device.marks())
+        wanted = driver.terms(device.kind, device.marks())
         special = next((name for name in device.marks() if name in driver.kinds[device.kind].instead), "")
         several = sum(device.kind in other.kinds for other in self.drivers.values()) > 1
         name = device.kind
@@ -224,7 +233,7 @@ class ClassCompiler:
             if item.kind != device.kind or item.broken:
                 continue
             serves = item.driver or driver.name
-            same = serves == driver.name and driver.terms(item.kind, item.marks()) == terms
+            same = serves == driver.name and driver.terms(item.kind, item.marks()) == wanted
             if same and (item.name == name or not (item.where or item.cel or item.configs or item.extended_resource)):
                 return item.name
         if name in self._named:
@@ -239,7 +248,10 @@ class ClassCompiler:
                 )
         elif name not in self.classes:
             self._make_class(
-                name, kind_selectors(driver, terms, child(device.path, "kind")), child(device.path, "kind")
+                name,
+                kind_selectors(driver, wanted, child(device.path, "kind")),
+                child(device.path, "kind"),
+                driver.name,
             )
         return name
 
@@ -247,7 +259,8 @@ class ClassCompiler:
         """What a class of the site sets and allows; None for a class of others."""
         if class_name in self.foreign:
             return None
-        return terms(class_name, self._named[class_name].configs if class_name in self._named else ())
+        made = self.classes.get(class_name)
+        return terms(class_name, [one["opaque"] for one in made["spec"].get("config", ())] if made else ())
 
     def _checked_where(self, device: Device, kind: str) -> Object | None:
         """The filters of a device that names a class of the site, read now that the kind is known."""

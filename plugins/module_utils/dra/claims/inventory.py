@@ -215,6 +215,8 @@ class Inventory:
     taints: list[Taint]
     policy: bool
     raw: list[tuple[str, Object]]
+    #: The policy of classes that have none, as a configuration; empty if the site has none.
+    tenants: list[Object]
     allow_unreachable: bool
 
 

@@ -12,6 +12,7 @@ counts, so that one error does not cause others.
 
 from __future__ import annotations
 
+import dataclasses
 import typing as t
 
 from ..config import interface_config, tenancy
@@ -53,6 +54,7 @@ _VARIABLES = (
     "quotas",
     "admin_namespaces",
     "taints",
+    "tenants",
     "tiers",
     "policy",
     "raw",
@@ -112,6 +114,7 @@ class _Parser(Parts):
             taints=[item for item in taints if item],
             policy=self._flag("policy"),
             raw=raw,
+            tenants=self._site_tenants(),
             allow_unreachable=self._flag("allow_unreachable"),
         )
         self._unique([(item.path, item.name) for item in found.classes], "class")
@@ -226,9 +229,17 @@ class _Parser(Parts):
         if "tenants" not in item:
             return []
         tenants = self.reader.items(item["tenants"], child(path, "tenants"))
+        return self._policy(tenants, f"{path}.")
+
+    def _site_tenants(self) -> list[Object]:
+        """The InterfacePolicy of classes that have none of their own."""
+        tenants = self._list("tenants")
+        return self._policy(tenants, PREFIX) if isinstance(self.given.get("tenants"), list) else []
+
+    def _policy(self, tenants: list[tuple[t.Any, str]], prefix: str) -> list[Object]:
         policy = tenancy.parameters([one for one, _place in tenants])
-        wrong = tenancy.validate(policy, path)
-        self.reader.problems += wrong
+        wrong = tenancy.validate(policy, "")
+        self.reader.problems += [dataclasses.replace(one, path=prefix + one.path) for one in wrong]
         return [] if wrong else [{"driver": interface_config.DRIVER, "parameters": policy}]
 
     def _quota(self, value: object, path: str) -> Quota | None:

@@ -116,6 +116,43 @@ def test_a_class_says_who_may_use_it_and_what_they_may_set() -> None:
         one(of_site, f"dra_claims_classes[0].{place}", rule)
 
 
+def test_a_site_says_what_claims_may_set_where_a_class_does_not() -> None:
+    default = [{"namespaces": ["ml"], "allow": {"name": True}}]
+    own = [{"allow": {"addresses": {"within": ["10.1.0.0/16"]}}}]
+    classes = [
+        {"name": "own", "kind": "vf", "tenants": own},
+        {"name": "set", "kind": "vf", "interface": {"mtu": 9000}},
+        {"name": "any", "cel": ["true"]},
+        {"name": "accelerator", "kind": "gpu"},
+    ]
+
+    def asked(device: Values, tenants: t.Any = default, **more: t.Any) -> Values:
+        return site({"devices": [{"name": "nic", **device}], **more}, classes=classes, tenants=tenants)
+
+    def policies(made: Site) -> dict[str, t.Any]:
+        found = {}
+        for name, item in objects(made, "DeviceClass").items():
+            given = [one["opaque"]["parameters"] for one in item["spec"].get("config", ())]
+            found[name] = [one["tenants"] for one in given if one["kind"] == "InterfacePolicy"]
+        return found
+
+    filled = [{"namespaces": ["ml"], "allow": {"name": {}}}]
+    # also of a class that is made for a kind, and not of other drivers' devices
+    made = policies(compile_site(asked({"kind": "rdma"})))
+    assert made == {"own": [own], "set": [filled], "any": [filled], "rdma": [filled], "accelerator": []}
+    path = "dra_claims_templates[0].devices[0]"
+    one(asked({"kind": "rdma", "interface": {"addresses": ["10.1.0.2/16"]}}), f"{path}.interface.addresses", "tenancy")
+    one(asked({"class": "set", "interface": {"dhcp": ["ipv4"]}}), f"{path}.interface.dhcp", "tenancy")
+    assert compile_site(asked({"class": "set", "interface": {"name": "net1", "mtu": 9000}}))
+    assert compile_site(asked({"class": "own", "interface": {"addresses": ["10.1.0.2/24"]}}))
+    one(asked({"kind": "rdma"}, namespace="training"), f"{path}.class", "tenancy", "namespace 'training'")
+    # an empty list closes all of them, and nothing is the driver's default
+    one(asked({"class": "set"}, []), f"{path}.class", "tenancy")
+    assert "InterfacePolicy" not in str(objects(compile_site(asked({"class": "set"}, None)), "DeviceClass")["set"])
+    one(asked({"kind": "rdma"}, [{"allow": {"mtu": 1}}]), "dra_claims_tenants[0].allow.mtu", "wrong-type")
+    one(asked({"kind": "rdma"}, {"allow": {}}), "dra_claims_tenants", "wrong-type")
+
+
 def test_class_holds_the_kind_and_request_the_filters() -> None:
     made = compile_site(site({"devices": [{**GPU, "where": {"model": "H100"}}]}))
     assert [s["cel"]["expression"] for s in objects(made, "DeviceClass")["gpu"]["spec"]["selectors"]] == [
@@ -619,6 +656,40 @@ def test_interface_settings_of_a_class() -> None:
 @pytest.mark.parametrize("text", ["x" * 11000, "\ud800"])
 def test_a_class_with_cel_that_cannot_be_written(text: str) -> None:
     assert len(refused(site(classes=[{"name": "own", "cel": [f"device.driver == '{text}'"]}]))) == 1
+
+
+def test_raw_objects_are_held_against_the_classes() -> None:
+    """Those of the inventory, with the site's default, and raw ones."""
+    default = [{"allow": {"name": True}}]
+    classes = [{"name": "tenant", "kind": "vf", "interface": {"mtu": 9000}}]
+    policy = {"apiVersion": "lanewise.dev/v1alpha1", "kind": "InterfacePolicy", "tenants": []}
+    head = {"apiVersion": "resource.k8s.io/v1"}
+    closed = {
+        **head,
+        "kind": "DeviceClass",
+        "metadata": {"name": "closed"},
+        "spec": {"config": [{"opaque": {"driver": "lanewise.dev", "parameters": policy}}]},
+    }
+
+    def claim(of: str, **interface: t.Any) -> Values:
+        parameters = {"apiVersion": "lanewise.dev/v1alpha1", "kind": "InterfaceConfig", **interface}
+        spec = {
+            "devices": {
+                "requests": [{"name": "nic", "exactly": {"deviceClassName": of}}],
+                "config": [{"opaque": {"driver": "lanewise.dev", "parameters": parameters}}],
+            }
+        }
+        return {**head, "kind": "ResourceClaim", "metadata": {"name": "raw", "namespace": "ml"}, "spec": spec}
+
+    def of_site(*raw: Values) -> Values:
+        return site(classes=classes, tenants=default, raw=list(raw))
+
+    assert compile_site(of_site(claim("tenant", name="net1", mtu=9000), closed))
+    path = "dra_claims_raw[0].spec.devices.config[0].opaque.parameters"
+    one(of_site(claim("tenant", mtu=1500)), f"{path}.mtu", "tenancy", "'tenant' sets mtu")
+    one(of_site(claim("tenant", addresses=["10.1.0.2/16"])), f"{path}.addresses", "tenancy", "does not let claims set")
+    one(of_site(claim("closed"), closed), "dra_claims_raw[0].spec.devices.requests[0]", "tenancy", "not for claims")
+    assert compile_site(of_site(claim("of-others", addresses=["10.1.0.2/16"])))
 
 
 def test_a_raw_object_that_is_made_here_as_well() -> None:
