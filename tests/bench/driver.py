@@ -331,6 +331,7 @@ def _in_namespaces(part: str) -> Figures:
 
 def claims_inside(folder: Path) -> Figures:  # noqa: PLR0915
     from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+    from ansible_collections.lanewise.dra.tests.driver import claims_world
     from ansible_collections.lanewise.dra.tests.driver.claims_world import NODE, WIRES, Sandbox, World, ip, make_wires
     from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet
     from lanewise_driver.base.metrics import Metrics
@@ -345,7 +346,7 @@ def claims_inside(folder: Path) -> Figures:  # noqa: PLR0915
 
     with ControlPlane() as plane:
         world = World(plane, folder / "node", make_wires())
-        world.publish(INVENTORY)
+        world.publish(claims_world.INVENTORY)
         writer = Writer(world.cluster)
         writer.start()
         service = world.service(writer)

@@ -240,7 +240,9 @@ def test_the_policy_and_the_driver_say_the_same(guarded: ControlPlane, classes: 
             compare(pool)
     total = sum(verdicts.values())
     # every verdict is common, or the comparison would show little
-    assert total >= PAIRS[version] * 9 // 10 and verdicts["taken"] > total // 10 and verdicts["class"] > total // 5, verdicts
+    assert total >= PAIRS[version] * 9 // 10 and verdicts["taken"] > total // 10 and verdicts["class"] > total // 5, (
+        verdicts
+    )
     print(version, verdicts)
 
 

@@ -43,9 +43,17 @@ INVENTORY: Object = {
 }
 #: By the name of a claim: its class, what it sets, and words of the refusal.
 REFUSED: dict[str, tuple[str, Object, str]] = {
-    "wide": ("team", {"addresses": ["192.0.2.7/24"]}, "lets claims set addresses only to networks within 198.51.100.0/24"),
+    "wide": (
+        "team",
+        {"addresses": ["192.0.2.7/24"]},
+        "lets claims set addresses only to networks within 198.51.100.0/24",
+    ),
     "changed": ("team", {"mtu": 1300}, "sets mtu, which a claim cannot change or extend"),
-    "unlisted": ("team", {"routes": [{"destination": "192.0.2.0/24", "gateway": "198.51.100.1"}]}, "does not let claims set routes"),
+    "unlisted": (
+        "team",
+        {"routes": [{"destination": "192.0.2.0/24", "gateway": "198.51.100.1"}]},
+        "does not let claims set routes",
+    ),
     "foreign": ("others", {}, f"is not for claims of namespace {NAMESPACE}"),
     "addressed": ("plain", {"addresses": ["198.51.100.9/24"]}, "does not let claims set addresses"),
     "long": ("plain", {"mtu": 1460}, "lets claims set mtu only to at most 1450"),

@@ -217,6 +217,36 @@ def test_a_vf_reaches_its_pod_and_comes_back(site: Site) -> None:
     assert "permanentMac" not in site.driver.log()
 
 
+def test_a_vf_gets_addresses_of_its_rail(site: Site) -> None:
+    """From the allocated claim to the pod's network, and back: the second of the range's two is used next."""
+    (address, interface), pool = site.vf(1), "10.100.0.0/16"
+    site.driver.write_settings(
+        rails={one: 3 for one in (site.nics[0].address, address)},
+        rail_addresses=[
+            {"rail": 3, "range": "10.100.0.16/31", "pool": pool},
+            {"rail": 3, "range": "fd00:100::10/127", "pool": "fd00:100::/64"},
+        ],
+    )
+    site.machine.ssh("systemctl reload lanewise-driver")
+    wait_for_device(site, address, rail=3)
+    before = host_state(site.machine, interface, site.pf)
+    config = {"name": "net1", "railAddresses": True, "dad": "none"}
+    for last in (6, 7):
+        given = [f"10.100.0.1{last}", f"fd00:100::1{last - 6}"]
+        site.node.run_pod(site.pod("rail", address, config))
+        inside = site.links("rail")["net1"]
+        assert inside["parentdev"] == address
+        assert [one["local"] for one in inside["addr_info"] if one["scope"] == "global"] == given
+        assert site.status("rail")["networkData"]["ips"] == [f"{given[0]}/16", f"{given[1]}/64"]
+        assert given[0] in site.node.execute("rail", "ip", "rule")
+        routes = site.node.execute("rail", "ip", "route", "show", "table", "all")
+        assert f"{pool} dev net1 table 20" in routes and "unreachable default table 20" in routes
+        site.end("rail")
+        unchanged(before, host_state(site.machine, interface, site.pf))
+    said = site.machine.ssh("/opt/lanewise/current/bin/lanewise-driver doctor 2>&1", check=False)
+    assert "0 of 2 addresses of 10.100.0.16/31 on rail 3 are in use" in said
+
+
 def test_a_pf_and_its_vfs_exclude_each_other(site: Site) -> None:
     physical, (address, _interface) = site.nics[0].address, site.vf(0)
     site.node.run_pod(site.pod("first", address))
