@@ -18,6 +18,8 @@ pytest.importorskip("lanewise_driver", reason="the driver's package is not insta
 pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
 
 from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
+from ansible_collections.lanewise.dra.tests.cluster.machine_tree import Seen
+from ansible_collections.lanewise.dra.tests.cluster.map_judge import pod_map
 
 PART = {"name": "gpu", "kind": "gpu", "share": {"partition": "3g.40gb"}}
 DEVICES = [PART, {"name": "nic", "kind": "nic"}]
@@ -38,6 +40,12 @@ def capabilities(node: Node, pod: str) -> list[str]:
     return sorted(node.execute(pod, "ls", "/dev/nvidia-caps").split())
 
 
+def paired(node: Node, pod: str) -> Seen:
+    """The GPU of the partition and its NIC, as the map in the pod has them."""
+    [pair] = pod_map(node, pod)["pairs"]
+    return Seen([pair["gpu"]], [pair["nic"]])
+
+
 def test_a_partition_and_the_nic_beside_its_gpu(node: Node, tmp_path: Path) -> None:
     """It is made when the pod starts, destroyed when it ends, and the GPU leaves MIG mode."""
     try:
@@ -51,6 +59,7 @@ def test_a_partition_and_the_nic_beside_its_gpu(node: Node, tmp_path: Path) -> N
         machine.start({"one": "part"})
         seen = machine.seen("one")
         assert len(seen.gpus) == 1 and machine.judge.aligned(seen), seen
+        assert paired(node, "one") == seen
         assert len(capabilities(node, "one")) == 2
         calls = machine.root.calls()[before:]
         gpu = calls[0].split()[1]
@@ -85,6 +94,7 @@ def test_partitions_that_the_node_has_and_the_nics_beside_them(node: Node, tmp_p
         machine.start({"one": "part", "two": "part"})
         seen = [machine.seen(name) for name in ("one", "two")]
         assert all(machine.judge.aligned(one) for one in seen), seen
+        assert [paired(node, name) for name in ("one", "two")] == seen
         assert {one.gpus[0] for one in seen} == {machine.judge.gpu_by_minor[minor] for minor in instances}
         assert all(len(capabilities(node, name)) == 2 for name in ("one", "two"))
         assert not {*capabilities(node, "one")} & {*capabilities(node, "two")}

@@ -16,6 +16,7 @@ from environment import Missing  # tools/cluster.py has put its folder on the pa
 pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
 pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
 
+from ansible_collections.lanewise.dra.tests.cluster import map_judge
 from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 
 DRIVERS = {
@@ -51,6 +52,7 @@ def test_parts_of_a_gpu_and_the_nic_beside_it(node: Node, tmp_path: Path) -> Non
         machine.start({"alone": "whole"})
         first = machine.seen("first")
         assert len(first.gpus) == 1 and machine.judge.aligned(first), first
+        assert not map_judge.faults(machine, "first", map_judge.pod_map(node, "first"))
         has = {name: tuple(machine.seen(name).gpus) for name in ("first", "second", "third", "alone")}
         assert has["second"] == has["first"] and has["third"] != has["first"]
         assert has["alone"] not in (has["first"], has["third"])

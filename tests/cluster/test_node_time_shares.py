@@ -28,6 +28,7 @@ from environment import Missing  # tools/cluster.py has put its folder on the pa
 pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
 pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
 
+from ansible_collections.lanewise.dra.tests.cluster import map_judge
 from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -136,4 +137,5 @@ def test_a_shared_gpu_and_the_nic_beside_it(node: Node, machine: GpuNode, engine
     machine.start({"pair": f"{engine}-nic"})
     seen = machine.seen("pair")
     assert len(seen.gpus) == 1 and machine.judge.aligned(seen), seen
+    assert not map_judge.faults(machine, "pair", map_judge.pod_map(node, "pair"))
     end(machine, "pair")
