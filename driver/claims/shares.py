@@ -61,7 +61,7 @@ class Shares:
 
     def apply(self, name: str, ending: DeviceRecord | None = None, uid: str = "") -> None:
         """Make what is in force for a NIC follow from the records. `ending` is a share of the claim `uid` that ends,
-        and nothing of it stays. Raises DriverError."""
+        and has no class any more. Raises DriverError."""
         every = self._by_nic(without=uid if ending else "").get(name, [])
         held = [one for one in every if share_state.is_active(one.record, self._ledger.boot)]
         shares = [one.share for one in held]
@@ -78,10 +78,15 @@ class Shares:
         rates = {str(one.device.known.address): force for one, force in forces if one.share.mechanism != MACVLAN}
         if ending:
             self._shown.pop(uid, None)
-        if ending and not is_macvlan(ending):
-            by_vf.clear(str(ending.known.address))
         by_vf.set_rates(rates)
         self._show(divided, forces, divided.totals([one.share for one in every]).debt)
+
+    @staticmethod
+    def release(device: DeviceRecord) -> None:
+        """Remove what a share that ends has of its own, before its interface is restored and compared: the interface of
+        the physical function may report rates that were set by devlink. Raises KernelError."""
+        if device.share and not is_macvlan(device):
+            by_vf.clear(str(device.known.address))
 
     def _show(self, divided: Divided, forces: t.Sequence[tuple[HeldShare, InForce]], debt: int) -> None:
         """Report what has changed in the status of the claims."""

@@ -141,7 +141,10 @@ class Transfer:
             try:
                 with trace.step("take back", device.device):
                     self._take_rdma(device, pin)
-                    taken[device.device] = self._take_interface(record, device, pin)
+                    try:
+                        self._shares.release(device)
+                    finally:
+                        taken[device.device] = self._take_interface(record, device, pin)
             except DriverError as error:
                 failures.append(error)
         if failures:

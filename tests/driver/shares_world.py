@@ -16,6 +16,7 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.tests.driver import ipv6
+from ansible_collections.lanewise.dra.tests.driver.answers import NODE, Cluster, annotations
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, attach, ip
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import OPEN, config
 from lanewise_driver.api.events import Reporter
@@ -30,7 +31,7 @@ from lanewise_driver.kernel.htb import Class
 from lanewise_driver.kernel.netlink import Netlink
 from lanewise_driver.publish.inventory import Inventory
 
-NODE, NAMESPACE, NIC = "node-a", "team-a", "card0"
+NAMESPACE, NIC = "team-a", "card0"
 SHARE = f"net-{NIC}-share"
 MEGA = 10**6
 #: The NIC's bandwidth, of which 10 Gbit/s of a veth are divided.
@@ -43,34 +44,6 @@ RULE: dict[str, t.Any] = {
 }
 
 Object = dict[str, t.Any]
-
-
-class Cluster:
-    """What the driver asks of an API server about claims and pods."""
-
-    node = NODE
-
-    def __init__(self) -> None:
-        self.claims: dict[str, Object] = {}
-        self.statuses: dict[str, t.Sequence[Object]] = {}
-        #: The object, the reason and the note of each event.
-        self.events: list[tuple[str, str, str]] = []
-
-    def claim(self, namespace: str, name: str) -> Object | None:
-        return self.claims.get(name)
-
-    def pod(self, namespace: str, name: str) -> Object | None:
-        return {"metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"}, "spec": {"nodeName": NODE}}
-
-    def event(self, regarding: Object, reason: str, note: str, warning: bool = False, action: str = "") -> None:
-        self.events.append((regarding["metadata"]["name"], reason, note))
-
-    def slices_of(self, driver: str) -> list[Object]:
-        return []
-
-    def set_claim_devices(self, namespace: str, name: str, uid: str, devices: t.Sequence[Object]) -> bool:
-        self.statuses[name] = devices
-        return True
 
 
 class SharesWorld:
@@ -91,6 +64,7 @@ class SharesWorld:
         )
         self.paths.make()
         self.cluster = Cluster()
+        self._reporters: dict[int, Reporter] = {}
         self.settings = self.with_rule()
 
     @staticmethod
@@ -107,10 +81,16 @@ class SharesWorld:
             lambda: made[0].held() if made else [],
             held_shares=lambda: made[0].shares.held() if made else {},
         )
-        reporter = Reporter(self.cluster)
-        made.append(claims.Service(self.paths, self.cluster, inventory, Writer(self.cluster), reporter=reporter))
-        reporter.start()
+        writer, reporter = Writer(self.cluster), self._reporter()
+        made.append(claims.Service(self.paths, self.cluster, inventory, writer, reporter=reporter))
         return made[0]
+
+    def _reporter(self) -> Reporter:
+        """One for all drivers: each has a thread for good, and the driver looks for interfaces in threads of others."""
+        if self._reporters.get(id(self.cluster)) is None:
+            self._reporters[id(self.cluster)] = Reporter(self.cluster)
+            self._reporters[id(self.cluster)].start()
+        return self._reporters[id(self.cluster)]
 
     def allocate(self, name: str, bandwidth: str, device: str = SHARE, **more: t.Any) -> ClaimRef:
         """A claim as the scheduler allocates it. `more`: namespace, share (its configuration), other fields of the
@@ -133,12 +113,7 @@ class SharesWorld:
 
     @staticmethod
     def request(claim: ClaimRef, sandbox: Sandbox) -> AttachRequest:
-        annotations = {
-            "io.kubernetes.cri.sandbox-uid": f"uid-pod-{claim.name}",
-            "io.kubernetes.cri.sandbox-name": f"pod-{claim.name}",
-            "io.kubernetes.cri.sandbox-namespace": claim.namespace,
-        }
-        return AttachRequest(claim.uid, sandbox.path, 0, "c", annotations)
+        return AttachRequest(claim.uid, sandbox.path, 0, "c", annotations(claim))
 
     def attach(self, service: claims.Service, claim: ClaimRef, sandbox: Sandbox) -> None:
         """Prepare and attach."""

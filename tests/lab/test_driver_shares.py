@@ -3,17 +3,25 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """Rates of shares by virtual functions: by the interface of netdevsim and of igb, and by devlink of netdevsim in
-switchdev mode. They are set and read back; whether hardware enforces them is not tried here."""
+switchdev mode. They are set and read back; whether hardware enforces them is not tried here.
+
+The same of whole shares (share_node.py), from what is published to detach, also where the driver is killed at any step:
+by igb alone, and with the interfaces of igb's virtual functions and the settings of netdevsim's.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import typing as t
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.lab import test_driver_kernel as kernel
+from ansible_collections.lanewise.dra.tests.lab.cluster import packages
 from ansible_collections.lanewise.dra.tests.lab.node import Node
-from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import _one, _pod, virtual
+from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import SYS, _one, _pod, nics, virtual
+from ansible_collections.lanewise.dra.tools import lab as made
 
 __all__ = ["_one", "_pod"]
 
@@ -85,3 +93,60 @@ def test_igb_takes_a_maximum_only(one: Node) -> None:
     assert of_interface(one, name)[1] == (0, 700)
     python(one, f"by_vf.set_rates({{ {address!r}: InForce(200 * M, 1000 * M) }})")
     assert of_interface(one, name)[1] == (0, 200)
+
+
+WAYS = ("igb", "legacy", "switchdev")
+#: The driver is killed at every so many steps of an operation, which has up to 520.
+STRIDE = int(os.environ.get("LANEWISE_STRIDE", "60"))
+#: Seconds for a program that kills the driver that often, on emulated processors.
+LONG = 3600
+
+
+@pytest.fixture(name="pods", params=WAYS)
+def _pods(one: Node, request: pytest.FixtureRequest) -> t.Iterator[str]:
+    """Two namespaces as pods, and a card with two virtual functions whose rates are set in the way that is named."""
+    one.copy(packages(), "/opt")
+    one.copy(made.tools() / made.LIBRARIES / "libstdc++.so.6", f"/{made.LIBRARIES}")
+    for program in ("lab/share_node.py", "driver/answers.py", "driver/killed.py"):
+        one.copy(COLLECTION / "tests" / program, "/opt/shares")
+    virtual(one)
+    if request.param != "igb":
+        request.getfixturevalue("simulated")
+        if request.param == "switchdev":
+            one.ssh(f"devlink dev eswitch set {SIMULATED} mode switchdev; udevadm settle")
+    one.ssh("for pod in pod0 pod1; do ip netns add $pod; ip -n $pod link set lo up; done; rm -rf /run/shares")
+    yield request.param
+    one.ssh("ip netns delete pod0; ip netns delete pod1", check=False)
+    for device in nics(one):
+        one.ssh(f"echo 0 > {SYS}/{device.address}/sriov_numvfs")
+
+
+def program(node: Node, way: str, does: str, **more: t.Any) -> t.Any:
+    ports = "igb" if way == "igb" else "netdevsim"
+    asked = {"pf": nics(node)[0].address, "ports": ports, "does": does, **more}
+    said = node.ssh("PYTHONPATH=/opt python3 /opt/shares/share_node.py", stdin=json.dumps(asked), timeout=LONG)
+    return json.loads(said.splitlines()[-1])
+
+
+def test_shares_come_and_go(one: Node, pods: str) -> None:
+    """igb gets the guarantee as the maximum."""
+    said = program(one, pods, "life")
+    assert said["published"]["bandwidth"]["value"] == "1G" and said["published"]["vfs"]["value"] == "2"
+
+    def wanted(*rates: int, most: int) -> list[list[int]]:
+        if pods == "igb":
+            return [[0, rate] for rate in rates]
+        return [[rate, most if rate else 0] for rate in rates]
+
+    nothing = wanted(0, 0, most=0)
+    assert (said["before"], said["after"]) == (nothing, nothing)
+    assert said["one"] == wanted(500, 0, most=1000) and said["both"] == wanted(500, 300, most=1000)
+    assert said["changed"] == wanted(375, 225, most=600) and said["small alone"] == wanted(0, 300, most=600)
+    assert said["pods"] == [["lo", "net1"]] * 2 and said["pods after"] == [["lo"]] * 2
+    assert len(set(said["held"])) == 2 and said["files"] == []
+
+
+@pytest.mark.parametrize("operation", ["attach", "detach", "change"])
+def test_killed_anywhere(one: Node, pods: str, operation: str) -> None:
+    """After each restart, the rates are those of attached claims; at the end none is left, and both VFs are back."""
+    print(f"{operation} by {pods}: killed {program(one, pods, operation, first=1, stride=STRIDE)} times")

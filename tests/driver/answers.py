@@ -1,0 +1,53 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What an API server and a container runtime say of claims and pods, for tests that have neither. Nodes of the lab use
+it as a module by itself, so it imports the driver only."""
+
+from __future__ import annotations
+
+import typing as t
+
+from lanewise_driver.base.calls import ClaimRef
+
+NODE = "node-a"
+
+Object = dict[str, t.Any]
+
+
+class Cluster:
+    """What the driver asks of an API server about claims and pods."""
+
+    node = NODE
+
+    def __init__(self) -> None:
+        self.claims: dict[str, Object] = {}
+        self.statuses: dict[str, t.Sequence[Object]] = {}
+        #: The object, the reason and the note of each event.
+        self.events: list[tuple[str, str, str]] = []
+
+    def claim(self, namespace: str, name: str) -> Object | None:
+        return self.claims.get(name)
+
+    def pod(self, namespace: str, name: str) -> Object | None:
+        return {"metadata": {"name": name, "namespace": namespace, "uid": f"uid-{name}"}, "spec": {"nodeName": NODE}}
+
+    def event(self, regarding: Object, reason: str, note: str, warning: bool = False, action: str = "") -> None:
+        self.events.append((regarding["metadata"]["name"], reason, note))
+
+    def slices_of(self, driver: str) -> list[Object]:
+        return []
+
+    def set_claim_devices(self, namespace: str, name: str, uid: str, devices: t.Sequence[Object]) -> bool:
+        self.statuses[name] = devices
+        return True
+
+
+def annotations(claim: ClaimRef) -> dict[str, str]:
+    """Those of the sandbox of the pod that has a claim."""
+    return {
+        "io.kubernetes.cri.sandbox-uid": f"uid-pod-{claim.name}",
+        "io.kubernetes.cri.sandbox-name": f"pod-{claim.name}",
+        "io.kubernetes.cri.sandbox-namespace": claim.namespace,
+    }

@@ -1,0 +1,254 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Shares of a card by its virtual functions, as a program on a node of the lab: the driver's own objects, with two pods
+that are network namespaces. The claims are what a scheduler would write; no API server is asked.
+
+It reads JSON and writes JSON (`main`). With `ports` "netdevsim", the settings of the card's virtual functions are those
+of netdevsim's functions with the same numbers, as igb has no minimum rates and no switchdev mode. Their interfaces are
+the card's all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import typing as t
+from pathlib import Path
+
+from answers import NODE, Cluster, annotations  # this one and the next are beside this file there
+from killed import killed_at
+from lanewise_driver.base import files
+from lanewise_driver.base.calls import AttachRequest, ClaimRef
+from lanewise_driver.base.errors import Busy
+from lanewise_driver.base.paths import Paths
+from lanewise_driver.base.settings import Settings, read
+from lanewise_driver.claims import service as claims
+from lanewise_driver.claims.claim_status import Writer
+from lanewise_driver.claims.records import ATTACHED, PREPARED
+from lanewise_driver.kernel import vf
+from lanewise_driver.publish.inventory import Inventory
+
+NAMESPACE = "team-a"
+SIMULATED = "netdevsim7"
+FOLDER = Path("/run/shares")
+PATIENCE = 60
+Object = dict[str, t.Any]
+
+
+def run(*command: str) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+class ShareNode:
+    """The node, whose card at the address `pf` is divided. Pods are the namespaces pod0 and pod1."""
+
+    def __init__(self, pf: str, simulated: bool) -> None:
+        self.pf, self.simulated = pf, simulated
+        self.paths = Paths(
+            plugin_dir=FOLDER / "plugin",
+            registry_dir=FOLDER / "registry",
+            run_dir=FOLDER / "run",
+            cdi_dir=FOLDER / "cdi",
+            settings=FOLDER / "none.yml",
+            hook_python=Path(sys.executable),
+        )
+        self.paths.make()
+        self.cluster = Cluster()
+        self.settings = self.with_rule()
+
+    def with_rule(self, **more: t.Any) -> Settings:
+        rule = {"select": {"type": "pf"}, "bandwidth": "1G", "step": "1M", **more}
+        return read({"node_name": NODE, "shares": [rule]})
+
+    def service(self) -> claims.Service:
+        """A driver that has just started."""
+        made: list[claims.Service] = []
+        inventory = Inventory(
+            lambda: self.settings,
+            lambda: made[0].held() if made else [],
+            held_shares=lambda: made[0].shares.held() if made else {},
+        )
+        made.append(
+            claims.Service(self.paths, t.cast(t.Any, self.cluster), inventory, Writer(t.cast(t.Any, self.cluster)))
+        )
+        return made[0]
+
+    @property
+    def device(self) -> str:
+        return f"pci-{self.pf.replace(':', '-').replace('.', '-')}-share"
+
+    def allocate(self, name: str, bandwidth: str) -> ClaimRef:
+        result = {"request": "nic", "driver": "lanewise.dev", "pool": NODE, "device": self.device}
+        result.update(shareID=f"share-{name}", consumedCapacity={"bandwidth": bandwidth, "vfs": "1"})  # type: ignore[dict-item]
+        parameters = {
+            "apiVersion": "lanewise.dev/v1alpha1",
+            "kind": "InterfaceConfig",
+            "name": "net1",
+        }
+        mine = {"source": "FromClaim", "opaque": {"driver": "lanewise.dev", "parameters": parameters}}
+        self.cluster.claims[name] = {
+            "metadata": {"name": name, "namespace": NAMESPACE, "uid": f"0000-{name}"},
+            "spec": {"devices": {}},
+            "status": {
+                "allocation": {"devices": {"results": [result], "config": [mine]}},
+                "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"uid-pod-{name}"}],
+            },
+        }
+        return ClaimRef(NAMESPACE, name, f"0000-{name}")
+
+    def attach(self, service: claims.Service, claim: ClaimRef, pod: int) -> None:
+        """Prepare and attach."""
+        service.prepare(claim)
+        request = AttachRequest(claim.uid, Path(f"/run/netns/pod{pod}"), 0, "c", annotations(claim))
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return service.attach(request)
+            except Busy:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(0.05)
+
+    # what iproute2 says
+
+    def by_interface(self) -> list[tuple[int, int]]:
+        """Minimum and maximum of each virtual function, in Mbit/s."""
+        parent = SIMULATED if self.simulated else self.pf
+        (link,) = json.loads(run("ip", "-json", "-details", "link", "show", self.interface(parent)))
+        return [(one["rate"]["min_tx"], one["rate"]["max_tx"]) for one in link["vfinfo_list"]]
+
+    @staticmethod
+    def interface(parent: str) -> str:
+        links = json.loads(run("ip", "-json", "-details", "link"))
+        return next(str(one["ifname"]) for one in links if one.get("parentdev") == parent)
+
+    @staticmethod
+    def by_devlink() -> list[tuple[int, int]]:
+        """tx_share and tx_max of each virtual function, in Mbit/s."""
+        shown = json.loads(run("devlink", "-j", "port", "function", "rate", "show"))["rate"]
+        names = sorted(name for name in shown if f"/{SIMULATED}/" in name and "type" in shown[name])
+        return [tuple(shown[name].get(key, 0) * 8 // 10**6 for key in ("tx_share", "tx_max")) for name in names]  # type: ignore[misc]
+
+    def files(self) -> list[str]:
+        """What is left of claims on disk."""
+        found = [path for path in FOLDER.rglob("*") if not path.is_dir()]
+        kept = [path for path in found if not path.name.endswith(files.UNFINISHED) and path != self.paths.share_factors]
+        return sorted(str(path) for path in kept if path.parent != self.paths.pending_status_dir)
+
+
+def simulate() -> None:
+    """Let the settings of the card's virtual functions be those of netdevsim's."""
+    real = vf.function
+
+    def function(address: str, root: str = vf.PCI) -> vf.Function | None:
+        found = real(address, root)
+        return found and vf.Function(SIMULATED, found.index, "netdevsim")
+
+    vf.function = function
+
+
+#: Settings that leave shares of 300M and 500M three quarters of that.
+CHANGED = {"bandwidth": "600M", "factor": 2}
+
+
+def rates(node: ShareNode) -> list[tuple[int, int]]:
+    """Those of VFs 0 and 1, by whichever way they are set."""
+    switchdev = node.simulated and "switchdev" in run("devlink", "dev", "eswitch", "show", f"netdevsim/{SIMULATED}")
+    return node.by_devlink() if switchdev else node.by_interface()
+
+
+def interfaces(pod: int) -> list[str]:
+    return sorted(one["ifname"] for one in json.loads(run("ip", "-n", f"pod{pod}", "-json", "link")))
+
+
+def life(node: ShareNode) -> Object:
+    """Two shares come, the settings change, and the shares go; what was published, and the rates after each."""
+    said: Object = {"before": rates(node)}
+    service = node.service()
+    published = [one for one in service.inventory.refresh().devices if one["name"] == node.device]
+    said["published"] = published[0]["capacity"]
+    big, small = node.allocate("big", "500M"), node.allocate("small", "300M")
+    node.attach(service, big, 0)
+    said["one"] = rates(node)
+    node.attach(service, small, 1)
+    said["both"] = rates(node)
+    said["pods"] = [interfaces(0), interfaces(1)]
+    said["held"] = sorted(str(one.device.known.address) for nic in service.shares.nics() for one in nic.shares)
+    node.settings = node.with_rule(**CHANGED)
+    service.inventory.refresh()
+    assert service.shares.refresh()
+    said["changed"] = rates(node)
+    service.unprepare(big)
+    said["small alone"] = rates(node)
+    service.unprepare(small)
+    return {**said, "after": rates(node), "pods after": [interfaces(0), interfaces(1)], "files": node.files()}
+
+
+def kills(node: ShareNode, operation: str, first: int, stride: int) -> int:
+    """Kill the driver at every `stride`th step of an operation from `first` on, and check what its next start makes of
+    it. Returns how often it was killed."""
+    stayer, goer = node.allocate("stayer", "300M"), node.allocate("goer", "500M")
+    clean = rates(node)
+    node.attach(node.service(), stayer, 0)
+    alone = rates(node)
+    node.attach(node.service(), goer, 1)
+    both, changed = rates(node), [(0, 0), (0, 0)]
+    assert both != alone != clean, (clean, alone, both)
+
+    def change() -> None:
+        node.settings = node.with_rule(**CHANGED)
+        one = node.service()
+        one.inventory.refresh()
+        assert one.shares.refresh()
+
+    change()
+    changed = rates(node)
+    assert changed != both, changed
+    node.settings = node.with_rule()
+    node.service().unprepare(goer)
+    assert rates(node) == alone
+    act = {
+        "attach": lambda: node.attach(node.service(), goer, 1),
+        "detach": lambda: node.service().unprepare(goer),
+        "change": change,
+    }[operation]
+    step, killed = first, True
+    while killed:
+        node.settings = node.with_rule()
+        if operation != "attach":
+            node.attach(node.service(), goer, 1)
+        killed = killed_at(step, act)
+        if operation == "change":
+            node.settings = node.with_rule(**CHANGED)
+        service = node.service()
+        assert service.recover() and service.shares.refresh(), step
+        record = service.store.load(goer.uid)
+        there = record is not None and record.phase == ATTACHED
+        assert record is None or record.phase in (PREPARED, ATTACHED), (step, record)
+        wanted = changed if operation == "change" else both if there else alone
+        assert (there or operation != "change") and rates(node) == wanted, (step, there, rates(node), wanted)
+        assert ("net1" in interfaces(1)) == there, (step, interfaces(1))
+        node.settings = node.with_rule()
+        node.service().unprepare(goer)
+        assert rates(node) == alone and interfaces(1) == ["lo"], (step, rates(node), interfaces(1))
+        step += stride
+    node.service().unprepare(stayer)
+    assert rates(node) == clean and node.files() == [], (rates(node), node.files())
+    return (step - stride - first) // stride
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    node = ShareNode(asked["pf"], asked["ports"] == "netdevsim")
+    if node.simulated:
+        simulate()
+    does = asked["does"]
+    print(json.dumps(life(node) if does == "life" else kills(node, does, asked["first"], asked["stride"])))
+
+
+if __name__ == "__main__":
+    main()
