@@ -33,7 +33,6 @@ DRIVER = interface_config.DRIVER
 
 #: Fields that differ between the devices of a pod, so that one configuration cannot be for several.
 _OWN = ("name", "addresses", "mac")
-_HEAD = ("apiVersion", "kind")
 _RESULTS = "status.allocation.devices.results"
 _SHARE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
 
@@ -284,15 +283,11 @@ def _check_shared(results: list[_Result], configs: list[Config]) -> None:
 
 
 def _merged(result: _Result) -> Object:
-    """The merged fields of a device's configurations; later ones replace earlier ones. Raises Refused."""
-    fields: Object = {}
-    path = result.path
-    for config in result.configs:
-        fields.update({name: value for name, value in config.fields.items() if name not in _HEAD})
-        path = config.path
+    """The merged fields of a device's configurations. Raises Refused."""
+    fields = interface_config.joined(config.fields for config in result.configs)
     if len(result.configs) > 1:
         # each is valid by itself, but they may contradict each other
-        problems = interface_config.validate(fields, path, complete=False)
+        problems = interface_config.validate(fields, result.configs[-1].path, complete=False)
         if problems:
             others = ", ".join(config.path for config in result.configs[:-1])
             raise Refused(f"{refusal(problems)}, together with {others}")

@@ -28,6 +28,7 @@ from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     SHARE,
     SharesWorld,
     classes,
+    megabits,
 )
 from environment import Missing
 from lanewise_driver.api.access import from_kubeconfig
@@ -81,14 +82,16 @@ class Scheduled:
                     return int(quantity.parse(device["capacity"]["bandwidth"]["value"]))
         raise AssertionError("there is no device for shares")
 
-    def ask(self, **share: t.Any) -> str:
-        """Create a claim for a share, and a pod for it."""
+    def ask(self, device_class: Object | None = None, **share: t.Any) -> str:
+        """Create a claim for a share, and a pod for it; `device_class` is one of the site that it names."""
         self.number += 1
         name = f"claim-{self.number}"
         claim = {"name": name, "namespace": NAMESPACE}
-        device = {"name": "nic", "kind": "nic", "share": share, "interface": {"name": "net1"}}
+        of = {"class": device_class["name"]} if device_class else {"kind": "nic"}
+        device = {"name": "nic", "share": share, "interface": {"name": "net1"}, **of}
         variables = {
             "dra_claims_drivers": {"lanewise.dev": {"version": "1.0.0"}},
+            "dra_claims_classes": [device_class] if device_class else [],
             "dra_claims_claims": [{**claim, "devices": [device]}],
         }
         for one in compile_site(variables).objects:
@@ -200,6 +203,22 @@ def test_a_raised_factor_binds_waiting_pods_and_a_lowered_one_evicts_nobody(empt
     empty.set(factor=1)
     empty.start(third)
     empty.check()
+
+
+def test_a_class_caps_the_ceiling(empty: Scheduled) -> None:
+    """Of soft shares and of hard ones, below what the NIC's setting allows; a claim may ask for less."""
+    capped = {"name": "capped", "kind": "nic", "share": True, "interface": {"share": {"burst": "400M"}}}
+    wanted = {
+        empty.ask(capped, bandwidth="100M"): (100, 400),
+        empty.ask(capped, bandwidth="200M", burst="300M"): (200, 300),
+        empty.ask(capped, bandwidth="250M", hard=True, factor=1): (250, 400),
+        empty.ask(bandwidth="150M"): (150, 1000),
+    }
+    for name in wanted:
+        empty.start(name)
+    assert megabits() == sorted(wanted.values())
+    config = empty.claim(next(iter(wanted)))["status"]["allocation"]["devices"]["config"]
+    assert {"FromClass"} == {one["source"] for one in config if "share" in one["opaque"]["parameters"]}
 
 
 def test_the_rate_follows_from_consumed_capacity(empty: Scheduled) -> None:

@@ -159,6 +159,9 @@ class ClassCompiler:
                     f"is for driver {config['driver']}, but the devices come from {of_driver}",
                     "config-driver",
                 )
+            elif own and "share" in config["parameters"] and not item.share:
+                says = "is for a class of shares, and this one has whole devices"
+                self.reader.problem(child(place, "share"), says, "contradiction", "give the class share: true")
             elif own and INDEX in str(config["parameters"].get("name", "")):
                 self.reader.problem(
                     child(place, "name"),

@@ -19,7 +19,7 @@ from .claim_compiler import Resolved
 from .class_compiler import ClassCompiler
 from .filter_selectors import raw_selectors
 from .inventory import DEFAULT, PREFIX, Class, Device
-from .nic_shares import SiteNics, nic_share, nics_of, rounded
+from .nic_shares import Cap, SiteNics, nic_share, nics_of, rounded
 from .shares import Share, alone, share_of
 
 #: What a server needs to keep the devices for shares of NICs.
@@ -119,7 +119,9 @@ class DeviceCompiler(ClassCompiler):
             fix = f"use 1.{SHARES_SINCE} or later with {' and '.join(_GATES_OF_SHARES)}, or ask for a whole NIC"
             self.reader.problem(path, message, "dropped", fix)
             return None
-        return nic_share(device, kind, self._nics(), self.reader, self.inventory.allow_unreachable)
+        terms = self._terms(device.class_name) if device.class_name else None
+        cap = Cap(device.class_name, terms.settings.get("share", {}).get("burst", "")) if terms else None
+        return nic_share(device, kind, self._nics(), self.reader, self.inventory.allow_unreachable, cap)
 
     def _nics(self) -> SiteNics:
         """The divided NICs of the known nodes; read once, and only for claims that ask for shares of NICs."""

@@ -81,7 +81,17 @@ def readable(nodes: Nodes, reader: Reader) -> Nodes:
     return {**nodes, **plain} if plain else nodes
 
 
-def nic_share(device: Device, kind: str, site: SiteNics, reader: Reader, unreachable: bool) -> Share | None:
+@dataclass(frozen=True)
+class Cap:
+    """The most that a class lets a share use of idle bandwidth; `most` is empty for no limit."""
+
+    name: str = ""
+    most: str = ""
+
+
+def nic_share(
+    device: Device, kind: str, site: SiteNics, reader: Reader, unreachable: bool, cap: Cap | None = None
+) -> Share | None:
     """What a share of a NIC becomes; None where it cannot be, with problems. `unreachable`: no NIC need have it."""
     before = len(reader.problems)
     path, asked = child(device.path, "share"), device.share
@@ -104,7 +114,8 @@ def nic_share(device: Device, kind: str, site: SiteNics, reader: Reader, unreach
         reader.problem(path, message, "unreachable", f"set {VARIABLE} for hosts whose NICs are to be divided")
     factor = _factor(asked, path, site, reader, unreachable)
     _check_burst(asked, path, site, reader)
-    return None if len(reader.problems) > before else _written(device, factor)
+    _check_cap(asked, path, cap or Cap(), reader)
+    return None if len(reader.problems) > before else _written(device, factor, cap or Cap())
 
 
 def _factor(asked: Object, path: str, site: SiteNics, reader: Reader, unreachable: bool) -> str:
@@ -140,14 +151,23 @@ def _check_burst(asked: Object, path: str, site: SiteNics, reader: Reader) -> No
         reader.problem(child(path, "burst"), message, "out-of-range", f"lower it, or raise the ceiling in {VARIABLE}")
 
 
-def _written(device: Device, factor: str) -> Share:
+def _check_cap(asked: Object, path: str, cap: Cap, reader: Reader) -> None:
+    for key in ("bandwidth", "burst"):
+        amount = asked.get(key, DEFAULT)
+        if cap.most and amount != DEFAULT and quantity.parse(amount) > quantity.parse(cap.most):
+            message = f"{amount} is above what class {cap.name!r} lets one share use: {cap.most}"
+            reader.problem(child(path, key), message, "out-of-range", "lower it, or use another class")
+            return
+
+
+def _written(device: Device, factor: str, cap: Cap) -> Share:
     asked, path = device.share, child(device.path, "share")
     amount = asked.get("bandwidth", DEFAULT)
     hard = bool(asked.get("hard"))
     fields: Object = {"burst": asked["burst"]} if "burst" in asked else {}
     if hard:
         fields.update({"hard": True, "guarantee": amount})
-    found = Share(_says(asked, factor))
+    found = Share(_says(asked, factor, cap))
     if amount != DEFAULT:
         taken = quantity.parse(amount) * (Fraction(factor) if hard else 1)
         found.capacity[BANDWIDTH] = rate_text(math.ceil(taken)) if hard else amount
@@ -172,7 +192,7 @@ def _configs(device: Device, fields: Object) -> list[Object]:
     return [*found, own] if rest else found
 
 
-def _says(asked: Object, factor: str) -> str:
+def _says(asked: Object, factor: str, cap: Cap) -> str:
     """In words: what the driver keeps for the share, and what it lends to it."""
     amount = asked.get("bandwidth", DEFAULT)
     what = "the NIC's default share" if amount == DEFAULT else f"{amount}bit/s"
@@ -181,7 +201,8 @@ def _says(asked: Object, factor: str) -> str:
     else:
         by = factor or "the NIC's factor"
         kept = f"kept for it, and while the shares of the NIC ask for more than it has at least that divided by {by}"
-    burst = f"{asked['burst']}bit/s" if "burst" in asked else "the ceiling of the NIC"
+    most = asked.get("burst", cap.most)
+    burst = f"{most}bit/s" if most else "the ceiling of the NIC"
     return f"{what} of a NIC: {kept}; idle bandwidth: lent up to {burst}"
 
 

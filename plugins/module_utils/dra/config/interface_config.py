@@ -13,10 +13,11 @@ the driver, which refuses to prepare the claim.
 from __future__ import annotations
 
 import json
+import typing as t
 import zlib
 from dataclasses import replace
 
-from ..kube import limits
+from ..kube import limits, quantity
 from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem
 from .field_checks import MAX_PROBLEMS, LimitedProblems, TooManyProblems, check
@@ -393,15 +394,35 @@ def vrf_table(name: str) -> int:
     return 1000 + zlib.crc32(name.encode()) % 1_000_000
 
 
+def joined(configs: t.Iterable[ObjectView]) -> Object:
+    """The fields that several configurations set together. Later ones replace earlier ones, but those of `share` are
+    joined: a class that caps the burst leaves the rest to claims."""
+    found: Object = {}
+    for config in configs:
+        for name, value in config.items():
+            if name not in ("apiVersion", "kind"):
+                found[name] = {**found[name], **value} if name == "share" and name in found else value
+    return found
+
+
 def changed_by_claim(of_class: ObjectView, of_claim: ObjectView) -> list[str]:
     """The fields of a class's configuration for which a claim's has something else.
 
     What a class sets holds, each field as a whole: a claim that could add `trust` to the `vf` of its class could
-    leave the VLAN that the class is for.
+    leave the VLAN that the class is for. To a share, a claim may add what the class does not set, below its burst.
     """
-
-    def text(value: object) -> str:
-        return json.dumps(value, sort_keys=True)  # true is not 1
-
     both = [name for name in of_claim if name in of_class and name not in ("apiVersion", "kind")]
-    return [name for name in both if text(of_claim[name]) != text(of_class[name])]
+    return [name for name in both if not _keeps(name, of_class[name], of_claim[name])]
+
+
+def _keeps(name: str, of_class: t.Any, of_claim: t.Any) -> bool:
+    def same(one: object, other: object) -> bool:
+        return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)  # true is not 1
+
+    if name != "share":
+        return same(of_class, of_claim)
+    changed = [key for key, value in of_claim.items() if not same(value, of_class.get(key))]
+    amounts = [of_claim[key] for key in changed if key in ("burst", "guarantee") and "burst" in of_class]
+    return all(key == "burst" or key not in of_class for key in changed) and all(
+        quantity.parse(one) <= quantity.parse(of_class["burst"]) for one in amounts
+    )

@@ -41,6 +41,7 @@ from .interface_config import (
     NEIGH_SYSCTLS,
     UINT32,
     changed_by_claim,
+    joined,
 )
 
 POLICY_KIND = "InterfacePolicy"
@@ -289,12 +290,10 @@ def allowed(policy: ObjectView | None, namespace: str) -> ObjectView | None:
 def refused(allow: ObjectView, of_class: ObjectView, of_claim: ObjectView) -> list[tuple[str, str]]:
     """The fields of a claim's valid InterfaceConfig that its class refuses, each with the reason. `allow` is what
     `allowed` returned, `of_class` what the class sets itself."""
-    found = [
-        (name, f"sets {name}, which a claim cannot change or extend") for name in changed_by_claim(of_class, of_claim)
-    ]
+    found = [(name, _sets(name, of_class[name])) for name in changed_by_claim(of_class, of_claim)]
     for choice in CHOICES:
-        value = _at(of_claim, choice.path)
-        if value is None or choice.path[0] in of_class:
+        value, first = _at(of_claim, choice.path), choice.path[0]
+        if value is None or first in of_class and (first != "share" or value == of_class[first]):
             continue
         bound = _at(allow, choice.path)
         if bound is None:
@@ -302,6 +301,13 @@ def refused(allow: ObjectView, of_class: ObjectView, of_claim: ObjectView) -> li
         elif not all(choice.bound.holds(bound, item) for item in choice.items(value)):
             found.append((choice.name, f"lets claims set {choice.name} only to {_words(bound)}"))
     return found
+
+
+def _sets(name: str, value: t.Any) -> str:
+    """What a class sets that a claim would change, for a message."""
+    if name == "share" and "burst" in value:
+        return f"lets a share use {value['burst']}bit/s at most, and a claim can only add to its share what is below"
+    return f"sets {name}, which a claim cannot change or extend"
 
 
 def _at(holder: ObjectView, path: tuple[str, ...]) -> t.Any:
@@ -325,9 +331,5 @@ def _words(bound: ObjectView) -> str:
 
 
 def settings_of(configs: t.Iterable[ObjectView]) -> Object:
-    """The fields that the InterfaceConfigs of a class set together; later ones replace earlier ones."""
-    found: Object = {}
-    for config in configs:
-        if config.get("kind") == KIND:
-            found.update({name: value for name, value in config.items() if name not in ("apiVersion", "kind")})
-    return found
+    """The fields that the InterfaceConfigs of a class set together."""
+    return joined(config for config in configs if config.get("kind") == KIND)

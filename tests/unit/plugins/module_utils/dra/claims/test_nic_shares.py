@@ -209,6 +209,26 @@ def test_a_class_of_shares() -> None:
     one(site(GPU, dra_claims_classes=wrong), "dra_claims_classes[0].share", "contradiction")
 
 
+def test_a_class_caps_the_burst() -> None:
+    classes = [{"name": "capped", "kind": "nic", "share": True, "interface": {"share": {"burst": "30G"}}}]
+
+    def ask(**share: t.Any) -> Values:
+        return site({"name": "nic", "class": "capped", "share": share}, dra_claims_classes=classes)
+
+    made = compile_site(ask(bandwidth="5G"))
+    assert "config" not in devices(made) and "lent up to 30Gbit/s" in str(made.objects)
+    less: list[Values] = [{"burst": "20G"}, {"bandwidth": "5G", "burst": "30G"}]
+    for share in (*less, {"bandwidth": "5G", "hard": True, "factor": 2}):
+        [config] = devices(compile_site(ask(**share)))["config"]
+        assert set(config["opaque"]["parameters"]["share"]) <= {"burst", "hard", "guarantee"}
+    words = "above what class 'capped' lets one share use: 30G"
+    one(ask(bandwidth="5G", burst="31G"), f"{PLACE}.share.burst", "out-of-range", words)
+    one(ask(bandwidth="31G"), f"{PLACE}.share.bandwidth", "out-of-range", words)
+    one(ask(bandwidth="31G", hard=True, factor=1), f"{PLACE}.share.bandwidth", "out-of-range", words)
+    whole = [{"name": "capped", "kind": "nic", "interface": {"share": {"burst": "30G"}}}]
+    one(site(GPU, dra_claims_classes=whole), "dra_claims_classes[0].interface.share", "contradiction", "share: true")
+
+
 def test_whole_nics_and_shares_exclude_each_other() -> None:
     facts = node({"select": {"rail": 0}})
     given = offers("n", t.cast(t.Any, facts), DRIVERS)
@@ -314,6 +334,10 @@ def test_the_driver_of_another_nic_divides_nothing() -> None:
             "above what one share may use",
         ),
         ([{}], nic(bandwidth="9999G"), f"{PLACE}.share", "where the most is"),
+        ([{"factor": 2}], nic(bandwidth="500G", hard=True), f"{PLACE}.share", "where the most is"),
+        ([{"step": "300G", "min": "10G"}], nic(bandwidth="320G"), f"{PLACE}.share", "where the most is"),
+        ([{"step": "300G", "min": "200G"}], nic(bandwidth="200G"), f"{PLACE}.share", "less than min and step"),
+        ([{"namespace": "other"}], nic(bandwidth="1G"), f"{PLACE}.share", "namespace ml"),
         ([{"ceiling": "9999G"}], nic(bandwidth="1G"), "dra_driver_settings.shares[0].ceiling", "above the link"),
         ([{"bandwidth": "9999G"}], nic(bandwidth="1G"), "dra_driver_settings.shares[0].bandwidth", "above the link"),
         ([{"factor": 0}], nic(bandwidth="1G", factor=1), "dra_driver_settings.shares[0].factor", "(node n)"),
@@ -328,6 +352,12 @@ def test_the_driver_of_another_nic_divides_nothing() -> None:
 def test_what_the_settings_of_the_nodes_do_not_give(rules: list[Values], device: Values, path: str, words: str) -> None:
     problems = refused(site(device), {"n": node(*rules)})
     assert [problem.path for problem in problems if words in str(problem)] == [path], problems
+
+
+def test_infiniband_is_not_divided() -> None:
+    facts = node({"select": {"type": "pf"}})
+    ib = {**facts, "nics": [{**nic, "link_layer": "infiniband"} for nic in facts["nics"]]}
+    one(site(nic(bandwidth="1G")), f"{PLACE}.share", "unreachable", "it is InfiniBand", nodes={"n": ib})
 
 
 def test_all_problems_at_once() -> None:
