@@ -15,6 +15,7 @@ from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver import shares_world
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, differences, host_state
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
+from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
 from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     NIC,
     SHARE,
@@ -24,6 +25,7 @@ from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     root,
     without,
 )
+from lanewise_driver.base.calls import ClaimRef
 from lanewise_driver.base.errors import Busy, Refused
 from lanewise_driver.claims import share_report
 from lanewise_driver.claims.records import ATTACHED, PREPARED
@@ -221,6 +223,31 @@ def test_what_is_refused(shares: SharesWorld, pods: list[Sandbox]) -> None:
     service.unprepare(whole)
 
 
+def test_a_class_caps_the_ceiling(shares: SharesWorld, pods: list[Sandbox]) -> None:
+    service = shares.service()
+
+    def allocate(name: str, bandwidth: str, **share: t.Any) -> ClaimRef:
+        claim = shares.allocate(name, bandwidth, **({"share": share} if share else {}))
+        configs = shares.cluster.claims[name]["status"]["allocation"]["devices"]["config"]
+        configs.insert(0, config({"share": {"burst": "400M"}}, source="FromClass"))
+        return claim
+
+    soft = allocate("soft", "100M")
+    hard = allocate("hard", "200M", hard=True, guarantee="200M", burst="300M")
+    for claim, pod in ((soft, pods[0]), (hard, pods[1])):
+        shares.attach(service, claim, pod)
+    assert megabits() == [(100, 400), (200, 300)]
+    for more, words in (
+        ({"burst": "500M"}, "lets a share use 400Mbit/s at most"),
+        ({"hard": True, "guarantee": "500M"}, "lets a share use 400Mbit/s at most"),
+        ({}, "burst: 400M is less than the share"),
+    ):
+        with pytest.raises(Refused, match=words):
+            service.prepare(allocate("bad", "500M", **more))
+    for claim in (soft, hard):
+        service.unprepare(claim)
+
+
 def test_the_sites_own_qdisc_is_respected(shares: SharesWorld) -> None:
     service = shares.service()
     shares_world.ip_tc(
@@ -233,50 +260,55 @@ def test_the_sites_own_qdisc_is_respected(shares: SharesWorld) -> None:
         shares_world.ip_tc("qdisc", "del", "dev", NIC, "root")
 
 
-@pytest.mark.parametrize("part", range(2))
-def test_killed_anywhere(shares: SharesWorld, pods: list[Sandbox], part: int) -> None:
-    """After each restart, exactly the shares of attached claims are in force; at the end nothing is left."""
+#: How many tests divide the steps of an operation among them, and of how many steps each tries one.
+_PARTS, _STRIDE = (8, 8) if os.environ.get("LANEWISE_SLOW") else (2, 24)
+
+
+@pytest.mark.parametrize("part", range(_PARTS))
+@pytest.mark.parametrize("operation", ["attach", "detach", "change"])
+def test_killed_anywhere(shares: SharesWorld, pods: list[Sandbox], operation: str, part: int) -> None:
+    """After each restart, exactly the shares of attached claims are in force, by the settings of the restart; at the
+    end nothing is left."""
     stayer, goer = shares.allocate("stayer", "300M"), shares.allocate("goer", "500M")
-    service = shares.service()
-    shares.attach(service, stayer, pods[0])
+    shares.attach(shares.service(), stayer, pods[0])
+    changed = shares.with_rule(ceiling="500M", bandwidth="600M", factor=2)
 
     def change() -> None:
-        shares.settings = shares.with_rule(ceiling="800M", factor=2)
+        shares.settings = changed
         one = shares.service()
         one.inventory.refresh()
-        one.shares.refresh()
+        assert one.shares.refresh()
 
-    def come_and_go() -> None:
-        shares.attach(shares.service(), goer, pods[1])
-
-    acts: dict[str, t.Callable[[], None]] = {
-        "attach": come_and_go,
+    act = {
+        "attach": lambda: shares.attach(shares.service(), goer, pods[1]),
         "detach": lambda: shares.service().unprepare(goer),
         "change": change,
-    }
-    for name, act in acts.items():
-        step, killed = part * _STRIDE // 2, True
-        while killed:
-            shares.settings = shares.with_rule()
-            if name == "detach":
-                shares.attach(shares.service(), goer, pods[1])
-            killed = killed_at(step, act)
-            service = shares.service()
-            assert service.recover()
-            assert service.shares.refresh()
-            record = service.store.load(goer.uid)
-            there = record is not None and record.phase == ATTACHED
-            assert record is None or record.phase in (PREPARED, ATTACHED)
-            assert megabits() == [(300, 1000)] + [(500, 1000)] * there, (name, step)
-            assert ("net1" in pods[1].links()) == there
-            service.unprepare(goer)
-            assert megabits() == [(300, 1000)] and set(pods[1].links()) == {"lo"}
-            step += _STRIDE
-    service.unprepare(stayer)
-
-
-#: Every so many changes the driver is killed. Each part of the test has other ones, so that 2 are all.
-_STRIDE = 2 if os.environ.get("LANEWISE_SLOW") else 24
+    }[operation]
+    step, killed = part * _STRIDE // _PARTS, True
+    while killed:
+        shares.settings = shares.with_rule()
+        if operation != "attach":
+            shares.attach(shares.service(), goer, pods[1])
+        killed = killed_at(step, act)
+        if operation == "change":
+            shares.settings = changed
+        service = shares.service()
+        assert service.recover()
+        assert service.shares.refresh()
+        record = service.store.load(goer.uid)
+        there = record is not None and record.phase == ATTACHED
+        assert record is None or record.phase in (PREPARED, ATTACHED)
+        if operation == "change":
+            assert there and megabits() == [(225, 500), (375, 500)], step
+        else:
+            assert megabits() == [(300, 1000)] + [(500, 1000)] * there, step
+        assert ("net1" in pods[1].links()) == there, step
+        shares.settings = shares.with_rule()
+        shares.service().unprepare(goer)
+        assert megabits() == [(300, 1000)] and set(pods[1].links()) == {"lo"}
+        step += _STRIDE
+    print(f"{operation}: steps {part * _STRIDE // _PARTS} to {step - _STRIDE}, every {_STRIDE}")
+    shares.service().unprepare(stayer)
 
 
 def test_classes_that_nobody_has_are_removed(shares: SharesWorld, pods: list[Sandbox]) -> None:
