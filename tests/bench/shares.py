@@ -63,19 +63,34 @@ def _claim(world: SharesWorld, name: str, amount: str, address: str) -> t.Any:
     return world.allocate(name, "", f"net-{NIC}", addresses=[address], child=child)
 
 
-def _guarantees(world: SharesWorld) -> Figures:
+def _seconds(world: SharesWorld, limited: bool) -> list[list[float]]:
+    """What arrives from each of two pods that send as fast as they can, for five seconds."""
     with _pods(world, "700M", "200M") as traffic:
+        if not limited:
+            _widen()
         traffic.send(0, 1)
         traffic.rates(1)
-        found = [traffic.rates(1) for _round in range(10)]
+        return [traffic.rates(1) for _round in range(5)]
+
+
+def _guarantees(world: SharesWorld) -> Figures:
+    """How well guarantees hold. Without limits the same pods show whether the machine has time to send that much."""
+    found, free = [], []
+    for _round in range(4):
+        found += _seconds(world, limited=True)
+        free += _seconds(world, limited=False)
     errors = [max(1 - one[0] / 700e6, 1 - one[1] / 200e6, 0.0) for one in found]
     got = [statistics.median(one[number] for one in found) / 1e6 for number in range(2)]
+    bad = sum(error > 0.05 for error in errors)
+    most, nice = statistics.median(map(sum, free)) / 1e6, os.getpriority(os.PRIO_PROCESS, 0)
     yield figure(
         "share_guarantee_error",
         statistics.median(errors),
         "ratio",
-        f"0.05 at most; medians {got[0]:.0f} and {got[1]:.0f} Mbit/s; worst second {max(errors):.3f}",
-        f"shares of 700 and 200 of 1,000 Mbit/s, both busy, what arrives below the guarantee; 10 seconds; {_TRAFFIC}",
+        f"0.05 at most, which {bad} of {len(errors)} seconds exceed, the worst has {max(errors):.3f}; medians "
+        f"{got[0]:.0f} and {got[1]:.0f} Mbit/s; without limits both send {most:.0f} Mbit/s",
+        "shares of 700 and 200 of 1,000 Mbit/s, both busy, what arrives below the guarantee; median of 20 seconds, in "
+        f"turns with classes that do not limit; {_TRAFFIC}; nice {nice}",
     )
 
 

@@ -51,9 +51,10 @@ def variables(version: str, wanted: t.Sequence[Object], **more: t.Any) -> Object
     return {f"dra_claims_{name}": value for name, value in given.items()}
 
 
-def apply(node: Node, given: Object, facts: Object) -> Site:
-    """Render the site, and put its classes, templates and claims on the cluster."""
-    site = compile_site(given, {node.name: facts})
+def apply(node: Node, given: Object, facts: Object | None = None) -> Site:
+    """Render the site, and put its classes, templates and claims on the cluster. Without `facts` of the node, nothing
+    is said of whether it has such devices."""
+    site = compile_site(given, {node.name: facts} if facts else {})
     places = {"DeviceClass": f"{API}/deviceclasses", "ResourceClaimTemplate": TEMPLATES, "ResourceClaim": CLAIMS}
     for one in site.objects:
         if one["kind"] in places:

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
+import statistics
 import typing as t
 from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, ip
-from ansible_collections.lanewise.dra.tests.driver.shares_world import MEGA, NIC, SharesWorld, root
+from ansible_collections.lanewise.dra.tests.driver.shares_world import NIC, SharesWorld, root
 from ansible_collections.lanewise.dra.tests.driver.traffic import Traffic
 
 pytestmark = pytest.mark.namespaces
 ADDRESS = "10.9.0.1"
 SHARES = 50
-#: Seconds until a rate must be reached, on a machine that does other work.
-PATIENCE = 120.0
 STRICT = bool(os.environ.get("LANEWISE_SLOW"))
 
 
@@ -55,44 +53,36 @@ def shares_of(node: SharesWorld, *amounts: str, **more: t.Any) -> t.Iterator[Tra
     assert "htb" not in root()[0]
 
 
-def reached(
-    traffic: Traffic, enough: t.Callable[[list[float]], bool], seconds: float = 0.5
-) -> tuple[list[float], float]:
-    """Wait until the rates of a while are enough; these in Mbit/s, and after how many seconds they began to be."""
-    start = time.monotonic()
-    while True:
-        begun = time.monotonic() - start
-        rates = [rate / MEGA for rate in traffic.rates(seconds)]
-        if enough(rates):
-            return rates, begun
-        assert begun < PATIENCE, f"after {begun:.0f} s the rates are {rates} Mbit/s"
-
-
 def test_guarantees_hold_and_idle_bandwidth_is_lent(node: SharesWorld) -> None:
-    """Shares of 700 and 200 of 1,000 Mbit/s."""
+    """Shares of 700 and 200 of 1,000 Mbit/s. With LANEWISE_SLOW, ten times: each reaches its ceiling within a second of
+    the other's end, and gives it back within a second; the median does where the machine has other work, too."""
+    window, rounds = (0.25, 10) if STRICT else (0.5, 1)
     with shares_of(node, "700M", "200M") as traffic:
         traffic.send(0, 1)
-        both, _after = reached(traffic, lambda rates: rates[0] >= 0.95 * 700 and rates[1] >= 0.95 * 200, seconds=2)
+        both, _after = traffic.reach(lambda rates: rates[0] >= 0.95 * 700 and rates[1] >= 0.95 * 200, seconds=2)
         assert sum(both) <= 1.05 * 1000
-        took = {}
+        took: dict[str, list[float]] = {}
         for name, senders, enough in (
             ("big alone", (0,), lambda rates: rates[0] >= 0.95 * 1000),
             ("both", (0, 1), lambda rates: rates[0] >= 0.95 * 700 and rates[1] >= 0.95 * 200),
             ("small alone", (1,), lambda rates: rates[1] >= 0.95 * 1000),
             ("both again", (0, 1), lambda rates: rates[0] >= 0.95 * 700 and rates[1] >= 0.95 * 200),
-        ):
+        ) * rounds:
             traffic.send(*senders)
-            found, took[name] = reached(traffic, enough)
+            found, begun = traffic.reach(enough, window)
+            took.setdefault(name, []).append(round(begun + window, 2))
             assert max(found) <= 1.1 * 1000
-        print(f"both {both}; seconds until rates were reached: {took}")
+        print(f"both {both}; seconds until rates had been reached for {window} s: {took}")
+        quiet = os.getloadavg()[0] <= 1 + (os.cpu_count() or 1)
+        worst = {name: max(times) if quiet else statistics.median(times) for name, times in took.items()}
         if STRICT:
-            assert max(took.values()) <= 1
+            assert max(worst.values()) <= 1, (quiet, took)
 
 
 def test_a_burst_is_the_most(node: SharesWorld) -> None:
     with shares_of(node, "200M", share={"burst": "400M"}) as traffic:
         traffic.send(0)
-        rates, _after = reached(traffic, lambda rates: rates[0] >= 0.95 * 400, seconds=1)
+        rates, _after = traffic.reach(lambda rates: rates[0] >= 0.95 * 400, seconds=1)
         assert rates[0] <= 1.05 * 400
 
 
@@ -103,7 +93,7 @@ def test_thin_shares_get_less_by_the_same_ratio(node: SharesWorld) -> None:
         with shares_of(node, "800M", "400M") as traffic:
             traffic.send(0, 1)
             least = [0.95 * rate * 1000 / 1200 for rate in (800, 400)]
-            reached(traffic, lambda rates: all(rate >= one for rate, one in zip(rates, least)), seconds=2)
+            traffic.reach(lambda rates: all(rate >= one for rate, one in zip(rates, least)), seconds=2)
     finally:
         node.settings = node.with_rule()
 
@@ -112,9 +102,9 @@ def test_fifty_shares_of_one_nic(node: SharesWorld) -> None:
     """All are busy, and each gets its guarantee; then one gets what the others leave."""
     with shares_of(node, *["20M"] * SHARES) as traffic:
         traffic.send(*range(SHARES))
-        reached(traffic, lambda rates: min(rates) >= 0.95 * 20, seconds=4)
+        traffic.reach(lambda rates: min(rates) >= 0.95 * 20, seconds=4)
         traffic.send(7)
-        reached(traffic, lambda rates: rates[7] >= 0.95 * 1000)
+        traffic.reach(lambda rates: rates[7] >= 0.95 * 1000)
 
 
 def test_what_has_no_share_leaves_guarantees_alone(node: SharesWorld) -> None:
@@ -128,9 +118,9 @@ def test_what_has_no_share_leaves_guarantees_alone(node: SharesWorld) -> None:
         with shares_of(node, "900M") as traffic, Traffic(ADDRESS, [stranger.path]) as other:
             traffic.send(0)
             other.send(0)
-            reached(traffic, lambda rates: rates[0] >= 0.95 * 900, seconds=2)
+            traffic.reach(lambda rates: rates[0] >= 0.95 * 900, seconds=2)
             traffic.send()
-            reached(other, lambda rates: rates[0] >= 0.95 * 1000)
+            other.reach(lambda rates: rates[0] >= 0.95 * 1000)
     finally:
         stranger.end()
         ip("link", "set", NIC, "mtu", "9000")

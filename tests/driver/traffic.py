@@ -32,6 +32,8 @@ _CHUNK = bytes(1 << 18)
 #: What a sender has in its socket, which still leaves after it was told to stop.
 _WAITING_BYTES = 1 << 18
 _NUMBER = struct.Struct("=Q")
+#: Seconds until a rate must be reached, on a machine that does other work.
+PATIENCE = 120.0
 
 
 class Sample(t.NamedTuple):
@@ -41,11 +43,19 @@ class Sample(t.NamedTuple):
     bytes: list[int]
 
 
-class Traffic:
-    """Senders in network namespaces, as a context manager. Nobody sends at first."""
+class Reached(t.NamedTuple):
+    """Rates in Mbit/s, and after how many seconds the while began in which they were reached."""
 
-    def __init__(self, address: str, namespaces: t.Sequence[Path]) -> None:
-        command = [sys.executable, __file__, address, *map(str, namespaces)]
+    rates: list[float]
+    begun: float
+
+
+class Traffic:
+    """Senders in network namespaces, as a context manager. Nobody sends at first. `within` is a command that runs the
+    receiver where its address is."""
+
+    def __init__(self, address: str, namespaces: t.Sequence[Path], within: t.Sequence[str] = ()) -> None:
+        command = [*within, sys.executable, __file__, address, *map(str, namespaces)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._sending: list[int] = []
         self.sample()
@@ -74,6 +84,16 @@ class Traffic:
         time.sleep(seconds)
         last = self.sample()
         return [(b - a) * 8 / (last.time - first.time) for a, b in zip(first.bytes, last.bytes)]
+
+    def reach(self, enough: t.Callable[[list[float]], bool], seconds: float = 0.5) -> Reached:
+        """Wait until the rates of a while of so many seconds are enough."""
+        start = time.monotonic()
+        while True:
+            begun = time.monotonic() - start
+            rates = [rate / 1e6 for rate in self.rates(seconds)]
+            if enough(rates):
+                return Reached(rates, begun)
+            assert begun < PATIENCE, f"after {begun:.0f} s the rates are {rates} Mbit/s"
 
     @property
     def pid(self) -> int:

@@ -1,0 +1,113 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Pods have shares of one NIC: real kubelet, containerd and scheduler, and traffic from the pods' namespaces."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
+from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
+from ansible_collections.lanewise.dra.tests.driver.traffic import Traffic
+
+pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
+pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
+
+from ansible_collections.lanewise.dra.tests.cluster.driver import API, Driver, add_rail, host_state
+
+Object = dict[str, t.Any]
+#: Of 1,000 Mbit/s, with the pod's address on the rail.
+SHARES = {"big": (700, "203.0.113.2/28"), "small": (200, "203.0.113.3/28")}
+SWITCH = "203.0.113.1"
+SETTINGS: Object = {
+    "shares": [
+        {
+            "select": {"interface": "rail0"},
+            "mechanism": "macvlan",
+            "namespace": "default",
+            "bandwidth": "1G",
+            "step": "1M",
+        }
+    ]
+}
+
+
+def template(name: str, bandwidth: int, interface: Object) -> Object:
+    share = {"name": "nic", "kind": "nic", "share": {"bandwidth": f"{bandwidth}M"}, "interface": interface}
+    return {"name": name, "namespace": "default", "devices": [share]}
+
+
+def claim_of(driver: Driver, pod: str) -> Object:
+    status = driver.plane.expect("GET", f"/api/v1/namespaces/default/pods/{pod}")["status"]
+    name = status["resourceClaimStatuses"][0]["resourceClaimName"]
+    return t.cast(Object, driver.plane.expect("GET", f"{API}/namespaces/default/resourceclaims/{name}"))
+
+
+def share_in_status(driver: Driver, pod: str) -> Object:
+    """What the claim's status says that the pod's share has."""
+
+    def found() -> Object | None:
+        devices = claim_of(driver, pod)["status"].get("devices") or [{}]
+        share: Object = devices[0].get("data", {}).get("share", {})
+        return share if "inForce" in share else None
+
+    return t.cast(Object, driver.plane.wait_for(found, f"the share of {pod} in its claim's status", 30))
+
+
+def waits(node: Node, pod: str) -> bool:
+    conditions = node.plane.expect("GET", f"/api/v1/namespaces/default/pods/{pod}")["status"].get("conditions", ())
+    return any(one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable" for one in conditions)
+
+
+def start(node: Node, name: str, wait: bool = True) -> None:
+    pod = node.pod(name, resourceClaims=[{"name": "net", "resourceClaimTemplateName": name}])
+    if wait:
+        node.run_pod(pod)
+    else:
+        node.plane.expect("POST", "/api/v1/namespaces/default/pods", pod)
+
+
+def test_shares_of_a_nic_in_pods(node: Node) -> None:
+    """700 and 200 of 1,000 Mbit/s: both busy get their guarantee, each alone its ceiling, and it gives that back."""
+    rail = add_rail(0)
+    ip(f"link set {rail} mtu 9000")  # so that headers are below 1 % of what is sent
+    ip("-n switch link set wire0 mtu 9000")
+    before = host_state(rail)
+    driver = Driver(node, SETTINGS)
+    driver.wait_ready()
+    wanted = [
+        template(name, amount, {"name": "net1", "addresses": [address]}) for name, (amount, address) in SHARES.items()
+    ]
+    wanted.append(template("late", 200, {"name": "net1"}))
+    given = {"site": "rail", "drivers": {"lanewise.dev": {"version": "1.0.0"}}, "templates": wanted}
+    gpu_claims.apply(node, {f"dra_claims_{key}": value for key, value in given.items()})
+    for name in SHARES:
+        start(node, name)
+    start(node, "late", wait=False)
+    node.plane.wait_for(lambda: waits(node, "late"), "the scheduler to refuse 200 of the 100 Mbit/s that are left", 30)
+    node.delete_pod("late")
+    for name, (amount, _address) in SHARES.items():
+        share = share_in_status(driver, name)
+        assert (share["bandwidth"], share["inForce"]) == (f"{amount}M", {"bandwidth": f"{amount}M", "ceiling": "1G"})
+    pins = [Path("/run/lanewise/netns", claim_of(driver, name)["metadata"]["uid"]) for name in SHARES]
+    with Traffic(SWITCH, pins, within=("ip", "netns", "exec", "switch")) as traffic:
+        rounds: list[tuple[tuple[int, ...], t.Callable[[list[float]], bool]]] = [
+            ((0, 1), lambda rates: rates[0] >= 0.95 * 700 and rates[1] >= 0.95 * 200),
+            ((0,), lambda rates: rates[0] >= 0.95 * 1000),
+            ((0, 1), lambda rates: rates[0] >= 0.95 * 700 and rates[1] >= 0.95 * 200),
+            ((1,), lambda rates: rates[1] >= 0.95 * 1000),
+        ]
+        for senders, enough in rounds:
+            traffic.send(*senders)
+            rates, begun = traffic.reach(enough, seconds=1)
+            print(f"pods {senders} send: {rates} Mbit/s after {begun:.1f} s")
+            assert sum(rates) <= 1.1 * 1000
+    for name in SHARES:
+        node.delete_pod(name)
+    node.plane.wait_for(lambda: not driver.traces(), "the claims' traces to go", 30)
+    assert host_state(rail) == before and "macvlan" not in ip("-details link")
+    driver.stop()
