@@ -219,7 +219,7 @@ def sites(draw: st.DrawFn, modern: bool = True) -> Values:
         _maybe(draw, item, "cel", st.just(["true", "device.driver.startsWith('x')"]), 4)
         _maybe(draw, item, "labels", labels())
         if driver == interface_config.DRIVER:
-            _maybe(draw, item, "interface", interfaces(), 3)
+            _maybe(draw, item, "interface", interfaces().map(_of_whole_devices), 3)
         if modern:
             _maybe(draw, item, "extended_resource", st.just(f"example.com/res-{number}"), 3)
         classes.append(item)
@@ -390,6 +390,11 @@ def interfaces(draw: st.DrawFn) -> Values:
     while interface_config.validate(found, "", complete=False):
         found.popitem()  # rules between fields
     return found
+
+
+def _of_whole_devices(interface: Values) -> Values:
+    """Only a class of shares says how much a share may use."""
+    return {name: value for name, value in interface.items() if name != "share"}
 
 
 @st.composite
