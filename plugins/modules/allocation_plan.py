@@ -264,7 +264,16 @@ def read_fleet(params: dict[str, t.Any], objects: list[dict[str, t.Any]]) -> Fle
     if params["facts"] and not any(one["kind"] in ("Node", "ResourceSlice") for one in objects):
         classes = {one["metadata"]["name"]: convert(one, V1) for one in objects if one["kind"] == "DeviceClass"}
         return probed(params["facts"], params["drivers"], classes, release, gates)
-    return read(objects, release, gates, params["kueue_configuration"])
+    fleet = read(objects, release, gates, params["kueue_configuration"])
+    return dataclasses.replace(fleet, doubts=(*fleet.doubts, *lacking_kinds(params["objects"])))
+
+
+def lacking_kinds(objects: dict[str, t.Any]) -> t.Iterator[str]:
+    """What is not known of a cluster whose objects are not all there: a list without objects is one that was read."""
+    if "ResourceClaim" not in objects:
+        yield "objects have no ResourceClaim: no device counts as in use"
+    if "Node" in objects and "Pod" not in objects:
+        yield "objects have no Pod: nodes count as empty"
 
 
 class Plan:

@@ -84,7 +84,7 @@ def bodies(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -> 
     for item in classes.values():
         yield item["spec"]
     for one in devices:
-        for request in one["requests"]:
+        for request in one.get("requests") or ():
             yield from request.get("firstAvailable") or [request["exactly"]]
 
 

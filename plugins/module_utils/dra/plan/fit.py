@@ -106,11 +106,15 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
     except quantity.QuantityError as error:
         raise ValueError(f"workload {workload.name}: its requests cannot be read: {error}") from error
     nodes = {name: _on_node(node, workload, asked, states) for name, node in fleet.nodes.items()}
-    notes = list(fleet.notes)
+    notes = [*fleet.notes, *fleet.doubts]
     affinity: ObjectView = workload.pod.get("affinity") or {}
     ignored = [words for key, words in _NOT_MODELLED.items() if affinity.get(key)]
     if ignored:
         notes.append(f"workload {workload.name}: {' and '.join(ignored)} is not modelled: no more than this fit")
+    scheduler = workload.pod.get("schedulerName") or pods.SCHEDULER
+    stranger = scheduler != pods.SCHEDULER
+    if stranger:
+        notes.append(f"workload {workload.name}: scheduler {scheduler} places it, whose rules are not known")
     spread_total, nodes, bound = _spread(fleet, workload, nodes)
     limits = [quotas.admitted(fleet, workload), kueue.admitted(fleet, workload, states.memory)]
     count, limit = min(((one.count, one.reason) for one in limits if one.count is not None), default=(None, ""))
@@ -123,8 +127,8 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
         total,
         nodes,
         # a quota that is reached is certain, even if other counts are not
-        at_least=any(not one.certain for one in nodes.values()) and total != count,
-        at_most=bool(ignored) or bound or not all(one.certain for one in limits),
+        at_least=stranger or (any(not one.certain for one in nodes.values()) and total != count),
+        at_most=bool(ignored or fleet.doubts) or stranger or bound or not all(one.certain for one in limits),
         notes=tuple(notes),
         held_back=sum(one.count for one in nodes.values()) - spread_total,
         over_quota=spread_total - total,

@@ -115,7 +115,7 @@ class Fleet:
     """All nodes by name, the DeviceClasses by name, and what the server makes of objects.
 
     `notes` say what was read and is not part of the answer, or not certain; each names its object. `quotas` are those
-    of all namespaces.
+    of all namespaces. `doubts` say what was not read and may make every count smaller.
     """
 
     nodes: t.Mapping[str, Node]
@@ -124,6 +124,7 @@ class Fleet:
     notes: tuple[str, ...] = ()
     quotas: tuple[Quota, ...] = ()
     queues: Queues = field(default_factory=Queues)
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import typing as t
 
+from ..kube.problems import Problems
 from ..kube.versions import V1, convert
+from . import forms
 from .fleet import Workload
 
 #: Templates by namespace and name, in resource.k8s.io/v1.
@@ -28,7 +30,7 @@ WORKLOAD = {
 
 def workload(entry: dict[str, t.Any], templates: Templates) -> Workload:
     """One entry of `workloads`. Raises ValueError."""
-    claims = list(entry["claims"] or ())
+    claims = forms.given(entry["claims"] or [])
     for name in entry["templates"] or ():
         found = templates.get((entry["namespace"], name))
         if found is None:
@@ -38,22 +40,31 @@ def workload(entry: dict[str, t.Any], templates: Templates) -> Workload:
                 f"objects; of this namespace there is {there}"
             )
         claims.append(found["spec"]["spec"])
+    place = f"workload {entry['name']}: "
     if not isinstance(entry["pod"], dict) or not isinstance(entry["labels"], dict):
-        raise ValueError(f"workload {entry['name']}: pod and labels have to be mappings")
+        raise ValueError(f"{place}pod and labels have to be mappings")
     broken = [number for number, claim in enumerate(claims) if not isinstance(claim.get("devices"), dict)]
     if broken:
-        raise ValueError(f"workload {entry['name']}: claims[{broken[0]}] has no devices: give the spec of a claim")
+        raise ValueError(f"{place}claims[{broken[0]}] has no devices: give the spec of a claim")
+    pod = forms.given(entry["pod"])
+    wrong = forms.spec_problems(pod, forms.POD_SPEC, f"{place}pod")
+    wrong += [
+        one for number, claim in enumerate(claims) for one in forms.claim_problems(claim, f"{place}claims[{number}]")
+    ]
+    if wrong:
+        raise Problems(wrong)
     labels = {key: str(value) for key, value in entry["labels"].items()}
-    return Workload(entry["name"], tuple(claims), entry["pod"], entry["namespace"], labels)
+    return Workload(entry["name"], tuple(claims), pod, entry["namespace"], labels)
 
 
 def objects_of(given: dict[str, t.Any]) -> list[dict[str, t.Any]]:
-    """All objects, each with its kind. Raises ValueError."""
+    """All objects, each with its kind. Raises ValueError for those that an API server would not return."""
     found = []
     for kind, items in given.items():
         if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
             raise ValueError(f"objects.{kind} is not a list of objects")
         found += [{"kind": kind, **one} for one in items]
+    forms.check(found)
     return found
 
 

@@ -175,6 +175,8 @@ def _most(queues: Queues, queue: ObjectView, charges: t.Mapping[str, int]) -> Ad
         for flavor in group["flavors"]:
             left = {one: max(0, tree.available(("queue", name), (str(flavor["name"]), one))) for one in asked}
             counts.append(min((left[one] // amount, one) for one, amount in asked.items()))
+        if not counts:
+            raise _Refused(f"{_of(queue)} has no flavor of {min(asked)}")
         total = sum(count for count, _resource in counts)
         if found is None or total < found[0]:
             found = (total, f"{_of(queue)} leaves {min(counts)[1]} for {total} more")
@@ -193,7 +195,7 @@ class _Tree:
         self.objects: dict[tuple[str, str], ObjectView] = {}
         self.parents: dict[tuple[str, str], tuple[str, str] | None] = {}
         for name, one in queues.cohorts.items():
-            self._add(("cohort", name), one, one.get("spec", {}).get("parentName"))
+            self._add(("cohort", name), one, (one.get("spec") or {}).get("parentName"))
         for name, one in queues.cluster.items():
             self._add(("queue", name), one, one["spec"].get("cohortName") or one["spec"].get("cohort"))
         for parent in [one for one in self.parents.values() if one is not None]:

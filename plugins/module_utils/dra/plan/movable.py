@@ -19,7 +19,7 @@ from ..kube import quantity
 from ..kube.objects import Object, ObjectView
 from ..scheduler.published import v1
 from .fleet import Workload
-from .pods import requests, selected
+from .pods import SCHEDULER, requests, selected
 
 #: Controllers that replace a single pod, wherever there is room.
 CONTROLLERS = ("ReplicaSet", "ReplicationController", "StatefulSet")
@@ -129,7 +129,7 @@ def _kept(pod: ObjectView, claims: t.Mapping[str, Object], budgets: t.Sequence[O
     gang = gang or next((name for name in _GANG_FIELDS if spec.get(name)), None)
     if gang:
         return f"it is one of a gang ({gang})"
-    if (spec.get("schedulerName") or "default-scheduler") != "default-scheduler":
+    if (spec.get("schedulerName") or SCHEDULER) != SCHEDULER:
         return f"scheduler {spec['schedulerName']} places it"
     return _protected(pod, labels, notes, protect) or _shared(pod, claims) or _no_disruption(pod, labels, budgets)
 
@@ -160,7 +160,10 @@ def _shared(pod: ObjectView, claims: t.Mapping[str, Object]) -> str:
         users = (claim.get("status") or {}).get("reservedFor") or ()
         if any(user.get("uid") != pod["metadata"].get("uid") for user in users):
             return f"its claim {name} is shared"
-        if any(request.get("exactly", {}).get("adminAccess") for request in claim["spec"]["devices"]["requests"]):
+        if any(
+            (request.get("exactly") or {}).get("adminAccess")
+            for request in claim["spec"]["devices"].get("requests") or ()
+        ):
             return f"its claim {name} has admin access"
     return ""
 

@@ -18,7 +18,9 @@ from ..kube import quantity
 from ..kube.objects import ObjectView
 from .fleet import PODS, Node
 
-_UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+#: The scheduler of Kubernetes, whose rules these are.
+SCHEDULER = "default-scheduler"
 _BLOCKING = ("NoSchedule", "NoExecute")
 #: What a pod may ask for as a whole (KEP-2837).
 _OF_POD = ("cpu", "memory")
@@ -96,7 +98,7 @@ def refuses(node: Node, spec: ObjectView) -> str:
     if spec.get("nodeName") and spec["nodeName"] != node.name:
         return f"the pod is for node {spec['nodeName']}"
     tolerations = spec.get("tolerations") or ()
-    if node.cordoned and not tolerates(tolerations, _UNSCHEDULABLE):
+    if node.cordoned and not tolerates(tolerations, UNSCHEDULABLE):
         return "the node is cordoned"
     for taint in node.taints:
         if taint.get("effect") in _BLOCKING and not tolerates(tolerations, taint):

@@ -22,7 +22,7 @@ from ..vendors.offers import offers
 from ..vendors.server import Server
 from . import kueue, quotas
 from .fleet import Fleet, Held, Node, Placed, Quota
-from .pods import requests, units
+from .pods import SCHEDULER, requests, units
 
 #: Kinds that a fleet is made of; others are passed over.
 KINDS = (
@@ -30,6 +30,8 @@ KINDS = (
     *kueue.KINDS,
 )
 _ENDED = ("Succeeded", "Failed")
+#: Objects that a line names before it only counts the others.
+_NAMED = 4
 
 
 def read(
@@ -62,7 +64,7 @@ def read(
     reading.note_strangers(nodes)
     found = tuple(reading.quotas(by_kind["ResourceQuota"]))
     queues = kueue.read([one for kind in kueue.KINDS for one in by_kind[kind]], kueue_configuration)
-    return Fleet(nodes, classes, server, tuple(reading.notes), found, queues)
+    return Fleet(nodes, classes, server, tuple(reading.notes), found, queues, tuple(reading.doubts))
 
 
 def v1_rule(rule: ObjectView) -> ObjectView:
@@ -93,11 +95,15 @@ def probed(
 
 
 class _Reading:
-    """Collects by node what objects say; `notes` are what cannot be used."""
+    """Collects by node what objects say; `notes` are what cannot be used, `doubts` what is missing and may be in the
+    way of pods."""
 
     def __init__(self, published: PublishedNodes) -> None:
         self.published = published.nodes
         self.notes = list(published.notes)
+        self.doubts: list[str] = []
+        self._served: set[str] = set()  # claims that have devices
+        self._holder: dict[DeviceId, str] = {}  # of devices that are not shared
         self.held: dict[str, list[Held]] = {}
         self.placed: dict[str, list[Placed]] = {}
         self._where = {identify(offer): offer for node in self.published.values() for offer in node.offers}
@@ -106,6 +112,7 @@ class _Reading:
         """What claims hold, by the node of the device."""
         for claim in claims:
             for index, result in enumerate(results(claim)):
+                self._served.add(title(claim))
                 key: DeviceId = (result["driver"], result["pool"], result["device"])
                 offer = self._where.get(key)
                 if offer is None:
@@ -115,16 +122,22 @@ class _Reading:
                 admin = bool(result.get("adminAccess"))
                 found = Result(index, str(result["request"]), offer, admin, consumed)
                 self.held.setdefault(offer.node, []).append(Held(found, title(claim)))
+                if not admin and not offer.device.get("allowMultipleAllocations"):
+                    first = self._holder.setdefault(key, title(claim))
+                    if first != title(claim):
+                        self.notes.append(f"{'/'.join(key)} is of two claims, {first} and {title(claim)}")
 
     def pods(self, pods: t.Iterable[ObjectView]) -> None:
         """The pods of each node; those that wait for one are noted."""
-        waiting = 0
+        waiting, strangers, lost = 0, [], []
         for pod in pods:
             spec, status = pod.get("spec") or {}, pod.get("status") or {}
             if status.get("phase") in _ENDED:
                 continue
             if not spec.get("nodeName"):
                 waiting += bool(spec.get("resourceClaims"))
+                if spec.get("resourceClaims") and (spec.get("schedulerName") or SCHEDULER) != SCHEDULER:
+                    strangers.append(f"{title(pod)} ({spec['schedulerName']})")
                 continue
             metadata = pod["metadata"]
             try:
@@ -136,8 +149,15 @@ class _Reading:
                 str(metadata["namespace"]), str(metadata["name"]), metadata.get("labels") or {}, asked, _claims(pod)
             )
             self.placed.setdefault(spec["nodeName"], []).append(placed)
+            lost += [f"{one} of pod {title(pod)}" for one in placed.claims if one not in self._served]
         if waiting:
             self.notes.append(f"{waiting} pod(s) with claims wait for a node; they want the same devices")
+        if strangers:
+            self.notes.append(f"of these, other schedulers place {some(strangers)}, and may do so on any node")
+        if lost:
+            self.doubts.append(
+                f"{some(lost)}: no such claim has devices, though its pod has a node; they count as free"
+            )
 
     def quotas(self, found: t.Iterable[ObjectView]) -> t.Iterator[Quota]:
         for one in found:
@@ -170,9 +190,20 @@ class _Reading:
         )
 
     def note_strangers(self, nodes: t.Mapping[str, Node]) -> None:
+        silent = [name for name, node in nodes.items() if node.allocatable is None]
+        if silent and len(silent) < len(nodes):
+            self.doubts.append(f"node(s) {some(silent)} say nothing of their resources, so any number of pods has room")
+        lost = sorted(set(self.placed) - set(nodes))
+        if lost:
+            self.notes.append(f"pods run on node(s) {some(lost)}, which are not among the objects")
         for name, published in self.published.items():
             if name not in nodes and published.offers:
                 self.notes.append(f"{len(published.offers)} device(s) are of node {name}, which does not exist")
+
+
+def some(names: t.Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def _claims(pod: ObjectView) -> tuple[str, ...]:

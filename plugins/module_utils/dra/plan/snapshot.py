@@ -10,27 +10,16 @@ from __future__ import annotations
 import typing as t
 
 from ..kube.objects import Object, ObjectView
+from .forms import FORMS, Leaf
 
 #: The format of snapshots. A release reads that of its own number only.
 FORMAT = 1
 
 _META = ("name", "namespace", "labels")
 _ASKED: t.Mapping[str, t.Any] = {"requests": ..., "constraints": ...}
-_CONTAINER = {"resources": {"requests": ..., "limits": ...}, "restartPolicy": ...}
 #: By kind what is kept: fields by name, `...` for all of a field. A list stands for each of its items.
-_KEPT: t.Mapping[str, t.Mapping[str, t.Any]] = {
-    "Node": {"spec": {"taints": ..., "unschedulable": ...}, "status": {"allocatable": ...}},
-    "Pod": {
-        "spec": {
-            "containers": [_CONTAINER],
-            "initContainers": [_CONTAINER],
-            "nodeName": ...,
-            "overhead": ...,
-            "resourceClaims": ...,
-            "resources": ...,
-        },
-        "status": {"phase": ..., "resourceClaimStatuses": ...},
-    },
+_KEPT: t.Mapping[str, t.Any] = {
+    **FORMS,
     "ResourceSlice": {"spec": ...},
     "ResourceClaim": {
         "spec": {"devices": _ASKED},
@@ -39,17 +28,6 @@ _KEPT: t.Mapping[str, t.Mapping[str, t.Any]] = {
     "ResourceClaimTemplate": {"spec": {"spec": {"devices": _ASKED}}},
     "DeviceClass": {"spec": {"selectors": ..., "extendedResourceName": ...}},
     "DeviceTaintRule": {"spec": ...},
-    "ResourceQuota": {"spec": ..., "status": {"used": ...}},
-    "LocalQueue": {"spec": ...},
-    "Cohort": {"spec": ...},
-    "ClusterQueue": {
-        "spec": ...,
-        "status": {
-            "flavorsReservation": ...,
-            "pendingWorkloads": ...,
-            "conditions": [{"type": ..., "status": ..., "message": ...}],
-        },
-    },
 }
 
 
@@ -63,10 +41,11 @@ def kept(one: ObjectView) -> Object:
 
 
 def _part(value: t.Any, form: t.Any) -> t.Any:
-    if form is ...:
+    if form is ... or isinstance(form, Leaf) or (isinstance(form, dict) and "*" in form):
         return value
     if isinstance(form, list):
         return [_part(item, form[0]) for item in value] if isinstance(value, list) else []
     if not isinstance(value, dict):
         return {}
-    return {name: _part(value[name], inner) for name, inner in form.items() if value.get(name) is not None}
+    fields = {name.rstrip("!"): inner for name, inner in form.items()}
+    return {name: _part(value[name], inner) for name, inner in fields.items() if value.get(name) is not None}

@@ -16,9 +16,11 @@ from ..kube.objects import ObjectView
 from ..kube.problems import Problem, Problems
 from ..scheduler.search_devices import identify
 from ..vendors.offer import Offer
+from ..vendors.server import Server
 from .fleet import Fleet, Node
-from .pods import selected
+from .pods import UNSCHEDULABLE, selected
 
+_CONDITION = "node.kubernetes.io/"  # begins the keys of taints that Kubernetes itself sets
 #: The steps, and what each says.
 STEPS = {
     "cordon": "nodes that take no more pods",
@@ -89,7 +91,16 @@ def _cordon(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
 
 
 def _uncordon(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
-    return _changed(fleet, _chosen(fleet, value, place), lambda node: replace(node, cordoned=False))
+    """Kubernetes takes its taint of cordoned nodes away with the cordon."""
+    return _changed(
+        fleet,
+        _chosen(fleet, value, place),
+        lambda node: replace(node, cordoned=False, taints=_without(node.taints, UNSCHEDULABLE["key"])),
+    )
+
+
+def _without(taints: t.Sequence[ObjectView], prefix: str) -> tuple[ObjectView, ...]:
+    return tuple(one for one in taints if not str(one.get("key")).startswith(prefix))
 
 
 def _drain(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
@@ -119,20 +130,29 @@ def _add(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
         while f"{like}-new-{number}" in nodes:
             number += 1
         name = f"{like}-new-{number}"
-        nodes[name] = _empty(fleet.nodes[str(like)], name)
+        nodes[name] = _empty(fleet.nodes[str(like)], name, fleet.server)
     return replace(fleet, nodes=nodes)
 
 
-def _empty(node: Node, name: str) -> Node:
-    labels = {**node.labels, "kubernetes.io/hostname": name} if node.labels else node.labels
-    return replace(node, name=name, labels=labels, cordoned=False, pods=(), held=(), offers=tuple(_moved(node, name)))
+def _empty(node: Node, name: str, server: Server) -> Node:
+    """A node like another one, without its pods, its cordon and the taints by which Kubernetes tells its condition."""
+    return replace(
+        node,
+        name=name,
+        labels={**node.labels, "kubernetes.io/hostname": name} if node.labels else node.labels,
+        taints=_without(node.taints, _CONDITION),
+        cordoned=False,
+        pods=(),
+        held=(),
+        offers=tuple(_moved(node, name, server)),
+    )
 
 
-def _moved(node: Node, name: str) -> t.Iterator[Offer]:
-    """The node's devices in pools of another one's."""
+def _moved(node: Node, name: str, server: Server) -> t.Iterator[Offer]:
+    """The node's devices in pools of another one's, where other taint rules apply."""
     for offer in node.offers:
         pool = name if offer.pool == node.name else f"{offer.pool}-{name}"
-        yield replace(offer, node=name, pool=pool)
+        yield server.moved(offer, name, pool)
 
 
 def _devices(fleet: Fleet, value: ObjectView, place: str, more: t.Collection[str] = ()) -> tuple[Node, set[int]]:

@@ -11,11 +11,9 @@ import typing as t
 
 from ..claims.pair_reasons import unpaired_lines
 from .fit import Fit
+from .reader import some
 from .stranded import Stranded
 from .worth import Worth
-
-#: Nodes that a line names before it only counts the others.
-_NAMED = 4
 
 
 def total(found: Fit) -> str:
@@ -42,10 +40,10 @@ def lines(
             found.append(f"  {last.over_quota} fit on nodes, but are not admitted: {last.quota}")
         if last.held_back:
             found.append(f"  {last.held_back} fit on nodes, but are held back by the spread constraints")
-        found += [f"  {_some(names)}: {reason}" for _kind, reason, names in last.reasons()]
+        found += [f"  {some(names)}: {reason}" for _kind, reason, names in last.reasons()]
         found += unpaired_lines({name: on_node.unpaired for name, on_node in last.nodes.items()})
     for (reason, who), devices in _by_reason(lost).items():
-        found.append(f"stranded: {_some(devices)}: {reason}{who}")
+        found.append(f"stranded: {some(devices)}: {reason}{who}")
     if worth and worth.devices:
         found.append(f"stranded in all: {_worth(worth, unit)}")
     return found
@@ -82,8 +80,3 @@ def _by_reason(lost: t.Sequence[Stranded]) -> dict[tuple[str, str], list[str]]:
             who = f"; free it with {' and '.join(one.together)} together" if one.together else ""
         groups.setdefault((one.reason, who), []).append(one.device)
     return groups
-
-
-def _some(names: t.Sequence[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -16,7 +16,7 @@ from . import capacity as amounts
 from .answers import Abort, Allocation, Refusal, Result
 from .node_devices import NodeDevices
 from .node_memory import NodeMemory, Suitable
-from .search_devices import Spec, Taking, amount, tolerated, whole
+from .search_devices import Amount, Spec, Taking, amount, tolerated, whole
 from .search_requests import CONSTRAINTS, Constraint, Request, Unsupported, class_selectors
 from .search_selection import FAILS, MAYBE, NO, YES
 
@@ -187,6 +187,15 @@ class Candidates(NodeDevices):
             return self.room(request, position, fresh)
         except Abort:
             return False
+
+    def short(self, request: Request, position: int) -> dict[str, Amount]:
+        """The capacities of a shared device of which the request needs more than is left, with what is left."""
+        identity = self.ids[position]
+        if identity not in self.shares or not self.has_room(request, position, fresh=True):
+            return {}
+        taking, used = self.taking(request, position), self.shares[identity]
+        left = {name: taking.limits[name] - used.get(name, 0) for name in taking.amounts}
+        return {name: rest for name, rest in left.items() if taking.amounts[name] > rest}
 
     def worth(self, request: Request) -> list[tuple[int, bool]]:
         """The positions of the devices that fit a request unless they are taken, each with whether to check it again.

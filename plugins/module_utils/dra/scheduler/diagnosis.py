@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import typing as t
 from dataclasses import replace
+from fractions import Fraction
 
 from ..kube import quantity
 from ..kube.quantity import Quantity
@@ -17,7 +18,7 @@ from .answers import Abort, Allocation, Refusal
 from .candidates import Question
 from .search import Search
 from .search_bounds import too_few
-from .search_devices import Spec, attribute, identify, tolerated
+from .search_devices import Amount, Spec, attribute, identify, tolerated
 from .search_requests import Constraint, Request, alike_groups
 from .search_selection import FAILS, MAYBE, YES
 
@@ -223,9 +224,25 @@ class Diagnosis:
         if not request.admin:
             kept = [p for p in left if self._free(search, request, p)]
             if len(kept) < need:
-                reason = f"{wanted}: {len(left)} match, {len(left) - len(kept)} of them are in use"
-                return Refusal(reason, request.path, "used")
+                return Refusal(f"{wanted}: {self._used(search, request, left)}", request.path, "used")
         return None
+
+    @staticmethod
+    def _used(search: Search, request: Request, left: list[int]) -> str:
+        """How many devices are in use, and how many are shared and have too little left of a capacity."""
+        little: dict[str, list[Amount]] = {}
+        short = {position: search.short(request, position) for position in left}
+        for name, rest in (one for found in short.values() for one in found.items()):
+            little.setdefault(name, []).append(rest)
+        busy = sum(not short[p] and not Diagnosis._free(search, request, p) for p in left)
+        parts = [f"{busy} of them are in use"] if busy else []
+        for name, rests in little.items():
+            wanted = request.amounts.get(name)
+            form = quantity.BINARY_SI if str(wanted).endswith("i") else quantity.DECIMAL_SI
+            needs = f"{wanted} is asked for" if wanted is not None else "the default is asked for"
+            most = quantity.canonical(Fraction(max(0, *rests)), form)
+            parts.append(f"{len(rests)} of them have too little {name} left ({needs}, the most that is left is {most})")
+        return ", ".join([f"{len(left)} match", *parts])
 
     @staticmethod
     def _free(search: Search, request: Request, position: int) -> bool:

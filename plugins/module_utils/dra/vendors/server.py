@@ -66,10 +66,20 @@ class Server:
 
     def again(self, offer: Offer, old: Server) -> Offer:
         """The device as this scheduler sees it, made from what the scheduler of `old` saw."""
-        ruled = old._ruled(offer)
+        return self.keeps(old._published(offer))
+
+    def moved(self, offer: Offer, node: str, pool: str) -> Offer:
+        """The same device on another node, as this scheduler sees it."""
+        return self.keeps(replace(self._published(offer), node=node, pool=pool))
+
+    def _published(self, offer: Offer) -> Offer:
+        """The device without the taints of rules."""
+        ruled = self._ruled(offer)
+        if not ruled:
+            return offer
         own = [taint for taint in offer.device.get("taints") or () if taint not in ruled]
         device = {name: value for name, value in offer.device.items() if name != "taints"}
-        return self.keeps(replace(offer, device={**device, **({"taints": own} if own else {})}))
+        return replace(offer, device={**device, **({"taints": own} if own else {})})
 
     def keeps(self, offer: Offer) -> Offer:
         """The device as the scheduler sees it."""

@@ -105,7 +105,10 @@ def test_too_few_fail_with_the_whole_answer(run: t.Any) -> None:
         ({"what_if": [{"cordon": {"nodes": ["z"]}}]}, "what_if[0].cordon.nodes: names nodes that do not exist: z"),
         ({"objects": {"Node": "x"}}, "objects.Node is not a list of objects"),
         ({"objects": {"ResourceSlice": [{"kind": "Pod", "metadata": {"name": "p"}}]}}, ""),
-        ({"workloads": [{**ONE_PAIR, "pod": {"containers": "x"}}]}, "are not as the Kubernetes API has them"),
+        (
+            {"workloads": [{**ONE_PAIR, "pod": {"containers": "x"}}]},
+            "workload pair: pod.containers: must be a list, not",
+        ),
         ({"workloads": [ONE_PAIR, ONE_PAIR]}, "several workloads have the name pair"),
         ({"kubernetes_version": "1.20"}, "1.20"),
     ],

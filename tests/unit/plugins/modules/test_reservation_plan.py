@@ -84,7 +84,10 @@ def test_claims_that_do_not_tolerate_the_hold(run: t.Any) -> None:
         ({"count": 0}, "count: 0 is not from 1 to 1024"),
         ({"max_moves": -1}, "max_moves: -1 is not from 0 to 1024"),
         ({"workload": {"name": "x"}}, "workload x has no claims"),
-        ({"workload": {**WORK, "pod": {"containers": [{"resources": {"requests": {"cpu": "x"}}}]}}}, "cannot be read"),
+        (
+            {"workload": {**WORK, "pod": {"containers": [{"resources": {"requests": {"cpu": "x"}}}]}}},
+            "must be a quantity",
+        ),
         ({"objects": {"Pod": "x"}}, "objects.Pod is not a list of objects"),
         ({"kubernetes_version": "1.20"}, "1.20"),
     ],

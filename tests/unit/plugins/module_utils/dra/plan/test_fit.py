@@ -241,6 +241,33 @@ def test_changes(engine: Engine) -> None:
     assert total({"lose": {"node": "a-0", "devices": [nic]}}) == 23
 
 
+def test_taints_of_kubernetes_end_with_their_cause(engine: Engine) -> None:
+    """The taint of a cordon goes with it. A new node does not have the condition of the one that it is like, nor the
+    taints that rules give to that one's devices."""
+    cordon = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    nodes = [node("a-0", unschedulable=True, taints=[cordon]), node("b-0", taints=[{**cordon, "key": "kept"}])]
+    bare = reader.probed({"a-0": facts("hgx-h100")}, DRIVERS, CLASSES)
+    nic = next(one for one in bare.nodes["a-0"].offers if one.driver == "lanewise.dev")
+    rule = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "r"},
+        "spec": {
+            "deviceSelector": {"driver": nic.driver, "pool": nic.pool, "device": nic.device["name"]},
+            "taint": {"key": "broken", "effect": "NoSchedule"},
+        },
+    }
+    fleet = cluster(nodes, rule)
+
+    def total(step: Object) -> int:
+        return fits.fit(after(fleet, [step]), [workload("one-pair")], engine)[0].total
+
+    assert fits.fit(fleet, [workload("one-pair")], engine)[0].total == 0
+    assert total({"uncordon": {"nodes": ["a-0"]}}) == 7
+    assert total({"add": {"like": "a-0", "count": 2}}) == 16
+    assert total({"add": {"like": "b-0", "count": 2}}) == total({"uncordon": {"nodes": ["b-0"]}}) == 0
+
+
 @pytest.mark.parametrize(
     ("step", "said"),
     [

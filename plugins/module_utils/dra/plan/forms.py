@@ -1,0 +1,339 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The fields of objects that a plan uses, and what is wrong with those of a damaged dump.
+
+An object that an API server would not return is refused, with its name and the path of each wrong field: what it means
+cannot be known. Servers leave out what is not set, so null is wrong, too. Kinds of resource.k8s.io are read by the
+tables of `apiserver.schema`.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..apiserver.decoder import Decoder
+from ..apiserver.schema import child, fields
+from ..kube import quantity, versions
+from ..kube.objects import Object, ObjectView
+from ..kube.problems import Problem, Problems
+
+#: Problems that are told; more are only counted.
+MOST = 20
+
+
+class Leaf(t.NamedTuple):
+    """A plain value: its types, and what they are called."""
+
+    types: tuple[type, ...]
+    words: str
+
+
+TEXT, FLAG, NUMBER = Leaf((str,), "text"), Leaf((bool,), "true or false"), Leaf((int,), "a whole number")
+AMOUNT, ANY = Leaf((str, int, float), "a quantity"), Leaf((dict,), "a mapping")
+
+#: A form is a leaf, a list with the form of each item, a mapping of `*` to the form of every value, or the fields of an
+#: object, of which those that end with `!` have to be there. Fields that a form does not have are not used.
+Form = t.Union[Leaf, list[t.Any], t.Mapping[str, t.Any]]
+
+AMOUNTS: Form = {"*": AMOUNT}
+LABELS: Form = {"*": TEXT}
+_REQUIREMENT: Form = {"key!": TEXT, "operator!": TEXT, "values": [TEXT]}
+SELECTOR: Form = {"matchLabels": LABELS, "matchExpressions": [_REQUIREMENT]}
+_RESOURCES: Form = {"requests": AMOUNTS, "limits": AMOUNTS}
+_CONTAINER: Form = {"resources": _RESOURCES, "restartPolicy": TEXT}
+_TAINT: Form = {"key!": TEXT, "value": TEXT, "effect!": TEXT}
+_FLAVOR: Form = {
+    "name!": TEXT,
+    "resources!": [{"name!": TEXT, "nominalQuota": AMOUNT, "borrowingLimit": AMOUNT, "lendingLimit": AMOUNT}],
+}
+_GROUPS: Form = [{"coveredResources!": [TEXT], "flavors!": [_FLAVOR]}]
+
+#: What a plan uses of a running pod's spec: all of this is kept in a snapshot.
+RUNNING: t.Mapping[str, Form] = {
+    "containers": [_CONTAINER],
+    "initContainers": [_CONTAINER],
+    "nodeName": TEXT,
+    "overhead": AMOUNTS,
+    "resourceClaims": [{"name!": TEXT, "resourceClaimName": TEXT, "resourceClaimTemplateName": TEXT}],
+    "resources": _RESOURCES,
+    "schedulerName": TEXT,
+}
+#: The same of a pod that is to be placed.
+POD_SPEC: Form = {
+    **RUNNING,
+    "nodeSelector": LABELS,
+    "tolerations": [{"key": TEXT, "operator": TEXT, "value": TEXT, "effect": TEXT}],
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms!": [{"matchExpressions": [_REQUIREMENT], "matchFields": [_REQUIREMENT]}]
+            }
+        }
+    },
+    "topologySpreadConstraints": [
+        {
+            "topologyKey!": TEXT,
+            "maxSkew": NUMBER,
+            "minDomains": NUMBER,
+            "whenUnsatisfiable": TEXT,
+            "labelSelector": SELECTOR,
+            "matchLabelKeys": [TEXT],
+            "nodeAffinityPolicy": TEXT,
+            "nodeTaintsPolicy": TEXT,
+        }
+    ],
+}
+#: By kind; each has `metadata`, too. `spec` and `status` of kinds of resource.k8s.io are read by their schema.
+FORMS: t.Mapping[str, Form] = {
+    "Node": {"spec": {"taints": [_TAINT], "unschedulable": FLAG}, "status": {"allocatable": AMOUNTS}},
+    "Pod": {
+        "spec!": {**RUNNING, "containers!": [_CONTAINER]},
+        "status": {"phase": TEXT, "resourceClaimStatuses": [{"name!": TEXT, "resourceClaimName": TEXT}]},
+    },
+    "ResourceQuota": {
+        "spec": {"hard": AMOUNTS, "scopes": [TEXT], "scopeSelector": ANY},
+        "status": {"used": AMOUNTS},
+    },
+    "LocalQueue": {"spec!": {"clusterQueue!": TEXT, "stopPolicy": TEXT}},
+    "Cohort": {"spec": {"parentName": TEXT, "resourceGroups": _GROUPS}},
+    "ClusterQueue": {
+        "spec!": {
+            "cohortName": TEXT,
+            "cohort": TEXT,
+            "stopPolicy": TEXT,
+            "namespaceSelector": SELECTOR,
+            "resourceGroups": _GROUPS,
+        },
+        "status": {
+            "flavorsReservation": [{"name!": TEXT, "resources": [{"name!": TEXT, "total": AMOUNT}]}],
+            "pendingWorkloads": NUMBER,
+            "conditions": [{"type!": TEXT, "status!": TEXT, "message": TEXT}],
+        },
+    },
+}
+_DRA = ("ResourceSlice", "ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "DeviceTaintRule")
+_NAMESPACED = ("Pod", "ResourceClaim", "ResourceClaimTemplate", "ResourceQuota", "LocalQueue")
+_CONFIGS = ("config",)
+
+
+def check(objects: t.Sequence[ObjectView]) -> None:
+    """Raises Problems for the wrong fields of all objects of kinds that a plan uses."""
+    found: list[Problem] = []
+    seen: dict[str, int] = {}
+    for one in objects:
+        kind = str(one.get("kind"))
+        number = seen[kind] = seen.get(kind, -1) + 1
+        if kind in FORMS or kind in _DRA:
+            found += problems(one, f"{kind}[{number}]")
+    if found:
+        more = len(found) - MOST
+        told = found[:MOST]
+        if more > 0:
+            told.append(Problem("objects", f"{more} more fields are wrong", "damaged"))
+        raise Problems(told)
+
+
+def problems(one: ObjectView, place: str) -> list[Problem]:
+    """What is wrong with one object; `place` is where it stands."""
+    kind = str(one["kind"])
+    metadata = one.get("metadata")
+    name: object = metadata.get("name") if isinstance(metadata, dict) else None
+    named = {"name!": TEXT, "labels": LABELS}
+    if kind in _NAMESPACED:
+        named["namespace!"] = TEXT
+        name = f"{metadata.get('namespace')}/{name}" if isinstance(metadata, dict) else None
+    place = f"{place} ({name})" if isinstance(name, str) else place
+    found: list[Problem] = []
+    _walk(metadata if metadata is not None else {}, named, f"{place}.metadata", found)
+    if kind in _DRA:
+        found += _of_schema(one, kind, place)
+    else:
+        _walk(one, FORMS[kind], place, found)
+    return found
+
+
+def given(value: t.Any) -> t.Any:
+    """A value of a playbook without what is null in it, which means not set there."""
+    if isinstance(value, dict):
+        return {name: given(item) for name, item in value.items() if item is not None}
+    return [given(item) for item in value] if isinstance(value, list) else value
+
+
+def spec_problems(spec: object, form: Form, place: str) -> list[Problem]:
+    """What is wrong with a part of an object."""
+    found: list[Problem] = []
+    _walk(spec, form, place, found)
+    return found
+
+
+def claim_problems(spec: object, place: str) -> list[Problem]:
+    """What is wrong with the spec of a v1 ResourceClaim."""
+    return _decoded(spec, "ResourceClaimSpec", versions.V1, place)
+
+
+def _walk(value: object, form: Form, place: str, found: list[Problem]) -> None:
+    if isinstance(form, Leaf):
+        if not _fits(value, form):
+            found.append(_wrong(place, form.words, value))
+    elif isinstance(form, list):
+        if not isinstance(value, list):
+            found.append(_wrong(place, "a list", value))
+            return
+        for number, item in enumerate(value):
+            _walk(item, form[0], f"{place}[{number}]", found)
+    elif not isinstance(value, dict):
+        found.append(_wrong(place, "a mapping", value))
+    elif "*" in form:
+        for name, item in value.items():
+            _walk(item, form["*"], f"{place}[{name}]", found)
+    else:
+        for name, inner in form.items():
+            field = name.rstrip("!")
+            if field in value:
+                _walk(value[field], inner, f"{place}.{field}", found)
+            elif field != name:
+                found.append(Problem(f"{place}.{field}", "is missing", "missing"))
+
+
+def _fits(value: object, form: Leaf) -> bool:
+    if isinstance(value, bool) and bool not in form.types:
+        return False
+    if not isinstance(value, form.types):
+        return False
+    if form is not AMOUNT:
+        return True
+    try:
+        return quantity.parse(value) >= 0
+    except quantity.QuantityError:
+        return False
+
+
+def _wrong(place: str, wanted: str, value: object) -> Problem:
+    return Problem(place, f"must be {wanted}, not {str(value)[:40]!r}", "wrong-type")
+
+
+def _of_schema(one: ObjectView, kind: str, place: str) -> list[Problem]:
+    version = one.get("apiVersion")
+    if not isinstance(version, str) or (version, kind) not in versions.SERVED:
+        return [_wrong(f"{place}.apiVersion", f"a version of {versions.GROUP} that has {kind}", version)]
+    if "spec" not in one:
+        return [Problem(f"{place}.spec", "is missing", "missing")]
+    spec = one["spec"]
+    if kind == "ResourceSlice" and version != versions.V1BETA1 and _plain(spec):
+        return []
+    found = _decoded(spec, f"{kind}Spec", version, f"{place}.spec")
+    status = one.get("status", {}) if kind == "ResourceClaim" else {}
+    if not isinstance(status, dict):
+        found.append(_wrong(f"{place}.status", "a mapping", status))
+    elif "allocation" in status:
+        found += _decoded(status["allocation"], "AllocationResult", version, f"{place}.status.allocation")
+    return found
+
+
+class _Strict(Decoder):
+    """Takes null for wrong, where a server reads it as not set."""
+
+    def struct(self, value: object, name: str, path: str) -> Object:
+        if isinstance(value, dict):
+            for field in fields(name, self._version, self._minor):
+                if field in value and value[field] is None:
+                    self._wrong(child(path, field), "set", None)
+        return super().struct(value, name, path)
+
+    def _item(self, value: object, kind: str, path: str) -> object:
+        if value is None:
+            self._wrong(path, "set", None)
+        return super()._item(value, kind, path)
+
+
+def _decoded(value: object, struct: str, version: str, place: str) -> list[Problem]:
+    decoder = _Strict(version, versions.NEWEST)
+    read = decoder.struct(_without_config(value), struct, place)
+    return decoder.types or list(_missing(read, struct, version, place))
+
+
+def _without_config(value: object) -> object:
+    """Opaque configurations are the drivers' own."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: _without_config(item) if name in ("devices", "spec") else item
+        for name, item in value.items()
+        if name not in _CONFIGS
+    }
+
+
+#: Structures that say nothing without one of these fields.
+_ANY_OF = {
+    "DeviceAttribute": ("string", "int", "bool", "version", "strings", "ints", "bools", "versions"),
+    "DeviceSelector": ("cel",),
+    "DeviceRequest": ("exactly", "firstAvailable"),
+}
+
+
+def _missing(value: t.Any, struct: str, version: str, place: str) -> t.Iterator[Problem]:
+    """The required fields that a decoded structure does not have."""
+    some = _ANY_OF.get(struct, ())
+    if some and not any(name in value for name in some) and version != versions.V1BETA1:
+        yield Problem(place, f"has none of {', '.join(some)}", "missing")
+    for name, one in fields(struct, version, versions.NEWEST).items():
+        item = value.get(name)
+        where = child(place, name)
+        kind = one.type.lstrip("*")
+        if item is None:
+            if one.required(versions.NEWEST - 1):
+                yield Problem(where, "is missing", "missing")
+        elif kind[:2] == "[]" and isinstance(item, list):
+            for number, each in enumerate(item):
+                yield from _inner(each, kind[2:], version, f"{where}[{number}]")
+        elif kind[:2] == "{}":
+            for key, each in item.items():
+                yield from _inner(each, kind[2:], version, f"{where}[{key}]")
+        else:
+            yield from _inner(item, kind, version, where)
+
+
+def _inner(value: object, kind: str, version: str, place: str) -> t.Iterator[Problem]:
+    if isinstance(value, dict) and kind[:1].isupper():
+        yield from _missing(value, kind, version, place)
+
+
+#: The types of attributes' values. Lists of them are read by the schema.
+_ATTRIBUTES = {"string": str, "int": int, "bool": bool, "version": str}
+_CHECKED = ("name", "attributes", "capacity")
+
+
+def _plain(spec: t.Any) -> bool:
+    """Whether the most common devices are surely right: a fleet has so many that the whole schema would take too
+    long."""
+    try:
+        pool = spec["pool"]
+        rest = {name: value for name, value in spec.items() if name != "devices"}
+        devices = spec.get("devices", [])
+        if type(pool["name"]) is not str or type(devices) is not list or _decoded(rest, *_SLICE):
+            return False
+        return all(_plain_device(one) for one in devices)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return False
+
+
+_SLICE = ("ResourceSliceSpec", versions.V1, "")
+
+
+def _plain_device(device: t.Any) -> bool:
+    kinds = _ATTRIBUTES
+    if type(device["name"]) is not str:
+        return False
+    for typed in device.get("attributes", {}).values():
+        ((name, value),) = typed.items()
+        if kinds.get(name) is not type(value):
+            return False
+    for entry in device.get("capacity", {}).values():
+        quantity.parse(entry["value"])
+        if len(entry) > 1 and _decoded(entry, "DeviceCapacity", versions.V1, ""):
+            return False
+    rest = {name: value for name, value in device.items() if name not in _CHECKED}
+    return not rest or not _decoded({**rest, "name": ""}, "Device", versions.V1, "")

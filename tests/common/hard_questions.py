@@ -1,0 +1,104 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Questions about nodes whose refusal takes long to find or to explain: pods with several claims for many devices that
+depend on each other, on example machines of which others have some devices already."""
+
+from __future__ import annotations
+
+import random
+import typing as t
+from functools import cache, partial
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Node, Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.states import States, placed
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.answers import Refusal, Result
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.node_memory import NodeMemory, Verdicts
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
+from ansible_collections.lanewise.dra.tests.cluster import fleets
+
+Object = dict[str, t.Any]
+
+
+def _several(gpus: int, nics: int, align: str) -> Object:
+    devices = [{"name": "gpu", "kind": "gpu", "count": gpus}, {"name": "nic", "kind": "rdma", "count": nics}]
+    return {"align": align, "devices": devices}
+
+
+def _pairs(count: int, *levels: str) -> Object:
+    nic = {"name": "nic", "kind": "rdma"}
+    return {"count": count, "align": list(levels), "devices": [{"name": "gpu", "kind": "gpu"}, nic]}
+
+
+_BESIDE = {"align": "pcie_root", "devices": [{"name": "g", "kind": "gpu"}, {"name": "n", "kind": "rdma"}]}
+
+
+_GROUPS: dict[str, list[Object]] = {
+    "four": [_pairs(4, "pcie_root")],
+    "four-near": [_pairs(4, "pcie_root", "numa_node")],
+    "four-any": [_pairs(4, "pcie_root", "numa_node", "any")],
+    "eight": [_pairs(8, "pcie_root")],
+    "five-numa": [_pairs(5, "numa_node")],
+    "gpus4-numa": [_several(4, 3, "numa_node")],
+    "mix": [_several(3, 2, "numa_node"), _BESIDE],
+}
+_SPECS = {
+    one["metadata"]["name"]: one["spec"]["spec"]
+    for one in compile_site(
+        {
+            "dra_claims_drivers": {"gpu.nvidia.com": fleets.OPTIONS["plain"], "lanewise.dev": {}},
+            "dra_claims_templates": [
+                {"name": name, "namespace": "plan", "groups": groups} for name, groups in _GROUPS.items()
+            ],
+        }
+    ).objects
+    if one["kind"] == "ResourceClaimTemplate"
+}
+
+
+@cache
+def _offers(sort: str, machine: str) -> tuple[Offer, ...]:
+    site = fleets.Site.__new__(fleets.Site)
+    site.sort, site.machines = sort, {"a": machine}
+    return tuple(site.offers("a"))
+
+
+class Questions:
+    """Random pods on random machines. Each pod is placed again and again on its node until it is refused."""
+
+    def __init__(self, seed: int, engine: Engine) -> None:
+        self._chance, self._engine = random.Random(seed), engine
+
+    def one(
+        self, ask: t.Callable[[t.Callable[[], t.Any]], t.Any], known: tuple[str, str, list[str]] | None = None
+    ) -> tuple[str, Refusal]:
+        """What one pod asks for, and its refusal. `ask` calls what it is given, and returns the result: each such call
+        is one question. `known` are the sort of the fleet, the machine and what the pod asks for; else all are
+        random."""
+        chance = self._chance
+        sort = known[0] if known else chance.choice(["plain", "mig", "mig", "shares", "nics"])
+        machine = known[1] if known else chance.choice(fleets.MACHINES[sort])
+        offers = _offers(sort, machine)
+        specs = {**{name: fleets.SPECS[name] for name in fleets.COUNTED[sort]}, **_SPECS}
+        drawn = [chance.choice(sorted(specs)) for _turn in range(chance.randint(1, 3))]
+        names = known[2] if known else drawn
+        work = Workload("w", tuple(specs[name] for name in names), namespace="plan")
+        fleet = Fleet({"a": Node("a", offers=offers)}, fleets.CLASSES, Server())
+        part = chance.random()
+        held = [
+            Result(0, "r", offer)
+            for offer in offers
+            if chance.random() < part
+            and not offer.device.get("allowMultipleAllocations")
+            and not (sort == "mig" and offer.device.get("consumesCounters"))
+        ]
+        memory = NodeMemory(offers, States(fleet, [work], self._engine).memory, Verdicts())
+        while True:
+            answer = ask(partial(placed, fleet, work, memory, held))
+            if isinstance(answer, Refusal):
+                return f"{' + '.join(names)} on {machine} ({sort})", answer
+            held += answer.results

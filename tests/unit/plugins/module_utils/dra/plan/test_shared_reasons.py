@@ -1,0 +1,95 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Why no more shares of devices fit: the reason names the capacity that is used up, and what is left of it."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.small_fleet import (
+    CLASS,
+    DRIVER,
+    claim_spec,
+    node,
+)
+
+Object = dict[str, t.Any]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    return made_engine()
+
+
+def _fit(engine: Engine, asked: str | None, amount: str, used: t.Sequence[str], whole: int = 0) -> fits.OnNode:
+    """On a node with two devices of 100 units each; `used` are claims on the first one, of so much. The claims of
+    `whole` devices have those."""
+    policy = {"default": "10G", "validRange": {"min": "5G", "step": "5G"}} if amount.endswith("G") else {}
+    capacity = {"amount": {"value": amount, **({"requestPolicy": policy} if policy else {})}}
+    objects = [CLASS, *node("a", 2)]
+    (published,) = [one for one in objects if one["kind"] == "ResourceSlice"]
+    devices = published["spec"]["devices"]
+    for one in devices:
+        one.update(capacity=capacity, allowMultipleAllocations=True)
+    pool = published["spec"]["pool"]["name"]
+    for number, each in enumerate([*used, *[amount] * whole]):
+        device = devices[0 if number < len(used) else 1]["name"]
+        result = {"request": "r", "driver": DRIVER, "pool": pool, "device": device, "shareID": f"s{number}"}
+        result["consumedCapacity"] = {"amount": each}
+        objects.append(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": f"c{number}", "namespace": "n"},
+                "spec": {"devices": {}},
+                "status": {"allocation": {"devices": {"results": [result]}}},
+            }
+        )
+    spec = claim_spec(1)
+    if asked:
+        spec["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"amount": asked}}
+    (found,) = fits.fit(reader.read(objects), [Workload("w", (spec,))], engine)
+    return found.nodes["a"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "amount", "used", "whole", "count", "says"),
+    [
+        (
+            "40G",
+            "100G",
+            ("70G",),
+            0,
+            2,
+            "2 of them have too little amount left (40G is asked for, the most that is left is 30G)",
+        ),
+        (
+            None,
+            "100G",
+            ("95G",),
+            1,
+            0,
+            "2 of them have too little amount left (the default is asked for, the most that is left is 5G)",
+        ),
+        ("30Gi", "100Gi", ("50Gi", "30Gi"), 1, 0, "(30Gi is asked for, the most that is left is 20Gi)"),
+    ],
+)
+def test_the_reason_names_the_capacity(
+    engine: Engine, asked: str | None, amount: str, used: tuple[str, ...], whole: int, count: int, says: str
+) -> None:
+    found = _fit(engine, asked, amount, used, whole)
+    assert found.count == count and found.kind == fits.DEVICES
+    assert says in found.reason and "in use" not in found.reason
+
+
+def test_devices_without_shares_are_in_use(engine: Engine) -> None:
+    (found,) = fits.fit(reader.read([CLASS, *node("a", 2)]), [Workload("w", (claim_spec(1),))], engine)
+    assert found.nodes["a"].count == 2 and found.nodes["a"].reason.endswith("2 match, 2 of them are in use")
