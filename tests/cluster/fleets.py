@@ -4,8 +4,9 @@
 
 """Random fleets in a real control plane: example machines with pods, taints, cordons and little room on some of them.
 
-A fleet is of one sort. `plain` has whole GPUs and NICs, `mig` GPUs that are cut on demand, which share counters, and
-`shares` GPUs of whose memory several claims can have a part. Only `plain` is there before Kubernetes 1.36.
+A fleet is of one sort. `plain` has whole GPUs and NICs, `mig` GPUs that are cut on demand, which share counters,
+`shares` GPUs of whose memory several claims can have a part, and `nics` NICs of whose bandwidth they can. Only `plain`
+is there before Kubernetes 1.36.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided import with_setting
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
@@ -34,12 +37,23 @@ OPTIONS: dict[str, Object] = {
     "plain": {"version": "0.5.0"},
     "mig": {"version": "0.5.0", "feature_gates": {"DynamicMIG": True}},
     "shares": {"version": "0.5.0", "consumable_shares": "memory"},
+    "nics": {"version": "0.5.0"},
+}
+#: How NICs are divided on fleets of the sort `nics`: in steps, so that amounts are rounded up.
+DIVIDED = {
+    "select": {"type": "pf"},
+    "mechanism": "macvlan",
+    "namespace": NAMESPACE,
+    "min": "20G",
+    "step": "10G",
+    "default": "50G",
 }
 #: Those with an attribute that is missing, links that are slow, or maps that are mixed are among them.
 MACHINES: dict[str, tuple[str, ...]] = {
     "plain": ("hgx-h100", "dgx-a100", "missing-nic", "hgx-b200", "degraded", "epyc-nps4", "gb200", "vmd"),
     "mig": ("hgx-h100", "hgx-b200"),
     "shares": ("hgx-h100", "dgx-a100"),
+    "nics": ("hgx-h100", "missing-nic", "degraded"),
 }
 
 
@@ -60,11 +74,27 @@ GROUPS: dict[str, list[Object]] = {
     "three-gpus": [{"devices": [{"name": "gpu", "kind": "gpu", "count": 3}]}],
     "all-gpus": [{"devices": [{"name": "gpu", "kind": "gpu", "all": True}]}],
 }
+_PART = {"name": "nic", "kind": "nic"}
+#: Claims for parts of NICs, from those of the driver's default up to the whole of one.
+NIC_SHARES: dict[str, list[Object]] = {
+    "nic-default": [{"devices": [{**_PART, "share": {"bandwidth": "default"}}]}],
+    "nic-5g": [{"devices": [{**_PART, "share": {"bandwidth": "5G"}}]}],
+    "nic-95g": [{"devices": [{**_PART, "share": {"bandwidth": "95G"}}]}],
+    "nic-400g": [{"devices": [{**_PART, "share": {"bandwidth": "400G"}}]}],
+    "two-nics-150g": [{"devices": [{**_PART, "count": 2, "share": {"bandwidth": "150G"}}]}],
+    "gpu-and-nic-125g": [
+        {
+            "align": "pcie_root",
+            "devices": [{"name": "gpu", "kind": "gpu"}, {**_PART, "share": {"bandwidth": "125500M"}}],
+        }
+    ],
+}
 _MADE = compile_site(
     {
         "dra_claims_drivers": {"gpu.nvidia.com": OPTIONS["plain"], "lanewise.dev": {}},
         "dra_claims_templates": [
-            {"name": name, "namespace": NAMESPACE, "groups": groups} for name, groups in GROUPS.items()
+            {"name": name, "namespace": NAMESPACE, "groups": groups}
+            for name, groups in {**GROUPS, **NIC_SHARES}.items()
         ],
     }
 ).objects
@@ -108,28 +138,39 @@ COUNTED: dict[str, list[str]] = {
     "plain": [*GROUPS],
     "mig": ["small-part", "large-part", "part-and-nic", "one-gpu", "one-pair"],
     "shares": ["memory-30gi", "memory-50gi", "one-nic"],
+    "nics": [*NIC_SHARES, "one-nic", "one-pair"],
 }
 
 
 class Site:
-    """A fleet in the cluster. `most` is how many nodes it has at most."""
+    """A fleet in the cluster. `most` is how many nodes it has at most; `sort` is drawn if it is not given.
 
-    def __init__(self, plane: ControlPlane, seed: int, most: int = 25) -> None:
+    Without `used` it has no pods, and every node takes all pods that it has devices for.
+    """
+
+    def __init__(self, plane: ControlPlane, seed: int, most: int = 25, sort: str = "", used: bool = True) -> None:
         self.plane, self.name = plane, f"fleet-{seed}"
         self.chance = chance = random.Random(seed)
         self.old = plane.minor == "1.34"
-        self.sort = "plain" if self.old else chance.choice(["plain", "plain", "plain", "mig", "shares"])
-        self.started = 0
-        self.spreads, self.tolerates = chance.random() < 0.25, chance.random() < 0.3
-        self.zone = chance.choice(["", "", "", "a"])
+        drawn = chance.choice(["plain", "plain", "plain", "mig", "shares", "nics"])
+        self.sort = sort or ("plain" if self.old else drawn)
+        self.started, self.used = 0, used
+        self.spreads, self.tolerates = used and chance.random() < 0.25, chance.random() < 0.3
+        self.zone = chance.choice(["", "", "", "a"]) if used else ""
         most = min(most, 3) if self.sort == "mig" else most
         self.nodes = [f"{self.name}-{place}" for place in range(min(chance.randint(1, most), chance.randint(1, most)))]
         self.machines = {node: chance.choice(MACHINES[self.sort]) for node in self.nodes}
         for node in self.nodes:
             self._add(node)
-        used = [one for one in COUNTED[self.sort] if one not in ("all-gpus", "three-pairs")]
-        for _turn in range(chance.randint(0, 3 * len(self.nodes))):
-            self.start(chance.choice(used))
+        for name in sorted(self.machines):
+            self.publish(name)
+        if used:
+            self._use()
+
+    def _use(self) -> None:
+        names = [one for one in COUNTED[self.sort] if one not in ("all-gpus", "three-pairs")]
+        for _turn in range(self.chance.randint(0, 3 * len(self.nodes))):
+            self.start(self.chance.choice(names))
         self.settled()
         if not self.old:
             self._taint()
@@ -138,6 +179,9 @@ class Site:
         chance = self.chance
         self.plane.add_node(node)
         labels = {"fleet": self.name, "zone": chance.choice("ab")}
+        if not self.used:
+            self.plane.expect("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}}, MERGE)
+            return
         spec: Object = {"unschedulable": True} if chance.random() < 0.15 else {}
         if chance.random() < 0.1:
             spec["taints"] = [TAINT]
@@ -146,19 +190,65 @@ class Site:
             little = {"cpu": str(chance.randint(1, 12))}
             status = {"status": {"allocatable": little, "capacity": little}}
             self.plane.expect("PATCH", f"/api/v1/nodes/{node}/status", status, MERGE)
-        self.publish(node)
 
-    def publish(self, node: str) -> None:
-        drivers = {"gpu.nvidia.com": OPTIONS[self.sort], "lanewise.dev": {}}
-        for one in slices(offers(node, facts(self.machines[node]), drivers)):
+    def facts(self, node: str) -> t.Any:
+        """The facts of a node's machine, with the division of its NICs."""
+        found = facts(self.machines[node])
+        if self.sort != "nics":
+            return found
+        ethernet = {**found, "nics": [{**one, "link_layer": "ethernet"} for one in found["nics"]]}
+        return with_setting(ethernet, [DIVIDED])
+
+    def drivers(self) -> Object:
+        return {"gpu.nvidia.com": OPTIONS[self.sort], "lanewise.dev": {}}
+
+    def offers(self, node: str, drivers: Object | None = None) -> list[Offer]:
+        """What the drivers publish on a node."""
+        return list(offers(node, self.facts(node), drivers or self.drivers()))
+
+    def publish(self, node: str, drivers: Object | None = None) -> None:
+        for one in slices(self.offers(node, drivers)):
             self.plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+
+    def add(self, name: str, like: str) -> None:
+        """Another node of the same machine, with the same labels, taints and room."""
+        old = self.plane.expect("GET", f"/api/v1/nodes/{like}")
+        labels = {key: old["metadata"]["labels"][key] for key in ("fleet", "zone")}
+        self.plane.add_node(name, labels)
+        taints = [one for one in old["spec"].get("taints", ()) if not one["key"].startswith("node.kubernetes.io")]
+        self.plane.expect("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": taints}}, MERGE)
+        status = {"status": {key: old["status"][key] for key in ("allocatable", "capacity")}}
+        self.plane.expect("PATCH", f"/api/v1/nodes/{name}/status", status, MERGE)
+        self.nodes.append(name)
+        self.machines[name] = self.machines[like]
+        self.publish(name)
+
+    def remove(self, node: str) -> None:
+        """A node goes with its pods and devices."""
+        self.clear(self.on(node))
+        self.unpublish(node)
+        self.plane.expect("DELETE", f"/api/v1/nodes/{node}")
+        self.nodes.remove(node)
+
+    def on(self, node: str) -> list[str]:
+        """The pods on a node; each has a claim of the same name."""
+        return [one["metadata"]["name"] for one in self.pods() if one["spec"].get("nodeName") == node]
+
+    def holders(self, node: str, devices: t.Collection[str]) -> list[str]:
+        """The claims that have one of these devices of a node."""
+        return [
+            claim["metadata"]["name"]
+            for claim in self.plane.expect("GET", CLAIMS)["items"]
+            for one in ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ()
+            if one["pool"] == node and one["device"] in devices
+        ]
 
     def _taint(self) -> None:
         """Rules that taint a device or two of some nodes, in use or not."""
         for node in self.nodes:
             if self.chance.random() > 0.15:
                 continue
-            one = self.chance.choice(offers(node, facts(self.machines[node]), {"lanewise.dev": {}}))
+            one = self.chance.choice(self.offers(node, {"lanewise.dev": {}}))
             where = {"driver": one.driver, "pool": one.pool, "device": one.device["name"]}
             spec = {"deviceSelector": where, "taint": {"key": "example.com/broken", "effect": "NoSchedule"}}
             self.plane.expect("POST", RULES, {"metadata": {"name": f"{self.name}-{node}"}, "spec": spec})
@@ -246,7 +336,7 @@ class Site:
     def close(self) -> None:
         """Everything of this fleet goes: other fleets of the same control plane are not slowed down by it."""
         self.clear([pod["metadata"]["name"] for pod in self.pods()])
-        for node in self.nodes:
+        for node in self.machines:
             self.unpublish(node)
             self.plane.request("DELETE", f"/api/v1/nodes/{node}")
             self.plane.request("DELETE", f"{RULES}/{self.name}-{node}")

@@ -112,6 +112,19 @@ class QueueSite:
         conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
         return conditions.get("Active") == "True"
 
+    def objects(self) -> dict[str, list[Object]]:
+        """What a plan reads, by kind."""
+        paths = {
+            **{kind: f"{version}/{plural}" for kind, (version, plural) in _PATHS.items()},
+            **{"ResourceSlice": f"{RESOURCE}/resourceslices", "ResourceClaim": f"{RESOURCE}/resourceclaims"},
+            **{"Node": "/api/v1/nodes", "Pod": "/api/v1/pods"},
+        }
+        found: dict[str, list[Object]] = {}
+        for kind, path in paths.items():
+            answer = self.plane.expect("GET", path)
+            found[kind] = [{"apiVersion": answer["apiVersion"], **one} for one in answer["items"]]
+        return found
+
     def close(self) -> None:
         """Nodes, their devices and the queues go, so that another fleet can be in their place."""
         for one in reversed(self.applied):

@@ -4,7 +4,7 @@
 
 """Counts of what fits on a fleet, against the real scheduler: so many pods are bound, and one more is not.
 
-Random fleets, on which pods already have some devices. LANEWISE_FLEETS says how many.
+Random fleets, on which pods already have some devices. LANEWISE_FLEETS says how many, LANEWISE_FLEETS_SEED which.
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ import sys
 import time
 import typing as t
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.scenario import Scenario, after
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
-from ansible_collections.lanewise.dra.tests.cluster import fleets
+from ansible_collections.lanewise.dra.tests.cluster import changes, fleets
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from ansible_collections.lanewise.dra.tests.cluster.fleets import MERGE, NAMESPACE, RESOURCE, Site
+from ansible_collections.lanewise.dra.tests.cluster.fleets import NAMESPACE, OPTIONS, RESOURCE, TAINT, Site
 from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import CLASSES, DRIVERS, SPECS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 FLEETS = int(os.environ.get("LANEWISE_FLEETS", "40"))
-SEED = 20261123
+SEED = int(os.environ.get("LANEWISE_FLEETS_SEED", "20261123"))
 #: Seconds in which the pod that is one too many would be bound, if it could be.
 PATIENCE = 1.0
 #: Nodes of a fleet at most: 25 of eight pairs are 200. Fewer where there are few fleets, to save time.
@@ -71,11 +73,19 @@ def _prepared(plane: ControlPlane) -> ControlPlane:
 
 
 def _predicted(site: Site, template: str, engine: Engine, steps: t.Sequence[Object] = ()) -> fits.Fit:
+    """The count of a workload after some changes."""
     fleet = reader.read(site.objects(), site.plane.minor)
     assert set(fleet.nodes) == set(site.nodes)
-    (found,) = fits.fit(after(fleet, steps), [site.workload(template)], engine)
+    known = {node: site.facts(node) for node in site.nodes}
+    start = Scenario(fleet, (site.workload(template),), known, lambda value: _renamed(site, value))
+    last = [start, *after(start, steps)][-1]
+    (found,) = fits.fit(last.fleet, last.workloads, engine)
     assert not found.at_least and not found.at_most, found.notes
     return found
+
+
+def _renamed(site: Site, value: Object) -> Workload:
+    return replace(site.workload(value["templates"][0]), name=value["name"])
 
 
 def _bound_as(site: Site, template: str, predicted: fits.Fit) -> None:
@@ -117,17 +127,17 @@ def _count(plane: ControlPlane, engine: Engine, seed: int) -> None:
         site.close()
 
 
-@pytest.mark.parametrize("number", range(max(2, FLEETS // 10)))
+@pytest.mark.parametrize("number", range(max(4, FLEETS // 10)))
 def test_changes_have_the_predicted_effect(plane: ControlPlane, engine: Engine, number: int) -> None:
     """Changes are predicted, then made in the cluster: as many pods are bound as was said before."""
     site = Site(plane, SEED + 100_000 + number, 6)
     try:
         site.clear(site.settled()[1])
         template = site.chance.choice(fleets.COUNTED[site.sort])
-        steps = list(_steps(site))
+        steps = list(changes.steps(site, number))
         predicted = _predicted(site, template, engine, steps)
         for step in steps:
-            _carry_out(site, step)
+            changes.make(site, step)
         now = _predicted(site, template, engine)
         assert {n: o.count for n, o in now.nodes.items()} == {n: o.count for n, o in predicted.nodes.items()}, steps
         _bound_as(site, template, predicted)
@@ -135,43 +145,57 @@ def test_changes_have_the_predicted_effect(plane: ControlPlane, engine: Engine, 
         site.close()
 
 
-def _steps(site: Site) -> t.Iterator[Object]:
-    """Changes of different nodes, so that each can be made apart from the others."""
-    nodes = site.chance.sample(site.nodes, len(site.nodes))
-    for node in nodes[: site.chance.randint(1, 4)]:
-        kind = site.chance.choice(["cordon", "uncordon", "drain", "lose", "release"])
-        claims = [one for one, where in _holders(site).items() if where == node]
-        if kind == "lose":
-            names = [one.device["name"] for one in offers(node, facts(site.machines[node]), {"lanewise.dev": {}})]
-            yield {"lose": {"node": node, "devices": site.chance.sample(names, 1)}}
-        elif kind == "release" and claims:
-            yield {"release": {"claims": [f"{NAMESPACE}/{claims[0]}"]}}
-        else:
-            yield {kind if kind != "release" else "cordon": {"nodes": [node]}}
+@pytest.mark.parametrize("number", range(max(1, FLEETS // 40)))
+def test_another_template(plane: ControlPlane, engine: Engine, number: int) -> None:
+    site = Site(plane, SEED + 200_000 + number, 4)
+    try:
+        site.clear(site.settled()[1])
+        old, new = site.chance.sample(fleets.COUNTED[site.sort], 2)
+        predicted = _predicted(site, old, engine, [{"workload": {"name": old, "templates": [new]}}])
+        _bound_as(site, new, predicted)
+    finally:
+        site.close()
 
 
-def _holders(site: Site) -> dict[str, str]:
-    """The node of each claim that has devices; a claim and its pod have the same name."""
-    return {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in site.pods() if pod["spec"].get("nodeName")}
+@pytest.mark.parametrize("number", range(max(1, FLEETS // 40)))
+def test_another_driver(plane: ControlPlane, engine: Engine, number: int) -> None:
+    """The driver of the GPUs begins to give parts of their memory; pods have NICs there."""
+    site = Site(plane, SEED + 250_000 + number, 3, "plain", used=False)
+    try:
+        for _turn in range(site.chance.randint(1, 6)):
+            site.start("one-nic")
+        site.clear(site.settled()[1])
+        shared = {"gpu.nvidia.com": OPTIONS["shares"]}
+        template = site.chance.choice(["memory-30gi", "memory-50gi"])
+        predicted = _predicted(site, template, engine, [{"driver": {"name": "gpu.nvidia.com", **OPTIONS["shares"]}}])
+        for node in site.nodes:
+            site.unpublish(node)
+            site.publish(node, {**site.drivers(), **shared})
+        _bound_as(site, template, predicted)
+    finally:
+        site.close()
 
 
-def _carry_out(site: Site, step: Object) -> None:
-    ((kind, value),) = step.items()
-    plane = site.plane
-    if kind in ("cordon", "uncordon", "drain"):
-        (node,) = value["nodes"]
-        change = {"spec": {"unschedulable": None if kind == "uncordon" else True}}
-        plane.expect("PATCH", f"/api/v1/nodes/{node}", change, MERGE)
-        site.clear([name for name, where in _holders(site).items() if where == node] if kind == "drain" else ())
-    elif kind == "release":
-        site.clear([one.partition("/")[2] for one in value["claims"]])
-    else:
-        found = plane.expect("GET", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{value['node']}")
-        for one in found["items"]:
-            kept = [each for each in one["spec"].get("devices", ()) if each["name"] not in value["devices"]]
-            if len(kept) < len(one["spec"].get("devices", ())):
-                one["spec"]["devices"] = kept
-                plane.expect("PUT", f"{RESOURCE}/resourceslices/{one['metadata']['name']}", one)
+@pytest.mark.parametrize("number", range(max(4, FLEETS // 20)))
+def test_an_older_server(plane: ControlPlane, old_plane: ControlPlane, engine: Engine, number: int) -> None:
+    """What a cluster of the oldest Kubernetes binds is predicted from the same nodes of the newest one.
+
+    It drops taints, shares and counters: each in turn is what the devices have."""
+    sort = ("plain", "nics", "mig", "shares")[number % 4]
+    new, old = (Site(one, SEED + 300_000 + number, 3, sort, used=False) for one in (plane, old_plane))
+    try:
+        for site in (new, old):
+            for node in site.nodes if sort == "plain" else ():
+                devices = [one.device["name"] for one in site.offers(node, {"lanewise.dev": {}})]
+                changes.make(site, {"degrade": {"node": node, "devices": devices[:2], "taint": TAINT}})
+        template = {"plain": "one-nic", "nics": "nic-95g", "mig": "large-part", "shares": "memory-30gi"}[sort]
+        here, there = (_predicted(site, template, engine) for site in (new, old))
+        predicted = _predicted(new, template, engine, [{"server": {"version": old_plane.minor}}])
+        assert predicted.total == there.total != here.total
+        _bound_as(old, template, predicted)
+    finally:
+        for site in (new, old):
+            site.close()
 
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")

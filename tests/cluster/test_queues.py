@@ -14,8 +14,14 @@ import typing as t
 from fractions import Fraction
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.cluster import title
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import kueue, reader
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.given import objects_of
 from ansible_collections.lanewise.dra.tests.cluster.queue_site import DIVIDED, QueueSite, machine
 from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing, pod_template
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 
@@ -177,6 +183,35 @@ def test_two_teams(site: QueueSite, work: Work) -> None:
         lambda: queueing.condition("blue", "large", "QuotaReserved"), "what Kueue says of the large job", PATIENCE
     )
     assert "request (13) > maximum capacity (12)" in told["message"], told
+
+
+def test_a_plan_predicts_what_is_admitted(site: QueueSite, work: Work) -> None:
+    """A team's own quota and what it may borrow now, while the owner of that uses a part of it."""
+    fig, elm = {"name": "fig", "guaranteed": {"pairs": 5}, "borrow": {"gpus": 4}}, {"name": "elm"}
+    _open(site, _queues(fig, {**elm, "guaranteed": {"pairs": 6}}), "fig", "elm")
+    queueing = site.queueing
+    work.submit("elm", 4)
+    work.submit("fig", 1)
+    work.settles(elm=4, fig=1)
+    objects = objects_of(site.objects())
+    (template,) = [
+        one["spec"]["spec"] for one in objects if one["kind"] == "ResourceClaimTemplate" and title(one) == "fig/pair"
+    ]
+    labels = {kueue.QUEUE_LABEL: "fig"}
+    job = Workload("job", (template,), pod_template("pair")["spec"], "fig", labels)
+    fleet = reader.read(objects, kueue_configuration=queueing.configuration)
+    (found,) = fits.fit(fleet, [job], made_engine())
+    assert not found.at_least and not found.at_most, found.notes
+    assert found.total == 6 and found.over_quota > 0 and found.quota.startswith("ClusterQueue"), found
+    work.submit("fig", found.total + 1)
+    work.settles(elm=4, fig=1 + found.total)
+    (waiting,) = set(work.jobs["fig"]) - set(work.running("fig"))
+    told = queueing.condition("fig", waiting, "QuotaReserved")
+    assert told["status"] == "False" and "insufficient" in told["message"], told
+    (then,) = fits.fit(
+        reader.read(objects_of(site.objects()), kueue_configuration=queueing.configuration), [job], made_engine()
+    )
+    assert then.total == 0 and any("1 job(s) wait" in one for one in then.notes), then
 
 
 def test_fair_sharing_among_three_teams(site: QueueSite, work: Work) -> None:

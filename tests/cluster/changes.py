@@ -1,0 +1,102 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Changes of a fleet, as the option `what_if` of a plan has them, made in the cluster itself."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.lanewise.dra.tests.cluster.fleets import MERGE, NAMESPACE, RESOURCE, RULES, TAINT, Site
+
+Object = dict[str, t.Any]
+_KINDS = ("cordon", "remove", "lose", "replace", "add", "release", "uncordon", "degrade", "drain")
+#: Links of this speed are too slow for some claims.
+_SLOW = {"linkSpeedMbps": 100_000}
+
+
+def steps(site: Site, number: int) -> t.Iterator[Object]:
+    """Changes of different nodes, so that each can be made apart from the others. Four fleets with numbers that follow
+    each other have all kinds, as far as there is something to change."""
+    nodes = site.chance.sample(site.nodes, len(site.nodes))
+    turns = site.chance.randint(3, 5)
+    for turn in range(turns):
+        kind = _KINDS[(number * 3 + turn) % len(_KINDS)]
+        node = nodes[turn % len(nodes)]
+        if turn >= len(nodes) and kind != "add":
+            continue
+        yield from _step(site, kind, node, nodes[turns:])
+
+
+def _step(site: Site, kind: str, node: str, untouched: t.Sequence[str]) -> t.Iterator[Object]:
+    nics = [one.device["name"] for one in site.offers(node, {"lanewise.dev": {}})]
+    claims = site.on(node)
+    if kind == "add":
+        yield {"add": {"like": untouched[0] if untouched else node, "count": 2}}
+    elif kind == "release":
+        if claims:
+            yield {"release": {"claims": [f"{NAMESPACE}/{claims[0]}"]}}
+    elif kind == "remove":
+        if len(site.nodes) > 1:
+            yield {"remove": {"nodes": [node]}}
+    elif kind in ("lose", "replace"):
+        yield {kind: {"node": node, "devices": site.chance.sample(nics, min(2, len(nics)))}}
+    elif kind == "degrade":
+        worse: Object = {"attributes": _SLOW} if site.chance.random() < 0.5 else {"taint": TAINT}
+        if site.sort == "nics":
+            nics = [name for name in nics if name.endswith("-share")]
+            worse = {"capacity": {"bandwidth": "100G"}}
+        yield {"degrade": {"node": node, "devices": nics[:3], **worse}}
+    else:
+        yield {kind: {"nodes": [node]}}
+
+
+def make(site: Site, step: Object) -> None:
+    """Make a change in the cluster."""
+    ((kind, value),) = step.items()
+    if kind in ("cordon", "uncordon", "drain"):
+        (node,) = value["nodes"]
+        change = {"spec": {"unschedulable": None if kind == "uncordon" else True}}
+        site.plane.expect("PATCH", f"/api/v1/nodes/{node}", change, MERGE)
+        site.clear(site.on(node) if kind == "drain" else ())
+    elif kind == "remove":
+        site.remove(value["nodes"][0])
+    elif kind == "add":
+        for number in range(value["count"]):
+            site.add(f"{value['like']}-new-{number}", value["like"])
+    elif kind == "release":
+        site.clear([one.partition("/")[2] for one in value["claims"]])
+    else:
+        if kind == "replace":  # who swaps a device ends its pods first, and its maintenance after
+            site.clear(site.holders(value["node"], value["devices"]))
+            status, rule = site.plane.request("GET", f"{RULES}/{site.name}-{value['node']}")
+            if status == 200 and rule["spec"]["deviceSelector"]["device"] in value["devices"]:
+                site.plane.expect("DELETE", f"{RULES}/{site.name}-{value['node']}")
+        _publish(site, kind, value)
+
+
+def _publish(site: Site, kind: str, value: Object) -> None:
+    """Publish other devices in place of some."""
+    found = site.plane.expect("GET", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{value['node']}")
+    for one in found["items"]:
+        there = one["spec"].get("devices") or []
+        if not any(each["name"] in value["devices"] for each in there):
+            continue
+        one["spec"]["devices"] = [
+            each if each["name"] not in value["devices"] else _worse(each, value)
+            for each in there
+            if kind != "lose" or each["name"] not in value["devices"]
+        ]
+        site.plane.expect("PUT", f"{RESOURCE}/resourceslices/{one['metadata']['name']}", one)
+
+
+def _worse(device: Object, value: Object) -> Object:
+    found = {**device, "attributes": {**device["attributes"]}}
+    for name, number in (value.get("attributes") or {}).items():
+        found["attributes"][name] = {"int": number}
+    for name, amount in (value.get("capacity") or {}).items():
+        found["capacity"] = {**found["capacity"], name: {**found["capacity"][name], "value": amount}}
+    if value.get("taint"):
+        found["taints"] = [*found.get("taints", ()), value["taint"]]
+    return found
