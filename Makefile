@@ -34,7 +34,7 @@ docs: python ## check the plugin documentation and build the site in .cache/docs
 	@$(NOX) --sessions docs
 
 bench: python ## measure, and write docs/bench/latest.jsonl
-	@$(RUN) core python -m tests.bench
+	@$(RUN) dev python -m tests.bench
 
 cluster: python ## run a Kubernetes control plane on loopback until Ctrl-C; K8S=1.34 runs an older one
 	@$(RUN) core python -m tests.cluster $(if $(K8S),--kubernetes $(K8S))

@@ -10,15 +10,18 @@ import typing as t
 
 from ansible.errors import AnsibleActionFail
 from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_drift import (
+    claims_state,
+    holds_state,
+    queues_state,
+    worst,
+)
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import needs_no_change, probe_of
 from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
     DONE,
-    DRIFTED,
     FAILED,
     LOST,
-    NO_DRIFT,
-    NOT_COMPARED,
     NOTHING,
     UNKNOWN,
     WAITING,
@@ -79,29 +82,18 @@ class ActionModule(ControllerAction):
         }
 
     def _drift(self, variables: Variables, nodes: list[Node]) -> Result:
-        claims, lines = NOT_COMPARED, []
-        applied = variables.get("dra_claims_applied")
-        problem = variables.get("site_claims_problem")
-        if problem:
-            claims, lines = UNKNOWN, str(problem).splitlines()
-        elif isinstance(applied, dict) and applied.get("skipped"):
-            lines = ["dra_claims_apply is false: check them with the program that applies them"]
-        elif isinstance(applied, dict) and not applied.get("changed"):
-            claims = NO_DRIFT
-        elif isinstance(applied, dict):
-            claims = DRIFTED
-            replaced = applied.get("replaced") or ()
-            lines = [f"{one} no longer fits the boards of the site: render and apply the claims" for one in replaced]
-            differing = [one for one in applied.get("differing") or () if one not in replaced]
-            lines += [f"{one} differs or is missing" for one in differing]
-            lines += [f"{one} is no longer in the inventory" for one in applied.get("pruned") or ()]
-        held = variables.get("site_holds")
-        overdue = held.get("overdue") or () if isinstance(held, dict) else ()
-        lines += [f"{one}: release or extend it with lanewise.dra.reserve" for one in overdue]
-        if overdue and claims in (NO_DRIFT, NOT_COMPARED):
-            claims = DRIFTED
-        found = drift(nodes, {"state": claims, "lines": lines})
-        problems = problem_lines(nodes) + [f"claims: {line}" for line in lines if claims == UNKNOWN]
+        queues = variables.get("queues_rendered")
+        state, lines = worst(
+            claims_state(variables.get("dra_claims_applied"), variables.get("site_claims_problem")),
+            holds_state(variables.get("site_holds")),
+            queues_state(
+                variables.get("queues_applied") if isinstance(queues, dict) else None,
+                queues,
+                variables.get("site_queues_problem"),
+            ),
+        )
+        found = drift(nodes, {"state": state, "lines": lines})
+        problems = problem_lines(nodes) + [f"claims: {line}" for line in lines if state == UNKNOWN]
         return {"summary": drift_lines(found), "drift": found, "problems": problems}
 
     def _state(self, variables: Variables, names: t.Sequence[str], alive: set[str], percentage: float) -> Result:

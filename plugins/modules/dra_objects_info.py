@@ -101,11 +101,16 @@ missing:
 import traceback
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
+
+compiled_once.begin()
+
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import minor, read_all
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import kueue
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.snapshot import kept
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.objects import LOANS
 
 try:
     import kubernetes
@@ -128,8 +133,8 @@ HIDDEN = {
 }
 #: Parts of pods that decide where they run, which only those with claims keep.
 PLACING = ("affinity", "tolerations")
-#: Annotations that are kept: whether a pod may be evicted, and with which others it has to run.
-ANNOTATIONS = ("cluster-autoscaler.kubernetes.io/safe-to-evict", "scheduling.k8s.io/group-name")
+#: Annotations that are kept: whether a pod may be evicted, with which others it has to run, and loans of queues.
+ANNOTATIONS = ("cluster-autoscaler.kubernetes.io/safe-to-evict", "scheduling.k8s.io/group-name", LOANS)
 #: The prefix of annotations of pods that Kueue admits.
 QUEUED = "kueue.x-k8s.io/"
 HIDDEN_OF_CONTAINERS = ("args", "command", "env", "envFrom", "lifecycle", "volumeMounts")

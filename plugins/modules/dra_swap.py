@@ -135,6 +135,10 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
+
+compiled_once.begin()
+
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import run
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_swaps import Done, Swaps, Unfinished
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms

@@ -125,6 +125,10 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils import compiled_once
+
+compiled_once.begin()
+
 from ..module_utils.dra.cel.engine import engine_for
 from ..module_utils.dra.cel.errors import EngineMissing
 from ..module_utils.dra.plan.given import WORKLOAD, objects_of, templates_of, workload

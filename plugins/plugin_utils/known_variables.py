@@ -30,6 +30,8 @@ NEAR_PREFIXES = (
         "driver_",
         "plan_",
         "probe_",
+        "queue_usage_",
+        "queue_replay_",
         "remove_",
         "replace_nic_",
         "reserve_",
@@ -58,13 +60,28 @@ OF_PLAYBOOKS = (
     *("defragment_budget_timeout", "defragment_settle_timeout"),
     *("swap_tier", "swap_owner", "swap_reason", "swap_hours", "swap_expires", "swap_state", "swap_devices"),
     *("swap_workload", "swap_count", "swap_share", "swap_ignore_budgets", "swap_timeout"),
+    *("queue_usage_dest", "queue_usage_gap", "queue_usage_metrics_url", "queue_usage_metrics_token_file"),
+    *("queue_usage_metrics_ca", "queue_usage_title"),
+    *("queue_replay_kubeconfig", "queue_replay_context", "queue_replay_name", "queue_replay_dest", "queue_replay_csv"),
+    *("queue_replay_profile", "queue_replay_shares", "queue_replay_load", "queue_replay_swing", "queue_replay_seed"),
+    *("queue_replay_gpus", "queue_replay_hours", "queue_replay_speed", "queue_replay_forms"),
+    "queue_replay_priorities",
     "addresses_dest",
     *("switch_driver_to", "switch_driver_drain", "switch_driver_timeout", "switch_driver_daemonset"),
     *("replace_nic_other_model", "replace_nic_other_changes", "replace_nic_same_card"),
 )
 #: Variables that plays set for hosts. In a later play they are not errors.
 OF_PLAYS = (
-    *("site_asked", "site_begun", "site_claims_problem", "site_drift", "site_looked", "site_plan", "site_problems"),
+    *(
+        "site_asked",
+        "site_begun",
+        "site_claims_problem",
+        "site_queues_problem",
+        "site_drift",
+        "site_looked",
+        "site_plan",
+        "site_problems",
+    ),
     *("site_batch_state", "site_holds", "site_state", "replace_nic_result"),
     *("topology_facts", "topology_probe"),  # which a site may also give for a node that it cannot probe
 )

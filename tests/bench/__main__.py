@@ -41,7 +41,9 @@ from tests.bench.driver import driver
 from tests.bench.fabric import fabric
 from tests.bench.plan import plans
 from tests.bench.queues import queues
+from tests.bench.replay import replays
 from tests.bench.site import site_of_many_hosts
+from tests.bench.swaps import swaps
 from tests.machines import description
 from tests.machines.builder import build, synthetic
 
@@ -327,6 +329,8 @@ BENCHMARKS = (
     site_of_many_hosts,
     plans,
     queues,
+    swaps,
+    replays,
 )
 
 

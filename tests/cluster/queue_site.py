@@ -9,10 +9,12 @@ Devices are those that the drivers would publish on example machines. Nothing pr
 
 from __future__ import annotations
 
+import functools
 import typing as t
 from datetime import datetime, timezone
 from fractions import Fraction
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import Compiled, Given, compile_queues
@@ -22,7 +24,6 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server im
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.queueing import KUEUE, Queueing
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 Object = dict[str, t.Any]
@@ -40,6 +41,11 @@ _PATHS = {
 }
 #: Two cards of an SR-IOV machine are divided: each has VFs that nothing uses.
 DIVIDED = {"select": {"type": "pf"}, "mechanism": "vfs", "min": "1G", "step": "1G", "default": "10G"}
+
+
+@functools.lru_cache(None)
+def _engine() -> Engine:
+    return Engine()
 
 
 def machine(name: str, *rules: Object) -> Object:
@@ -66,7 +72,7 @@ def compile_for(
 ) -> Compiled:
     """A site's queues, where its claims have become `objects`. Raises Problems."""
     now = datetime.now(timezone.utc)
-    given = Given(objects, t.cast(t.Any, nodes), drivers, made_engine(), Server(), now, site)
+    given = Given(objects, t.cast(t.Any, nodes), drivers, _engine(), Server(), now, site)
     return compile_queues(variables, given)
 
 

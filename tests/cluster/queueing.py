@@ -26,15 +26,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_replay import NODE_LABEL, RUNS_FOR
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import merged
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed, free_ports
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tools.cluster import QUEUES, module, programs
 
 Object = dict[str, t.Any]
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 NAMESPACE, CONFIG_MAP, CONFIG_KEY = "kueue-system", "kueue-manager-config", "controller_manager_config.yaml"
-RUNS_FOR = "test.lanewise.dev/runs-for"
-_LABEL = "test.lanewise.dev/machine"
+STAGES = COLLECTION / "playbooks" / "files" / "no-machine-stages.yaml"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -217,13 +218,11 @@ class Queueing:
         self._wait_ready("jobset")
 
     def _start_kwok(self) -> None:
-        path = self.folder / "kwok.yaml"
-        path.write_text(yaml.safe_dump_all(_stages()))
         kubeconfig = self.plane.write_kubeconfig("kwok", "system:masters")
         options = [
             f"--kubeconfig={kubeconfig}",
-            f"--config={path}",
-            f"--manage-nodes-with-label-selector={_LABEL}=none",
+            f"--config={STAGES}",
+            f"--manage-nodes-with-label-selector={NODE_LABEL}=true",
             "--node-lease-duration-seconds=0",
         ]
         self.plane.run("kwok", [str(self.programs["kwok"]), *options])
@@ -256,7 +255,7 @@ class Queueing:
         self, name: str, labels: t.Mapping[str, str] | None = None, capacity: t.Mapping[str, str] | None = None
     ) -> None:
         """A node whose pods run, without a machine."""
-        self.plane.add_node(name, {**(labels or {}), _LABEL: "none"}, capacity)
+        self.plane.add_node(name, {**(labels or {}), NODE_LABEL: "true"}, capacity)
 
     def job(
         self,
@@ -326,7 +325,7 @@ class Queueing:
 
     def metrics(self) -> str:
         """Kueue's metrics, in Prometheus' text format, read as a monitoring system with a token reads them."""
-        token = self._token()
+        token = self.token()
         context = ssl.create_default_context(cafile=str(self.plane.authority.certificate))
         connection = http.client.HTTPSConnection("127.0.0.1", self.ports["kueue-metrics"], timeout=30, context=context)
         try:
@@ -339,7 +338,7 @@ class Queueing:
         finally:
             connection.close()
 
-    def _token(self) -> str:
+    def token(self) -> str:
         """That of an account which may read metrics; made at the first call."""
         accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
         if self.plane.request("GET", f"{accounts}/metrics")[0] == 404:
@@ -388,69 +387,3 @@ def _read(path: Path) -> list[t.Any]:
 
 def _base64(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
-
-
-def _stages() -> list[Object]:
-    """What kwok does with pods: they run, end after the time that they name, and go when they are deleted."""
-    running = """
-{{ $now := Now }}
-conditions:
-{{ range $type := (list "Initialized" "Ready" "ContainersReady") }}
-- {lastTransitionTime: {{ $now | Quote }}, status: "True", type: {{ $type }}}
-{{ end }}
-containerStatuses:
-{{ range .spec.containers }}
-- image: {{ .image | Quote }}
-  name: {{ .name | Quote }}
-  ready: true
-  restartCount: 0
-  state: {running: {startedAt: {{ $now | Quote }}}}
-{{ end }}
-phase: Running
-startTime: {{ $now | Quote }}
-"""
-    ended = """
-{{ $now := Now }}
-conditions:
-- {lastTransitionTime: {{ $now | Quote }}, status: "False", type: Ready, reason: PodCompleted}
-containerStatuses:
-{{ range .spec.containers }}
-- image: {{ .image | Quote }}
-  name: {{ .name | Quote }}
-  ready: false
-  restartCount: 0
-  state: {terminated: {exitCode: 0, reason: Completed, startedAt: {{ $now | Quote }}, finishedAt: {{ $now | Quote }}}}
-{{ end }}
-phase: Succeeded
-"""
-    lives = {"key": ".metadata.deletionTimestamp", "operator": "DoesNotExist"}
-    time_to_end = f'.metadata.annotations["{RUNS_FOR}"]'
-
-    def stage(name: str, rules: list[Object], after: Object, kind: str = "Pod", delay: Object | None = None) -> Object:
-        spec = {
-            "resourceRef": {"apiGroup": "v1", "kind": kind},
-            "selector": {"matchExpressions": rules},
-            "next": after,
-            **({"delay": delay} if delay else {}),
-        }
-        return {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": "Stage", "metadata": {"name": name}, "spec": spec}
-
-    def phase(name: str) -> Object:
-        return {"key": ".status.phase", "operator": "In", "values": [name]}
-
-    return [
-        stage("run", [lives, phase("Pending")], {"statusTemplate": running}),
-        stage(
-            "end",
-            [lives, phase("Running"), {"key": time_to_end, "operator": "Exists"}],
-            {"statusTemplate": ended},
-            delay={"durationMilliseconds": 0, "durationFrom": {"expressionFrom": time_to_end}},
-        ),
-        stage(
-            "go",
-            [{"key": ".metadata.deletionTimestamp", "operator": "Exists"}],
-            {"delete": True},
-        ),
-        # without a stage for nodes kwok would change them: they are ready as they are made
-        stage("none", [{"key": ".metadata.name", "operator": "DoesNotExist"}], {}, kind="Node"),
-    ]

@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import json
 import typing as t
 from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.objects import LOANS
 from ansible_collections.lanewise.dra.tests.claims.test_claims_playbook import PROGRAM, Folder
 from ansible_collections.lanewise.dra.tests.claims.test_queues_playbook import EXAMPLE
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
@@ -94,8 +96,109 @@ def test_the_example_on_a_cluster(installed: Queueing, tmp_path: Path) -> None:
     output = folder.run(playbook="queues", **variables)
     assert "changed=0" in output and "nothing applied: the cluster is up to date" in output, output
     assert "Kueue's configuration: " not in output  # no warning: it has what it needs
+    _a_loan_ends(queueing, folder, variables)
+    _jobs_are_replayed(queueing, folder)
     only = {**variables, "queues_teams": EXAMPLE["queues_teams"][:1], "queues_loans": []}
     output = folder.run(playbook="queues", **only)
     assert "removed: ClusterQueue blue" in output, output
     plane.wait_for(lambda: _names(plane, "clusterqueues") == ["red"], "queue blue to go")
     assert _mark(plane) == mark
+
+
+def _a_loan_ends(queueing: Queueing, folder: Folder, variables: Object) -> None:
+    """An overdue loan is drift until the next run takes it back; then the borrower's job gives way to the owner's."""
+    plane = queueing.plane
+    assert _loans(plane, "red") == _loans(plane, "blue") == ["red lends blue 1 gpus until 2036-12-01T00:00:00Z"]
+    assert _nominal(plane, "red") == "4" and _nominal(plane, "blue") == "3"
+    assert "claims: drifted" not in folder.run(playbook="drift", **variables)
+    _sampled(queueing, folder)
+    theirs, own = [f"blue-{number}" for number in range(4)], [f"red-{number}" for number in range(5)]
+    for name in theirs:  # the fourth borrows what is in the pool
+        queueing.submit("blue", queueing.job(name, "blue", "pair"))
+    plane.wait_for(lambda: all(queueing.running("blue", one) for one in theirs), "blue's jobs", 120)
+
+    report = _sampled(queueing, folder)
+    assert "loan: red lends blue 1 gpus until 2036-12-01T00:00:00Z" in report["lines"]
+    late = {**variables, "queues_loans": [{**EXAMPLE["queues_loans"][0], "until": "2026-01-01", "reason": "release"}]}
+    output = folder.run(playbook="drift", rc=1, **late)
+    said = "overdue loan: red lends blue 1 gpus until 2026-01-01T00:00:00Z (release)"
+    assert f"{said}: run lanewise.dra.queues to take it back" in output, output
+    assert "ClusterQueue red differs or is missing" in output and _nominal(plane, "blue") == "3"
+    folder.run(playbook="queues", **late)
+    assert _nominal(plane, "red") == "5" and _nominal(plane, "blue") == "2" and not _loans(plane, "red")
+    output = folder.run(playbook="drift", **late)
+    assert f"{said}: it is taken back; remove it from queues_loans" in output, output
+    for name in own:
+        queueing.submit("red", queueing.job(name, "red", "near-pair-queue"))
+    plane.wait_for(lambda: all(queueing.running("red", one) for one in own), "red's own", 120)
+    plane.wait_for(lambda: sum(bool(queueing.running("blue", one)) for one in theirs) == 3, "one job to give way", 120)
+    queueing.remove("blue", *theirs)
+    queueing.remove("red", *own)
+    folder.run(playbook="queues", **variables)
+    hours = _sampled(queueing, folder)["usage"]["hours"]["lanewise.dev/gpus"]
+    # four jobs on a quota of three, at least until red's came
+    assert hours["blue"]["charged"] >= 4 * hours["blue"]["borrowed"] > 0
+    assert hours["blue"]["borrowed"] >= hours["red"]["lent"] >= 0
+
+
+def _sampled(queueing: Queueing, folder: Folder) -> Object:
+    """Add a sample, from Kueue's own metrics; what the report says."""
+    (folder.path / "token").write_text(queueing.token())
+    output = folder.run(
+        playbook="queue_usage",
+        plan_kubeconfig=str(queueing.plane.kubeconfig),
+        queue_usage_gap=86400,  # the machine may be slow
+        queue_usage_metrics_url=f"https://127.0.0.1:{queueing.ports['kueue-metrics']}/metrics",
+        queue_usage_metrics_token_file=str(folder.path / "token"),
+        queue_usage_metrics_ca=str(queueing.plane.authority.certificate),
+    )
+    found = json.loads((folder.path / "usage" / "usage.json").read_text())
+    page = (folder.path / "usage" / "usage.html").read_text()
+    assert "Who owes whom" in page or not found["debts"]
+    assert "Kueue&#39;s metrics" in page
+    last = json.loads((folder.path / "usage" / "usage-samples.jsonl").read_text().splitlines()[-1])
+    assert last["source"] == "metrics" and found["gaps"] == []
+    for queue in ("red", "blue"):
+        said = queueing.usage(queue)["lanewise.dev/gpus"]["total"]
+        assert last["shares"]["lanewise.dev/gpus"][queue]["charged"] == float(said), (queue, said)
+    return {"usage": found, "lines": output}
+
+
+def _jobs_are_replayed(queueing: Queueing, folder: Folder) -> None:
+    """Jobs of a CSV run for as long as it says, on aligned pairs, in the time of the trace. A cluster with a node that
+    may have a machine is refused."""
+    jobs = [
+        "submit_s,team,priority,gpus,seconds",
+        *(f"{number},blue,,1,300" for number in range(3)),
+        "9,red,urgent,1,60",
+    ]
+    (folder.path / "jobs.csv").write_text("\n".join(jobs))
+    given: Object = {
+        "queue_replay_kubeconfig": str(queueing.plane.kubeconfig),
+        "queue_replay_name": "two teams",
+        "queue_replay_csv": "jobs.csv",
+        "queue_replay_gpus": 8,
+        "queue_replay_hours": 0.5,
+        "queue_replay_speed": 100,
+        "queue_replay_forms": [{"gpus": 1, "template": "pair"}],
+    }
+    queueing.plane.add_node("machine")
+    output = folder.run(playbook="queue_replay", rc=2, **given)
+    assert "not all nodes have the label lanewise.dev/no-machine=true: machine" in output, output
+    queueing.plane.expect("DELETE", "/api/v1/nodes/machine")
+    folder.run(playbook="queue_replay", **given)
+    (found,) = json.loads((folder.path / "replay" / "replay.json").read_text())["results"]
+    assert found["jobs"] == found["started"] == 4 and found["unaligned"] == 0 and found["with_nic"] == 4, found
+    assert found["gpu_hours"]["useful"] > 0.2 and found["preempted"] == 0, found
+    assert "Half waited at most" in (folder.path / "replay" / "replay.html").read_text()
+    queueing.plane.wait_for(lambda: not queueing.pods("red") + queueing.pods("blue"), "replayed jobs to go", 120)
+
+
+def _loans(plane: ControlPlane, queue: str) -> list[str]:
+    metadata = plane.expect("GET", f"{KUEUE}/clusterqueues/{queue}")["metadata"]
+    return str((metadata.get("annotations") or {}).get(LOANS, "")).splitlines()
+
+
+def _nominal(plane: ControlPlane, queue: str) -> str:
+    (group,) = plane.expect("GET", f"{KUEUE}/clusterqueues/{queue}")["spec"]["resourceGroups"]
+    return str(next(one["nominalQuota"] for one in group["flavors"][0]["resources"] if one["name"].endswith("/gpus")))

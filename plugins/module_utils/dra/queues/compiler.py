@@ -22,6 +22,7 @@ from ..vendors.server import Server
 from . import configuration
 from .inventory import Loan, Queues, TemplateChoice
 from .language import parse
+from .objects import LOANS
 from .objects import objects as objects_of
 from .sums import current, quotas, within_fleet, written
 from .supply import Counting, Fleet, Supply, overdrawn
@@ -108,9 +109,19 @@ class _Compiler:
         if reader.problems:
             raise Problems(list(dict.fromkeys(reader.problems)))
         made.objects = [*objects_of(queues, shares, self.labels), *variants]
+        self._record(holding)
         made.configuration = configuration.fragment(queues)
         made.table = self._table(shares, supplies)
         return made
+
+    def _record(self, loans: t.Sequence[Loan]) -> None:
+        """Say at each queue whose quota a loan changes which loans these are: the cluster shows what and until when."""
+        for one in self.made.objects:
+            if one["kind"] == "ClusterQueue":
+                name = one["metadata"]["name"]
+                lines = [self._line(loan) for loan in loans if name in (loan.lender, loan.borrower)]
+                if lines:
+                    one["metadata"]["annotations"] = {LOANS: "\n".join(lines)}
 
     def _line(self, loan: Loan) -> str:
         def form(name: str, amount: t.Any) -> str:

@@ -88,11 +88,14 @@ class Loan:
     borrower: str
     devices: Amounts
     until: datetime
+    reason: str = ""
 
     def line(self, forms: t.Callable[[str, Fraction], str]) -> str:
         """The loan in one line; `forms` writes an amount of a resource."""
         amounts = ", ".join(forms(name, amount) for name, amount in self.devices.items())
-        return f"{self.lender} lends {self.borrower} {amounts} until {self.until.strftime('%Y-%m-%dT%H:%M:%SZ')}"
+        why = f" ({self.reason})" if self.reason else ""
+        until = self.until.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return f"{self.lender} lends {self.borrower} {amounts} until {until}{why}"
 
 
 @dataclass

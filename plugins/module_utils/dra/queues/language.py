@@ -352,7 +352,7 @@ class _Parser:
     def _loan(self, value: object, path: str, teams: list[str]) -> Loan | None:
         reader, before = self.reader, len(self.reader.problems)
         keys = ("from", "to", "devices", "until")
-        item = reader.mapping(value, path, keys, "a loan")
+        item = reader.mapping(value, path, (*keys, "reason"), "a loan")
         if item is None:
             return None
         for key in keys:
@@ -373,9 +373,13 @@ class _Parser:
             if not devices and len(reader.problems) == before:
                 reader.problem(child(path, "devices"), "lends nothing", "empty")
         until = self._moment(item["until"], child(path, "until")) if "until" in item else None
+        reason = reader.string(item["reason"], child(path, "reason")) if "reason" in item else ""
+        if reason and (len(reason) > _DESCRIPTION or "\n" in reason):
+            message = f"is not one line of at most {_DESCRIPTION} characters"
+            reader.problem(child(path, "reason"), message, "too-long")
         if len(reader.problems) > before or until is None:
             return None
-        return Loan(path, names[0], names[1], devices, until)
+        return Loan(path, names[0], names[1], devices, until, reason or "")
 
     def _moment(self, value: object, path: str) -> datetime | None:
         """A time in UTC. YAML reads 2026-12-01 without quotes as a date, and 2026-12-01T08:00:00Z as a time."""

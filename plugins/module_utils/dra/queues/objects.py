@@ -17,6 +17,8 @@ from .sums import Quotas, written
 API_VERSION = "kueue.x-k8s.io/v1beta2"
 #: The kinds that are written, in the form of an ApplySet's annotation.
 KINDS = ("ClusterQueue", "Cohort", "LocalQueue", "ResourceFlavor", "WorkloadPriorityClass")
+#: The annotation of a ClusterQueue whose quota loans change: a line for each.
+LOANS = "lanewise.dev/loans"
 _NAME_LABEL = "kubernetes.io/metadata.name"
 
 
@@ -54,7 +56,9 @@ def _pool(queues: Queues) -> Object:
     """What belongs to no team, for all to borrow."""
     pool: Amounts = {name: amount for name, amount in queues.pool.items() if amount}
     if not pool:
-        return {}
+        return {
+            "resourceGroups": []
+        }  # without any field, server-side apply would remove the spec itself, which is refused
     entries = [
         {"name": one.name, "nominalQuota": written(pool[one.name], one.name in queues.binary)}
         for one in queues.resources

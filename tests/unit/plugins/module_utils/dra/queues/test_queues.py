@@ -144,7 +144,7 @@ def test_all_errors_at_once() -> None:
             "queues_priorities": [{"name": "gold", "value": 2**31}],
             "queues_loans": [
                 {"from": "red", "to": "green", "devices": {"gpus": 1}, "until": "2027-01-01"},
-                {"from": "red", "to": "red", "devices": {}, "until": "tomorrow"},
+                {"from": "red", "to": "red", "devices": {}, "until": "tomorrow", "reason": "a\nb"},
             ],
             "queues_templates": [{"template": "none", "namespace": "red"}],
             "queues_teans": [],
@@ -164,6 +164,7 @@ def test_all_errors_at_once() -> None:
         "queues_priorities[0].value": "out-of-range: must be from -2147483648 to 2147483647, not 2147483648",
         "queues_loans[0].to": "unknown-team: there is no team 'green'",
         "queues_loans[1].to": "contradiction: is the team that lends",
+        "queues_loans[1].reason": "too-long: is not one line of at most 2048 characters",
         "queues_loans[1].until": "wrong-type: 'tomorrow' is not a time",
         "queues_templates[0].template": "unknown-template: there is no template red/none among the claims of the site",
     }

@@ -1,0 +1,77 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Write what came of replayed jobs in several settings, on the controller. The documentation is in
+plugins/modules/queue_replay_report.py."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+from ansible.errors import AnsibleActionFail
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Forms
+from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ReportAction
+from ansible_collections.lanewise.dra.plugins.plugin_utils.queue_pages import replay_page
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
+
+FORMS = Forms()
+_SPEC: Spec = {
+    "dest": {"type": "path", "required": True},
+    "name": {"type": "str", "required": True},
+    "result": {"type": "dict", "required": True},
+    "source": {"type": "str", "default": ""},
+    "title": {"type": "str", "default": "Replayed jobs"},
+    "template_dir": {"type": "path"},
+}
+_PARTS = ("jobs", "started", "gpu_hours", "waits", "curve")
+
+
+class ActionModule(ReportAction):
+    """Adds a setting to those in replay.json. Never connects to a target."""
+
+    def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
+        result = super().run(tmp, task_vars)
+        _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
+        if any(part not in options["result"] for part in _PARTS):
+            raise AnsibleActionFail("result is not that of lanewise.dra.queue_replay")
+        dest = pathlib.Path(self._loader.path_dwim(options["dest"]))
+        folders = self._templates(options["template_dir"], "queues", "topology")
+        with self._reporting_faults():
+            new = {"name": options["name"], "source": options["source"], **options["result"]}
+            results = [one for one in _stored(dest / "replay.json") if one.get("name") != options["name"]] + [new]
+            files = {
+                "replay.json": (
+                    json.dumps(FORMS.write({"results": results}), indent=1, sort_keys=True) + "\n"
+                ).encode(),
+                "replay.html": replay_page(folders, options["title"], results),
+            }
+            written = self._write_files(dest, files)
+        result.update(changed=bool(written), path=str(dest / "replay.html"), json=str(dest / "replay.json"))
+        result["lines"] = [_line(one) for one in results]
+        if self._task.diff and written:
+            result["diff"] = {"prepared": "\n".join([f"{dest}:", *written]) + "\n"}
+        return result
+
+
+def _stored(path: pathlib.Path) -> list[Json]:
+    if not path.exists():
+        return []
+    try:
+        found = FORMS.read(json.loads(path.read_text(encoding="utf-8")))["results"]
+        if any(part not in one for one in found for part in _PARTS):
+            raise ValueError("a result lacks a part")
+    except (ValueError, KeyError, TypeError) as error:
+        raise AnsibleActionFail(
+            f"{path} is not of lanewise.dra.queue_replay_report: {error}. Nothing was written"
+        ) from None
+    return list(found)
+
+
+def _line(one: Json) -> str:
+    hours = one["gpu_hours"]
+    return (
+        f"{one['name']}: {hours['useful']} of {hours['there']} GPU-hours of use, {hours['lost']} lost; "
+        f"{one['started']} of {one['jobs']} jobs started, {one.get('unaligned', 0)} without alignment"
+    )

@@ -1,0 +1,92 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Add a sample of who uses what, and write the report over all of them, on the controller. The documentation is in
+plugins/modules/queue_usage.py."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from datetime import datetime, timezone
+
+from ansible.errors import AnsibleActionFail
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.given import objects_of
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues import usage
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Forms, NewerForm
+from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ReportAction
+from ansible_collections.lanewise.dra.plugins.plugin_utils.queue_pages import usage_page
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
+
+#: Each line of the samples, and usage.json, has the number of its form.
+FORMS = Forms()
+SAMPLES = "usage-samples.jsonl"
+_SPEC: Spec = {
+    "dest": {"type": "path", "required": True},
+    "objects": {"type": "dict"},
+    "metrics": {"type": "str", "default": ""},
+    "gap": {"type": "int", "default": int(usage.GAP)},
+    "title": {"type": "str", "default": "Who uses what"},
+    "template_dir": {"type": "path"},
+}
+
+
+class ActionModule(ReportAction):
+    """Reads and writes files of one folder. Never connects to a target."""
+
+    def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
+        result = super().run(tmp, task_vars)
+        _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
+        dest = pathlib.Path(self._loader.path_dwim(options["dest"]))
+        folders = self._templates(options["template_dir"], "queues", "topology")
+        with self._reporting_faults():
+            texts, samples = _stored(dest / SAMPLES)
+            if options["objects"] is not None:
+                now = _sample(options["objects"], options["metrics"])
+                samples.append(now)
+                texts.append(json.dumps(FORMS.write(now.as_dict()), sort_keys=True))
+            samples.sort(key=lambda one: one.time)
+            found = usage.totals(samples, options["gap"])
+            files = {
+                SAMPLES: "".join(f"{line}\n" for line in texts).encode(),
+                "usage.json": (json.dumps(FORMS.write(found.as_dict()), indent=1, sort_keys=True) + "\n").encode(),
+                "usage.html": usage_page(folders, options["title"], found, samples, options["gap"]),
+            }
+            written = self._write_files(dest, files)
+        loans = samples[-1].loans if samples else []
+        result.update(changed=bool(written), path=str(dest / "usage.html"), json=str(dest / "usage.json"))
+        result.update(usage=found.as_dict(), lines=usage.lines(found, loans))
+        if self._task.diff and written:
+            result["diff"] = {"prepared": "\n".join([f"{dest}:", *written]) + "\n"}
+        return result
+
+
+def _sample(objects: Json, metrics: str) -> usage.Sample:
+    try:
+        found = usage.sample(objects_of(dict(objects)), metrics, datetime.now(timezone.utc))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise AnsibleActionFail(f"objects are not those of lanewise.dra.dra_objects_info: {error!r}") from error
+    if metrics and not any(share.charged for one in found.shares.values() for share in one.values()):
+        if "kueue_cluster_queue_resource_reservation" not in metrics:
+            raise AnsibleActionFail(
+                "metrics has no kueue_cluster_queue_resource_reservation: set metrics.enableClusterQueueResources in "
+                "Kueue's configuration, or leave metrics out"
+            )
+    return found
+
+
+def _stored(path: pathlib.Path) -> tuple[list[str], list[usage.Sample]]:
+    """The lines of a file of samples, and these. Raises AnsibleActionFail for a line that is no sample."""
+    texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = []
+    for number, line in enumerate(texts, 1):
+        try:
+            found.append(usage.stored(FORMS.read(json.loads(line))))
+        except NewerForm as error:
+            raise AnsibleActionFail(f"{path}:{number}: {error}. Nothing was written") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise AnsibleActionFail(
+                f"{path}:{number} is no sample: {error}. Nothing was written. Move the file away, or remove the line"
+            ) from None
+    return texts, found

@@ -1,0 +1,212 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""Sends a stream of jobs to the queues of a cluster whose nodes are without machines, faster than the jobs came, and
+watches what becomes of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+import typing as t
+from dataclasses import dataclass, field
+
+from .cluster_swaps import kubernetes_client
+from .dra.kube.objects import Object, ObjectView
+from .dra.replay.score import Run
+from .dra.replay.trace import Job
+
+if t.TYPE_CHECKING:
+    import kubernetes
+
+#: The annotation of a pod that says kwok when it ends, such as 2.5s; the label that names its job.
+RUNS_FOR, JOB = "lanewise.dev/runs-for", "lanewise.dev/replayed-job"
+#: The label of nodes without a machine. A cluster with other nodes is refused.
+NODE_LABEL = "lanewise.dev/no-machine"
+_ROOT = "resource.kubernetes.io/pcieRoot"
+_GROUP, _VERSION = "resource.k8s.io", "v1"
+_CONFLICT, _GONE = 409, 404
+
+
+class Unsuited(Exception):
+    """A cluster on which no jobs should be replayed."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a job of a size asks for devices: a claim template, and how many GPUs its claim has from others."""
+
+    template: str
+    held: float
+
+
+@dataclass
+class Replay:
+    """One replay. `forms` has the form of each size; a team's jobs go to the queue and namespace of its name.
+
+    `speed` is how many seconds of the trace pass in one. `priorities` is false where queues have none: jobs then go
+    without theirs.
+    """
+
+    api: kubernetes.client.ApiClient
+    forms: t.Mapping[float, Form]
+    speed: float
+    priorities: bool = True
+    runs: dict[int, Run] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        client = kubernetes_client()
+        self._core, self._batch = client.CoreV1Api(self.api), client.BatchV1Api(self.api)
+        self._custom = client.CustomObjectsApi(self.api)
+        self._error = client.ApiException
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._pods: dict[str, int] = {}
+        self._allocated: dict[str, ObjectView] = {}
+        self._roots = {}
+        self._start = 0.0
+
+    def check(self) -> None:
+        """Raises Unsuited for a cluster with a node that may have a machine."""
+        nodes = self._core.list_node().items
+        real = [one.metadata.name for one in nodes if (one.metadata.labels or {}).get(NODE_LABEL) != "true"]
+        if real or not nodes:
+            which = ", ".join(sorted(real)[:8]) or "there is none"
+            raise Unsuited(f"not all nodes have the label {NODE_LABEL}=true: {which}. Nothing was changed")
+
+    def run(self, jobs: t.Sequence[Job], window: float) -> dict[int, Run]:
+        """Send the jobs, wait until the window is over, and remove all of them. Seconds of the result are those of the
+        trace."""
+        missing = sorted({job.gpus for job in jobs} - set(self.forms))
+        if missing:
+            raise Unsuited(f"no template is given for jobs of {missing[0]:g} GPUs. Nothing was changed")
+        self.check()
+        self._read_roots()
+        watchers = [threading.Thread(target=one, daemon=True) for one in (self._watch_pods, self._watch_claims)]
+        self._start = time.monotonic()
+        for one in watchers:
+            one.start()
+        try:
+            for job in jobs:
+                time.sleep(max(0.0, self._start + job.submit / self.speed - time.monotonic()))
+                self._submit(job)
+            time.sleep(max(0.0, self._start + window / self.speed - time.monotonic()))
+        finally:
+            self._stop.set()
+            self._remove(jobs)
+        with self._lock:
+            return dict(self.runs)
+
+    def _now(self) -> float:
+        return (time.monotonic() - self._start) * self.speed
+
+    def _read_roots(self) -> None:
+        found = self._custom.list_cluster_custom_object(_GROUP, _VERSION, "resourceslices")
+        for one in found["items"]:
+            spec = one["spec"]
+            for device in spec.get("devices") or ():
+                value = (device.get("attributes") or {}).get(_ROOT) or {}
+                key = (spec["driver"], spec["pool"]["name"], device["name"])
+                self._roots[key] = value.get("string") or (value.get("strings") or [None])[0]
+
+    def _submit(self, job: Job) -> None:
+        labels = {"kueue.x-k8s.io/queue-name": job.team}
+        if job.priority and self.priorities:
+            labels["kueue.x-k8s.io/priority-class"] = job.priority
+        with self._lock:
+            self.runs[job.number] = Run(self._now(), held=self.forms[job.gpus].held)
+        template = {
+            "metadata": {
+                "labels": {JOB: str(job.number)},
+                "annotations": {RUNS_FOR: f"{job.seconds / self.speed:.3f}s"},
+            },
+            "spec": {
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 0,
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "none.example.com/none",
+                        "resources": {"claims": [{"name": "devices"}]},
+                    }
+                ],
+                "resourceClaims": [{"name": "devices", "resourceClaimTemplateName": self.forms[job.gpus].template}],
+            },
+        }
+        body = {
+            "metadata": {"name": _name(job), "labels": labels},
+            "spec": {"parallelism": 1, "completions": 1, "template": template},
+        }
+        self._batch.create_namespaced_job(job.team, body)
+
+    def _remove(self, jobs: t.Sequence[Job]) -> None:
+        for team in {job.team for job in jobs}:
+            self._batch.delete_collection_namespaced_job(team, propagation_policy="Background")
+
+    # what becomes of them
+
+    def _watch(self, source: t.Callable[..., t.Any], *arguments: str) -> t.Iterator[tuple[str, Object]]:
+        import kubernetes.watch
+
+        while not self._stop.is_set():
+            try:
+                for event in kubernetes.watch.Watch().stream(source, *arguments, timeout_seconds=30):
+                    one = event["raw_object"]
+                    yield event["type"], one
+                    if self._stop.is_set():
+                        return
+            except self._error as error:
+                if error.status != 410:  # the events are no longer kept: list again
+                    raise
+
+    def _watch_pods(self) -> None:
+        for kind, pod in self._watch(self._core.list_pod_for_all_namespaces):
+            label = (pod["metadata"].get("labels") or {}).get(JOB)
+            if label is not None:
+                with self._lock:
+                    self._pod(kind, pod, int(label))
+
+    def _pod(self, kind: str, pod: ObjectView, number: int) -> None:
+        run, uid = self.runs.get(number), str(pod["metadata"]["uid"])
+        phase = (pod.get("status") or {}).get("phase")
+        if run is None or run.done:
+            return
+        if phase == "Running" and kind != "DELETED" and uid not in self._pods:
+            self._pods[uid] = number
+            run.spans.append((self._now(), None))
+            self._judge(uid, run)
+        leaves = phase == "Succeeded" or kind == "DELETED" or pod["metadata"].get("deletionTimestamp")
+        if uid in self._pods and leaves and run.spans and run.spans[-1][1] is None:
+            run.spans[-1] = (run.spans[-1][0], self._now())
+            run.done = phase == "Succeeded"
+
+    def _watch_claims(self) -> None:
+        plural = "resourceclaims"
+        for kind, claim in self._watch(self._custom.list_cluster_custom_object, _GROUP, _VERSION, plural):
+            owners = claim["metadata"].get("ownerReferences") or ()
+            allocation = (claim.get("status") or {}).get("allocation")
+            if kind != "DELETED" and owners and allocation:
+                with self._lock:
+                    uid = str(owners[0]["uid"])
+                    if uid not in self._allocated:
+                        self._allocated[uid] = allocation
+                        if uid in self._pods:
+                            self._judge(uid, self.runs[self._pods[uid]])
+
+    def _judge(self, uid: str, run: Run) -> None:
+        """Whether each GPU of a pod has a NIC of its own on its PCIe root."""
+        allocation = self._allocated.get(uid)
+        if allocation is None:
+            return
+        by_request: dict[str, list[str | None]] = {}
+        for one in allocation["devices"].get("results") or ():
+            root = self._roots.get((one["driver"], one["pool"], one["device"]))
+            by_request.setdefault("gpu" if str(one["driver"]).startswith("gpu") else "nic", []).append(root)
+        gpus, nics = by_request.get("gpu", []), by_request.get("nic", [])
+        if nics:
+            run.aligned = None not in gpus and sorted(map(str, gpus)) == sorted(map(str, nics))
+
+
+def _name(job: Job) -> str:
+    return f"replay-{job.number}"

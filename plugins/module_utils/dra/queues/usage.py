@@ -1,0 +1,241 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Who has used what of whose over time, from samples of what Kueue has charged and what the scheduler has allocated.
+
+A sample counts until the next one. If that comes too late, what happened between them is not known: it is a gap, and
+no hour of it counts.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+
+from ..holds import hold as times
+from ..kube import quantity
+from ..kube.objects import Object, ObjectView
+from .objects import LOANS
+
+_METRIC = re.compile(r"^kueue_cluster_queue_resource_reservation\{([^}]{1,4000})\} ([0-9.e+]{1,40})$", re.MULTILINE)
+_LABEL = re.compile(r'(\w{1,100})="((?:[^"\\]|\\.){0,1000})"')
+_NAMESPACE = "kubernetes.io/metadata.name"
+#: Seconds after which the next sample comes too late.
+GAP = 900.0
+#: The one that lends what belongs to no team.
+POOL = "the pool"
+
+
+@dataclass
+class Share:
+    """What a team has of a resource at a moment: its quota, how much of that it lends at most (None: all), and how
+    much Kueue has charged it for."""
+
+    quota: float
+    charged: float
+    lends: float | None = None
+
+    @property
+    def borrowed(self) -> float:
+        return max(0.0, self.charged - self.quota)
+
+    @property
+    def spare(self) -> float:
+        """What it leaves for others."""
+        idle = max(0.0, self.quota - self.charged)
+        return idle if self.lends is None else min(idle, self.lends)
+
+
+@dataclass
+class Sample:
+    """A moment: shares by resource and team, what the pool has, devices that claims of teams have by driver, loans.
+
+    `source` says where the charges are from: `metrics` or `status`.
+    """
+
+    time: datetime
+    shares: dict[str, dict[str, Share]] = field(default_factory=dict)
+    pool: dict[str, float] = field(default_factory=dict)
+    allocated: dict[str, dict[str, int]] = field(default_factory=dict)
+    loans: list[str] = field(default_factory=list)
+    source: str = "status"
+
+    def as_dict(self) -> Object:
+        return {**asdict(self), "time": times.written(self.time)}
+
+
+def stored(value: ObjectView) -> Sample:
+    """A sample that `as_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+    shares = {
+        str(name): {
+            str(team): Share(float(one["quota"]), float(one["charged"]), one["lends"]) for team, one in some.items()
+        }
+        for name, some in value["shares"].items()
+    }
+    pool = {str(name): float(amount) for name, amount in value["pool"].items()}
+    allocated = {str(team): dict(some) for team, some in value["allocated"].items()}
+    return Sample(times.moment(value["time"]), shares, pool, allocated, list(value["loans"]), str(value["source"]))
+
+
+def sample(objects: t.Iterable[ObjectView], metrics: str, now: datetime) -> Sample:
+    """What a cluster's queues and claims say now. `metrics` is the text of Kueue's metrics; without it the charges are
+    those in the status of the queues. Raises QuantityError for quantities that cannot be read."""
+    found = Sample(now.replace(microsecond=0), source="metrics" if metrics else "status")
+    charged = _reservations(metrics)
+    owners: dict[str, str] = {}
+    claims = []
+    for one in objects:
+        if one["kind"] == "ClusterQueue":
+            _queue(found, one, charged if metrics else _status(one))
+            for namespace in _namespaces(one):
+                owners[namespace] = str(one["metadata"]["name"])
+            lines = str((one["metadata"].get("annotations") or {}).get(LOANS) or "").splitlines()
+            found.loans += [line for line in lines if line not in found.loans]
+        elif one["kind"] == "Cohort":
+            for name, _lends, amount in _quotas(one):
+                found.pool[name] = found.pool.get(name, 0.0) + amount
+        elif one["kind"] == "ResourceClaim":
+            claims.append(one)
+    for one in claims:
+        team = owners.get(str(one["metadata"].get("namespace")))
+        results = (((one.get("status") or {}).get("allocation") or {}).get("devices") or {}).get("results") or ()
+        for result in results if team else ():
+            of_team = found.allocated.setdefault(str(team), {})
+            of_team[str(result["driver"])] = of_team.get(str(result["driver"]), 0) + 1
+    return found
+
+
+def _queue(found: Sample, queue: ObjectView, charged: t.Mapping[tuple[str, str], float]) -> None:
+    name = str(queue["metadata"]["name"])
+    for resource, lends, amount in _quotas(queue):
+        share = found.shares.setdefault(resource, {}).setdefault(name, Share(0.0, charged.get((name, resource), 0.0)))
+        share.quota += amount
+        share.lends = lends
+
+
+def _quotas(item: ObjectView) -> t.Iterator[tuple[str, float | None, float]]:
+    for group in (item.get("spec") or {}).get("resourceGroups") or ():
+        for flavor in group["flavors"]:
+            for one in flavor["resources"]:
+                lends = one.get("lendingLimit")
+                amount = float(quantity.parse(one["nominalQuota"]))
+                yield str(one["name"]), None if lends is None else float(quantity.parse(lends)), amount
+
+
+def _status(queue: ObjectView) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], float] = {}
+    for flavor in (queue.get("status") or {}).get("flavorsReservation") or ():
+        for one in flavor.get("resources") or ():
+            key = (str(queue["metadata"]["name"]), str(one["name"]))
+            found[key] = found.get(key, 0.0) + float(quantity.parse(one.get("total", "0")))
+    return found
+
+
+def _reservations(metrics: str) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], float] = {}
+    for labels, value in _METRIC.findall(metrics):
+        named = dict(_LABEL.findall(labels))
+        key = (named.get("cluster_queue", ""), named.get("resource", ""))
+        found[key] = found.get(key, 0.0) + float(value)
+    return found
+
+
+def _namespaces(queue: ObjectView) -> list[str]:
+    rules = ((queue.get("spec") or {}).get("namespaceSelector") or {}).get("matchExpressions") or ()
+    return [str(name) for one in rules if one.get("key") == _NAMESPACE for name in one.get("values") or ()]
+
+
+@dataclass
+class Usage:
+    """Hours of each team by resource, who owes whom how many hours of what, and what is not known.
+
+    `hours` has `guaranteed`, `charged`, `borrowed` and `lent`. `debts` is by resource, lender and borrower.
+    """
+
+    begin: datetime | None = None
+    end: datetime | None = None
+    samples: int = 0
+    known_hours: float = 0.0
+    hours: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    allocated: dict[str, dict[str, float]] = field(default_factory=dict)
+    debts: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    gaps: list[tuple[datetime, datetime]] = field(default_factory=list)
+
+    def as_dict(self) -> Object:
+        found = asdict(self)
+        found["begin"], found["end"] = (one and times.written(one) for one in (self.begin, self.end))
+        found["gaps"] = [[times.written(start), times.written(end)] for start, end in self.gaps]
+        return found
+
+
+def totals(samples: t.Iterable[Sample], gap: float = GAP) -> Usage:
+    """The hours over all samples.
+
+    Kueue does not say whose devices a team has borrowed. Each hour that a team is charged above its quota is owed to
+    those whose quota was free at that moment, in proportion to what they leave for others; the pool is one of them.
+    """
+    ordered = sorted(samples, key=lambda one: one.time)
+    found = Usage(samples=len(ordered))
+    if ordered:
+        found.begin, found.end = ordered[0].time, ordered[-1].time
+    for one, after in zip(ordered, ordered[1:]):
+        seconds = (after.time - one.time).total_seconds()
+        if seconds > gap:
+            found.gaps.append((one.time, after.time))
+            continue
+        found.known_hours += seconds / 3600
+        for resource, teams in one.shares.items():
+            _add(found, resource, teams, one.pool.get(resource, 0.0), seconds / 3600)
+        for team, drivers in one.allocated.items():
+            for driver, count in drivers.items():
+                of_team = found.allocated.setdefault(team, {})
+                of_team[driver] = of_team.get(driver, 0.0) + count * seconds / 3600
+    return found
+
+
+def _add(found: Usage, resource: str, teams: t.Mapping[str, Share], pool: float, hours: float) -> None:
+    spare = {POOL: pool, **{name: share.spare for name, share in teams.items()}}
+    spare = {name: amount for name, amount in spare.items() if amount}
+    for name, share in teams.items():
+        own = found.hours.setdefault(resource, {}).setdefault(
+            name, {"guaranteed": 0.0, "charged": 0.0, "borrowed": 0.0, "lent": 0.0}
+        )
+        own["guaranteed"] += share.quota * hours
+        own["charged"] += share.charged * hours
+        own["borrowed"] += share.borrowed * hours
+    whole = sum(spare.values())
+    for borrower, share in teams.items():
+        for lender, amount in spare.items() if share.borrowed else ():
+            owed = share.borrowed * amount / whole * hours
+            debts = found.debts.setdefault(resource, {}).setdefault(lender, {})
+            debts[borrower] = debts.get(borrower, 0.0) + owed
+            if lender != POOL:
+                found.hours[resource][lender]["lent"] += owed
+
+
+def lines(usage: Usage, loans: t.Sequence[str] = ()) -> list[str]:
+    """The same for people."""
+    if usage.begin is None or usage.end is None:
+        return ["no sample yet"]
+    found = [
+        f"{usage.samples} sample(s) from {times.written(usage.begin)} to {times.written(usage.end)}; "
+        f"{usage.known_hours:.2f} hour(s) are known"
+    ]
+    for resource, teams in sorted(usage.hours.items()):
+        found.append(f"{resource}, in hours")
+        for team, own in sorted(teams.items()):
+            words = ", ".join(f"{name} {amount:.2f}" for name, amount in own.items())
+            found.append(f"  {team}: {words}")
+        for lender, debts in sorted(usage.debts.get(resource, {}).items()):
+            found += [f"  {borrower} owes {lender} {amount:.2f}" for borrower, amount in sorted(debts.items())]
+    for team, drivers in sorted(usage.allocated.items()):
+        found += [f"allocated to {team}: {amount:.2f} device-hours of {one}" for one, amount in sorted(drivers.items())]
+    found += [f"loan: {one}" for one in loans]
+    for start, end in usage.gaps:
+        hours = (end - start).total_seconds() / 3600
+        found.append(f"gap: nothing is known from {times.written(start)} to {times.written(end)} ({hours:.2f} h)")
+    return found

@@ -1,0 +1,10 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Streams of jobs, recorded or drawn from published figures, and what came of them in queues.
+
+- `trace`: jobs from a CSV, or drawn from the distributions of a published trace.
+- `score`: device-hours, waiting times and alignment of jobs that have run.
+"""

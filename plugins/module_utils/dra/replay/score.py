@@ -1,0 +1,117 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""What came of a stream of jobs: device-hours, waiting times and alignment, in the time of the trace."""
+
+from __future__ import annotations
+
+import math
+import typing as t
+from dataclasses import dataclass, field
+
+from ..kube.objects import Object
+from .trace import Job
+
+#: How many points a curve has.
+POINTS = 120
+
+
+@dataclass
+class Run:
+    """What came of a job, in seconds of the trace. `spans` are the times in which it ran: all but the last one were
+    ended by a preemption, whose work is lost. The end of the last one is None while it runs. `held` is how many
+    GPUs it took from others. `aligned` is None for a job without a NIC."""
+
+    submitted: float
+    spans: list[tuple[float, float | None]] = field(default_factory=list)
+    done: bool = False
+    held: float = 0.0
+    aligned: bool | None = None
+
+
+def score(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], gpus: float, window: float) -> Object:
+    """The result over the window from 0 to so many seconds, in which jobs came.
+
+    A job that had not started by the end of the run has waited for as long as it was there: `unstarted` counts these.
+    """
+    useful = lost = taken = 0.0
+    for job in jobs:
+        run = runs.get(job.number)
+        for number, (start, end) in enumerate(run.spans if run else ()):
+            hours = max(0.0, min(window, window if end is None else end) - start) / 3600
+            kept = number == len(run.spans) - 1 if run else False
+            useful += hours * job.gpus if kept else 0.0
+            lost += 0.0 if kept else hours * job.gpus
+            taken += hours * (run.held if run else 0.0)
+    paired = [run for run in runs.values() if run.aligned is not None]
+    return {
+        "jobs": len(jobs),
+        "started": sum(bool(run.spans) for run in runs.values()),
+        "done": sum(run.done for run in runs.values()),
+        "preempted": sum(max(0, len(run.spans) - 1) for run in runs.values()),
+        "gpu_hours": {
+            "there": round(gpus * window / 3600, 2),
+            "taken": round(taken, 2),
+            "useful": round(useful, 2),
+            "lost": round(lost, 2),
+        },
+        "unaligned": sum(run.aligned is False for run in paired),
+        "with_nic": len(paired),
+        "waits": _waits(jobs, runs, window),
+        "curve": _curve(jobs, runs, window),
+    }
+
+
+def _waits(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> list[Object]:
+    """By team and priority: how many jobs, and the seconds until they started for the last time."""
+    groups: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault((job.team, job.priority), []).append(job)
+    found = []
+    for (team, priority), some in sorted(groups.items()):
+        waits, unstarted = [], 0
+        for job in some:
+            run = runs.get(job.number)
+            if run and run.spans:
+                waits.append(max(0.0, run.spans[-1][0] - job.submit))
+            else:
+                unstarted += 1
+                waits.append(max(0.0, window - job.submit))
+        waits.sort()
+        found.append(
+            {
+                "team": team,
+                "priority": priority,
+                "jobs": len(some),
+                "unstarted": unstarted,
+                "p50_s": round(part(waits, 0.5), 1),
+                "p95_s": round(part(waits, 0.95), 1),
+            }
+        )
+    return found
+
+
+def part(ordered: t.Sequence[float], which: float) -> float:
+    """The value that this part of the ordered ones does not exceed; 0 of nothing."""
+    return ordered[max(0, math.ceil(which * len(ordered)) - 1)] if ordered else 0.0
+
+
+def _curve(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> list[list[float]]:
+    """Over the window: the hour, GPUs of use to running jobs, and GPUs that waiting jobs ask for."""
+    found = []
+    for step in range(POINTS + 1):
+        moment = window * step / POINTS
+        used = waiting = 0.0
+        for job in jobs:
+            run = runs.get(job.number)
+            if job.submit > moment:
+                continue
+            spans = run.spans if run else []
+            if any(start <= moment and (end is None or end > moment) for start, end in spans):
+                used += job.gpus
+            elif not (spans and spans[-1][1] is not None and spans[-1][1] <= moment and run and run.done):
+                waiting += job.gpus
+        found.append([round(moment / 3600, 3), round(used, 2), round(waiting, 2)])
+    return found

@@ -1,0 +1,91 @@
+#!/usr/bin/python
+
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# This is the documentation of the action plugin of the same name, which runs on the controller.
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: queue_usage
+short_description: Write who has used what of whose in queues, as HTML and JSON
+version_added: 1.0.0
+author:
+  - The lanewise authors (@lanewise)
+description:
+  - Adds a sample of the queues and claims of a cluster to C(usage-samples.jsonl) in a folder on the controller, and
+    writes C(usage.html), one page that works offline, and C(usage.json) over all samples there. Run it once for all
+    hosts.
+  - Hours of each team are those that are guaranteed, charged by Kueue, borrowed and lent. Each hour that a team is
+    charged above its quota is owed to those whose quota was free then, in proportion to what they leave for others.
+  - If two samples are farther apart than O(gap), nothing between them counts, and the report says so.
+extends_documentation_fragment:
+  - lanewise.dra.report_page
+  - lanewise.dra.attributes.files
+  - lanewise.dra.attributes.controller
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.actiongroup_lanewise
+options:
+  objects:
+    description:
+      - ClusterQueues, Cohorts and ResourceClaims by their kind, as M(lanewise.dra.dra_objects_info) returns them.
+      - Without them no sample is added.
+    type: dict
+  metrics:
+    description:
+      - The text of Kueue's metrics, with the charges at this moment. It needs C(metrics.enableClusterQueueResources) in
+        Kueue's configuration.
+      - Without it the charges are those in the status of the ClusterQueues.
+    type: str
+    default: ""
+  gap:
+    description: After how many seconds without a sample nothing is known.
+    type: int
+    default: 900
+  title:
+    description: The title of the page; name the site.
+    type: str
+    default: Who uses what
+seealso:
+  - module: lanewise.dra.queue_render
+  - module: lanewise.dra.dra_objects_info
+"""
+
+EXAMPLES = r"""
+- name: Read the queues and claims
+  lanewise.dra.dra_objects_info:
+    kubeconfig: /etc/site/kubeconfig
+    kinds: [ClusterQueue, Cohort, ResourceClaim]
+  register: read
+
+- name: Add a sample, and write the report
+  lanewise.dra.queue_usage:
+    dest: "{{ inventory_dir }}/usage"
+    objects: "{{ read.objects }}"
+  run_once: true
+"""
+
+RETURN = r"""
+path:
+  description: The page.
+  type: str
+  returned: success
+  sample: /srv/site/usage/usage.html
+json:
+  description: The same for programs.
+  type: str
+  returned: success
+  sample: /srv/site/usage/usage.json
+usage:
+  description: The same as data; C(hours) by resource and team, C(debts) by resource, lender and borrower, and C(gaps).
+  type: dict
+  returned: success
+lines:
+  description: The same for people.
+  type: list
+  elements: str
+  returned: success
+  sample: ["lanewise.dev/gpus, in hours", "  blue owes red 3.50"]
+"""

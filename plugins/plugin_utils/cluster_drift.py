@@ -1,0 +1,65 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""What of a cluster differs from the inventory: its claims, its holds and its queues."""
+
+from __future__ import annotations
+
+from .rollout import DRIFTED, NO_DRIFT, NOT_COMPARED, UNKNOWN
+
+#: A verdict, and lines for people.
+State = tuple[str, list[str]]
+
+
+def worst(*states: State) -> State:
+    """All lines, with the verdict that weighs most."""
+    verdicts = [state for state, _lines in states]
+    found = next((one for one in (UNKNOWN, DRIFTED, NO_DRIFT) if one in verdicts), NOT_COMPARED)
+    return found, [line for _state, lines in states for line in lines]
+
+
+def claims_state(applied: object, problem: object) -> State:
+    """The claims, by the result of `dra_apply` in check mode or by the reason why there is none."""
+    if problem:
+        return UNKNOWN, str(problem).splitlines()
+    if not isinstance(applied, dict):
+        return NOT_COMPARED, []
+    if applied.get("skipped"):
+        return NOT_COMPARED, ["dra_claims_apply is false: check them with the program that applies them"]
+    if not applied.get("changed"):
+        return NO_DRIFT, []
+    replaced = applied.get("replaced") or ()
+    lines = [f"{one} no longer fits the boards of the site: render and apply the claims" for one in replaced]
+    lines += [f"{one} differs or is missing" for one in applied.get("differing") or () if one not in replaced]
+    return DRIFTED, lines + [f"{one} is no longer in the inventory" for one in applied.get("pruned") or ()]
+
+
+def holds_state(held: object) -> State:
+    """Holds that have expired, by the result of `dra_holds_info`."""
+    overdue = held.get("overdue") or () if isinstance(held, dict) else ()
+    lines = [f"{one}: release or extend it with lanewise.dra.reserve" for one in overdue]
+    return (DRIFTED if lines else NOT_COMPARED), lines
+
+
+def queues_state(applied: object, rendered: object, problem: object) -> State:
+    """The queues, by the result of `dra_apply` in check mode; loans that are overdue, and Kueue's configuration, by
+    that of `queue_render`."""
+    if problem:
+        return UNKNOWN, [f"queues: {line}" for line in str(problem).splitlines()]
+    if not isinstance(applied, dict) or not isinstance(rendered, dict):
+        return NOT_COMPARED, []
+    overdue = rendered.get("overdue") or ()
+    if applied.get("skipped"):
+        lines = ["queues_apply is false: check the queues with the program that applies them"]
+        return NOT_COMPARED, lines + [f"overdue loan: {one}" for one in overdue]
+    differing = applied.get("differing") or ()
+    there = any(one.startswith("ClusterQueue ") for one in differing)
+    what = "run lanewise.dra.queues to take it back" if there else "it is taken back; remove it from queues_loans"
+    lines = [f"overdue loan: {one}: {what}" for one in overdue]
+    lines += [f"{one} differs or is missing" for one in differing]
+    lines += [f"{one} is no longer in the inventory" for one in applied.get("pruned") or ()]
+    lacking = rendered.get("configuration_differences") or ()
+    lines += [f"Kueue's configuration: {one}" for one in lacking]
+    return (DRIFTED if applied.get("changed") or lacking else NO_DRIFT), lines

@@ -1,0 +1,71 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""The pages about queues, in the style of the site report: who has used what of whose, and replayed streams of jobs."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..module_utils.dra.queues.usage import Sample, Usage
+from .alignment_pages import cleaned
+from .plots import CURVES, Curve, plot
+from .report_pages import Pages
+from .values import Json
+
+#: Samples of a plot at most: of more, every second, third or further one is drawn.
+_POINTS = 1000
+
+
+def usage_page(folders: t.Sequence[str], title: str, usage: Usage, samples: t.Sequence[Sample], gap: float) -> bytes:
+    """Who has used what of whose. Raises `jinja2.TemplateError` where a template is missing or faulty."""
+    pages = Pages(folders, title)
+    resources = sorted({name for one in samples for name in one.shares})
+    last = samples[-1] if samples else None
+    text = pages.environment.get_template("usage.html.j2").render(
+        usage=t.cast(Json, cleaned(usage.as_dict())),
+        plots=[(name, *_drawn(name, samples, gap)) for name in resources],
+        loans=cleaned(list(last.loans)) if last else [],
+        source=last.source if last else "",
+    )
+    return text.encode("utf-8", "replace")
+
+
+def _drawn(resource: str, samples: t.Sequence[Sample], gap: float) -> tuple[t.Any, int]:
+    """The plot of a resource, and how many teams it leaves out: those that were charged least."""
+    start = samples[0].time
+    charged: dict[str, float] = {}
+    for one in samples:
+        for team, share in one.shares.get(resource, {}).items():
+            charged[team] = charged.get(team, 0.0) + share.charged
+    teams = sorted(charged, key=lambda team: (-charged[team], team))
+    chosen = samples[:: max(1, len(samples) // _POINTS)]
+    curves = []
+    for team in teams[:CURVES]:
+        points: list[tuple[float, float] | None] = []
+        before = None
+        for one in chosen:
+            if before is not None and (one.time - before).total_seconds() > gap * max(1, len(samples) // _POINTS):
+                points.append(None)
+            share = one.shares.get(resource, {}).get(team)
+            points.append(((one.time - start).total_seconds() / 3600, share.charged) if share else None)
+            before = one.time
+        curves.append(Curve(team, points))
+    return plot(f"{resource}: charged by team over time", curves, "h", steps=True), max(0, len(teams) - CURVES)
+
+
+def replay_page(folders: t.Sequence[str], title: str, results: t.Sequence[Json]) -> bytes:
+    """What came of one stream of jobs in several settings. `results` are those of the module `queue_replay`, each with
+    its name. Raises `jinja2.TemplateError`."""
+    pages = Pages(folders, title)
+    found = t.cast("list[Json]", cleaned([dict(one) for one in results]))
+    used = [Curve(str(one["name"]), [(row[0], row[1]) for row in one["curve"]]) for one in found[:CURVES]]
+    waiting = [Curve(str(one["name"]), [(row[0], row[2]) for row in one["curve"]]) for one in found[:CURVES]]
+    text = pages.environment.get_template("replay.html.j2").render(
+        results=found,
+        used=plot("GPUs of use to running jobs", used, "h"),
+        waiting=plot("GPUs that waiting jobs ask for", waiting, "h"),
+    )
+    return text.encode("utf-8", "replace")

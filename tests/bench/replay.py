@@ -1,0 +1,159 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""One stream of jobs twice: on whole devices with fixed quotas, and on shares of GPUs with borrowing and priorities.
+
+Scheduler, Kueue and its webhooks are real, and time is compressed. Nodes have no machines: devices are those that the
+drivers would publish. A job runs as long on a share of a GPU as on a whole one, which no real GPU promises.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import typing as t
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_replay import Form, Replay
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.score import score
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace import PROFILES, Job, Load, drawn
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.queue_site import DRIVERS, QueueSite, machine
+from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing
+from environment import Missing  # tests.bench.__main__ has put its folder on the path
+
+SEED = 20261125
+NODES, GPUS = 3, 8
+TEAMS = ("blue", "red")
+#: Seconds of the trace in one of the run, and hours of the trace.
+SPEED, HOURS = 240.0, 8.0
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "bench" / "replay.json"
+#: GiB of a GPU that a claim may have at most, as NVIDIA's driver would publish it for hgx-h100.
+_GIB = 79
+#: What a load is, and how its arrivals are.
+LOADS = {
+    "busy in turns": ("pai", {"load": 0.9, "swing": 0.9, "period": HOURS * 3600}),
+    "both busy": ("pai", {"load": 1.3, "swing": 0.0}),
+    "whole GPUs only": ("training", {"load": 1.0, "swing": 0.0}),
+}
+
+Figures = t.Iterator[dict[str, t.Any]]
+Object = dict[str, t.Any]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """How devices are given: the drivers' settings, queues, claim templates, and the template of each size."""
+
+    name: str
+    drivers: Object
+    queues: Object
+    templates: list[Object]
+    forms: dict[float, Form]
+
+
+def _team(name: str, resources: Object, **more: t.Any) -> Object:
+    return {"name": name, "namespaces": [name], "guaranteed": {key: one // 2 for key, one in resources.items()}, **more}
+
+
+def _queues(counted: Object, has: Object, **more: t.Any) -> Object:
+    resources = [counted, {"name": "nics", "classes": ["rdma"]}]
+    return {"queues_resources": resources, "queues_teams": [_team(name, has, **more) for name in TEAMS]}
+
+
+def whole(sizes: t.Iterable[float]) -> Arm:
+    """Whole devices, without alignment, and what a team does not use stays idle."""
+    has = {"gpus": NODES * GPUS, "nics": NODES * GPUS}
+    limits = {"borrow": dict.fromkeys(has, 0), "lend": dict.fromkeys(has, 0), "preempt": "never", "reclaim": "never"}
+    queues = _queues({"name": "gpus", "classes": ["gpu"]}, has, **limits)
+    templates, forms = [], {}
+    for size in sizes:
+        count = max(1, round(size))
+        name = f"whole-{count}" if size >= 1 else "whole-alone"
+        devices = [{"name": "gpu", "kind": "gpu", "count": count}]
+        devices += [{"name": "nic", "kind": "rdma", "count": count}] if size >= 1 else []
+        forms[size] = Form(name, count)
+        if all(one["name"] != name for one in templates):
+            templates.append({"name": name, "namespaces": list(TEAMS), "devices": devices})
+    return Arm("whole", DRIVERS, queues, templates, forms)
+
+
+def shared(sizes: t.Iterable[float]) -> Arm:
+    """Shares of GPUs' memory and aligned pairs; teams borrow what is idle, get it back, and urgent jobs go first."""
+    nvidia = {"version": "0.5.0", "engine": "consumable-shares", "consumable_shares": "memory"}
+    has = {"gpu-memory": NODES * GPUS * _GIB * 2**30, "nics": NODES * GPUS}
+    counted = {"name": "gpu-memory", "classes": ["gpu"], "capacity": "memory"}
+    queues = {**_queues(counted, has), "queues_priorities": [{"name": "urgent", "value": 1000}]}
+    templates, forms = [], {}
+    for size in sizes:
+        if size < 1:
+            name, amount = f"part-{round(100 * size)}", f"{round(size * _GIB)}Gi"
+            devices = [{"name": "gpu", "kind": "gpu", "share": {"memory": amount}}]
+            templates.append({"name": name, "namespaces": list(TEAMS), "devices": devices})
+        else:
+            name = f"pairs-{round(size)}"
+            devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
+            group = {"count": round(size), "align": "pcie_root", "devices": devices}
+            templates.append({"name": name, "namespaces": list(TEAMS), "groups": [group]})
+        forms[size] = Form(name, size)
+    return Arm("shared", {**DRIVERS, "gpu.nvidia.com": nvidia}, queues, templates, forms)
+
+
+def run(plane: ControlPlane, queueing: Queueing, arm: Arm, jobs: list[Job], hours: float) -> Object:
+    """One stream in one arm; its result."""
+    import kubernetes.config
+
+    site = QueueSite(queueing, {f"{arm.name}-{number}": machine("hgx-h100") for number in range(NODES)}, arm.drivers)
+    try:
+        made = site.compile(arm.queues, {"dra_claims_templates": arm.templates})
+        unusable = [one.reason for one in made.templates if not one.use]
+        if unusable or made.warnings:
+            raise RuntimeError(f"{arm.name}: {unusable} {made.warnings}")
+        queueing.configure(made.configuration)
+        site.open(made)
+        api = kubernetes.config.new_client_from_config(str(plane.write_kubeconfig("replay", "system:masters")))
+        replay = Replay(api, arm.forms, SPEED, priorities=arm.name == "shared")
+        window = hours * 3600
+        runs = replay.run(jobs, window)
+        plane.wait_for(lambda: not any(site.allocated(team) for team in TEAMS), "devices to be free", 300)
+        return score(jobs, runs, NODES * GPUS, window)
+    finally:
+        site.close()
+
+
+def replays(trees: Path) -> Figures:
+    found: Object = {"gpus": NODES * GPUS, "hours": HOURS, "speed": SPEED, "seed": SEED, "loads": {}}
+    try:
+        with ControlPlane() as plane:
+            queueing = Queueing(plane)
+            for name, (kind, more) in LOADS.items():
+                profile = PROFILES[kind]
+                jobs = drawn(profile, Load(NODES * GPUS, HOURS, shares=dict.fromkeys(TEAMS, 1), **more), SEED)
+                sizes = [size for size, _weight in profile.sizes]
+                arms = {arm.name: run(plane, queueing, arm, jobs, HOURS) for arm in (whole(sizes), shared(sizes))}
+                found["loads"][name] = {"source": profile.source, **more, "results": arms}
+                yield _figure(name, jobs, arms, plane.version)
+    except Missing as missing:
+        print(f"replay left out: {missing}", file=sys.stderr)
+        return
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def _figure(name: str, jobs: list[Job], arms: t.Mapping[str, Object], version: str) -> Object:
+    ours, theirs = arms["shared"], arms["whole"]
+    hours = {key: one["gpu_hours"] for key, one in arms.items()}
+    return {
+        "name": f"replay_{name.replace(' ', '_')}_useful_hours",
+        "value": round(hours["shared"]["useful"] / hours["whole"]["useful"], 2),
+        "unit": "ratio",
+        "against": f"whole GPUs with fixed quotas and no priorities, {hours['whole']['useful']:.0f} of "
+        f"{hours['whole']['there']:.0f} GPU-hours of use (ours {hours['shared']['useful']:.0f}, "
+        f"{hours['shared']['lost']:.0f} lost to preemption); started {theirs['started']} and {ours['started']} of "
+        f"{len(jobs)} jobs; unaligned {theirs['unaligned']} of {theirs['with_nic']} and {ours['unaligned']} of "
+        f"{ours['with_nic']}",
+        "method": f"{HOURS:g} hours of jobs at {SPEED:g} times the speed on {NODES} nodes of {GPUS} GPUs (hgx-h100) "
+        f"without machines, two teams with half of them each; Kueue 0.19.2, Kubernetes {version}; waiting times and "
+        "sources are in docs/bench/replay.json",
+    }

@@ -1,0 +1,85 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The pages about queues: what is on them, hostile names, and the pages in a real browser, light and dark."""
+
+from __future__ import annotations
+
+import typing as t
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.usage import Sample, Share, totals
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.score import Run, score
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace import Job
+from ansible_collections.lanewise.dra.plugins.plugin_utils import queue_pages
+from ansible_collections.lanewise.dra.plugins.plugin_utils.plots import Curve, plot
+
+from .chromium import Browser
+from .test_report_browser import CONTRAST, PROGRAM, STICKING_OUT
+
+ROLES = Path(queue_pages.__file__).parents[2] / "roles"
+FOLDERS = [str(ROLES / role / "templates" / "report") for role in ("queues", "topology")]
+EVIL = "</title><script>window.pwned = 1</script>\u202e<img src=x onerror=pwned=2>"
+
+
+def usage(team: str = "red") -> str:
+    start = datetime(2026, 11, 25, tzinfo=timezone.utc)
+    some = []
+    for turn, minutes in enumerate((0, 10, 20, 90, 100)):
+        shares = {team: Share(4, turn), "blue": Share(4, 4 + turn % 3)}
+        some.append(
+            Sample(start + timedelta(minutes=minutes), {"gpus": shares}, {}, {team: {team: 2}}, [f"{team} lends"])
+        )
+    return queue_pages.usage_page(FOLDERS, team, totals(some), some, 900).decode()
+
+
+def replay(name: str = "fixed") -> str:
+    jobs = [Job(0, 0, name, name, 1, 3600), Job(1, 60, "blue", "", 2, 60)]
+    result = score(jobs, {0: Run(0, [(9, 3000)], True, 1, True), 1: Run(60)}, 8, 7200)
+    return queue_pages.replay_page(FOLDERS, name, [{"name": name, **result}, {"name": "lent", **result}]).decode()
+
+
+def test_what_the_pages_say() -> None:
+    text = usage()
+    assert "blue owes red" in text and "Hours known" in text and "no sample" in text and 'class="plot"' in text
+    assert "from 2026-11-25T00:20:00Z to 2026-11-25T01:30:00Z" in text
+    text = replay()
+    assert text.count('class="plot"') == 2 and "1 of 2" in text and "95 of 100" in text
+    assert "There is no sample yet" in queue_pages.usage_page(FOLDERS, "t", totals([]), [], 900).decode()
+
+
+def test_a_line_ends_where_nothing_is_known() -> None:
+    made = str(plot("t", [Curve("a", [(0, 1), (1, 2), None, (5, 1), (6, 0)])], "h", steps=True))
+    assert made.count("M") == 4  # two lines, the axes and the legend
+    assert plot("t", [Curve("a", [])], "h") == ""
+
+
+def test_hostile_names_are_only_text() -> None:
+    for text in (usage(EVIL), replay(EVIL)):
+        assert "<script>window" not in text and "<img" not in text and "\u202e" not in text
+
+
+@pytest.fixture(scope="module", name="browser")
+def _browser(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Browser]:
+    if not PROGRAM:
+        pytest.skip("there is no Chromium on this machine")
+    made = Browser(str(PROGRAM), tmp_path_factory.mktemp("profile"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("page", [usage, replay])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_in_a_browser(browser: Browser, page: t.Callable[[], str], tmp_path: Path, width: int, dark: bool) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(page())
+    browser.open(path, width, dark)
+    assert browser.problems == []
+    assert [url for url in browser.loads if url not in (path.as_uri(), "data:,")] == []
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.evaluate(STICKING_OUT) == []
+    assert browser.evaluate(CONTRAST)["bad"] == []

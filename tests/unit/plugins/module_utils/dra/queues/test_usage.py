@@ -1,0 +1,109 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Hours of teams, who owes whom, and what is not known, from samples."""
+
+from __future__ import annotations
+
+import json
+import random
+import typing as t
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues import usage
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.usage import Sample, Share
+
+NOW = datetime(2026, 11, 25, tzinfo=timezone.utc)
+Object = dict[str, t.Any]
+
+
+def queue(name: str, quota: str, charged: str, loans: str = "", **more: str) -> Object:
+    entry = {"name": "x/gpus", "nominalQuota": quota, **more}
+    used = {"name": "f", "resources": [{"name": "x/gpus", "total": charged}]}
+    rule = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [name]}
+    return {
+        "kind": "ClusterQueue",
+        "metadata": {"name": name, "annotations": {"lanewise.dev/loans": loans}},
+        "spec": {
+            "namespaceSelector": {"matchExpressions": [rule]},
+            "resourceGroups": [{"flavors": [{"name": "f", "resources": [entry]}]}],
+        },
+        "status": {"flavorsReservation": [used]},
+    }
+
+
+def claim(namespace: str, count: int) -> Object:
+    results = [{"driver": "gpu.nvidia.com"}] * count
+    return {
+        "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": namespace},
+        "status": {"allocation": {"devices": {"results": results}}},
+    }
+
+
+def test_a_sample_of_objects() -> None:
+    pool = {"kind": "Cohort", "metadata": {"name": "c"}, "spec": queue("", "2", "0")["spec"]}
+    objects = [queue("red", "5", "1", "red lends blue"), queue("blue", "2", "4", "red lends blue", lendingLimit="1")]
+    found = usage.sample([*objects, pool, claim("blue", 4), claim("elsewhere", 1)], "", NOW)
+    assert found.shares == {"x/gpus": {"red": Share(5, 1), "blue": Share(2, 4, 1)}}
+    assert found.pool == {"x/gpus": 2} and found.allocated == {"blue": {"gpu.nvidia.com": 4}}
+    assert found.loans == ["red lends blue"] and found.source == "status"
+    assert usage.stored(json.loads(json.dumps(found.as_dict()))) == found
+    labels = 'cluster_queue="blue",cohort="c",flavor="f",resource="x/gpus"'
+    text = f"# HELP x\nkueue_cluster_queue_resource_reservation{{{labels}}} 3\n"
+    measured = usage.sample(objects, text, NOW)
+    assert measured.shares["x/gpus"]["blue"].charged == 3 and measured.shares["x/gpus"]["red"].charged == 0
+    assert measured.source == "metrics"
+
+
+def sample(minutes: float, **charged: float) -> Sample:
+    """Red and blue have four each, green two of which it lends one; the pool has one."""
+    quota = {"red": (4, None), "blue": (4, None), "green": (2, 1)}
+    shares = {name: Share(has, charged.get(name, 0), lends) for name, (has, lends) in quota.items()}
+    return Sample(NOW + timedelta(minutes=minutes), {"gpus": shares}, {"gpus": 1})
+
+
+def test_who_owes_whom() -> None:
+    found = usage.totals([sample(10, blue=6, red=2), sample(0, blue=4), sample(20)])
+    assert found.known_hours == pytest.approx(1 / 3) and found.gaps == []
+    assert found.hours["gpus"]["blue"] == pytest.approx(
+        {"guaranteed": 4 / 3, "charged": 10 / 6, "borrowed": 2 / 6, "lent": 0}
+    )
+    # two are borrowed, while red leaves two, green one and the pool one
+    assert found.debts == {
+        "gpus": {
+            "red": {"blue": pytest.approx(1 / 6)},
+            "green": {"blue": pytest.approx(0.5 / 6)},
+            usage.POOL: {"blue": pytest.approx(0.5 / 6)},
+        }
+    }
+    said = usage.lines(found, ["red lends blue"])
+    assert "  blue owes red 0.17" in said and "loan: red lends blue" in said
+
+
+def test_gaps_do_not_count() -> None:
+    found = usage.totals([sample(0, blue=4), sample(10, blue=4), sample(70, blue=4), sample(80)])
+    assert found.known_hours == pytest.approx(1 / 3)
+    assert found.hours["gpus"]["blue"]["charged"] == pytest.approx(4 / 3)
+    assert usage.lines(found)[-1] == (
+        "gap: nothing is known from 2026-11-25T00:10:00Z to 2026-11-25T01:10:00Z (1.00 h)"
+    )
+    assert usage.lines(usage.totals([])) == ["no sample yet"]
+
+
+def test_what_is_borrowed_is_owed() -> None:
+    """Whatever the samples: all that is borrowed is owed to somebody, as long as somebody left something."""
+    chance = random.Random(20261125)
+    for _case in range(300):
+        some = []
+        for turn in range(chance.randint(2, 9)):
+            red, green = chance.randint(0, 4), chance.randint(0, 2)
+            most = 4 + (4 - red) + min(1, 2 - green) + 1
+            some.append(sample(turn * 5, red=red, green=green, blue=chance.randint(0, most)))
+        found = usage.totals(some)
+        own = found.hours["gpus"]
+        owed = sum(amount for debts in found.debts.get("gpus", {}).values() for amount in debts.values())
+        assert owed == pytest.approx(sum(one["borrowed"] for one in own.values()))
+        assert all(value >= 0 for one in own.values() for value in one.values())
