@@ -270,6 +270,39 @@ def test_a_class_says_which_field_it_refuses(guarded: ControlPlane, classes: Cla
     assert "DeviceClass tenant is not for claims of this namespace" in says("training", addresses=["10.1.2.3/24"])
 
 
+#: What claims say of a share, and whether a class takes it that sets no more than a burst of 25G.
+SHARES: list[tuple[Object, bool]] = [
+    ({"burst": "25G"}, True),
+    ({"burst": "2500M"}, True),
+    ({"burst": "26G"}, False),
+    ({"burst": "1T"}, False),
+    ({"hard": True, "guarantee": "25000M"}, True),
+    ({"hard": True, "guarantee": "30G"}, False),
+    ({"hard": True, "guarantee": "10G", "burst": "26G"}, False),
+]
+
+
+def test_a_class_caps_the_burst_of_shares(guarded: ControlPlane, classes: Classes) -> None:
+    hard = {"hard": True, "guarantee": "10G"}
+    set_by = {
+        "capped": [interface_config.parameters({"share": {"burst": "25G"}})],
+        "closed": [interface_config.parameters({"share": {"burst": "25G"}}), tenancy.parameters([{"allow": {}}])],
+        "fixed": [interface_config.parameters({"share": hard})],
+    }
+    classes.write(set_by)
+    asked = [("capped", share, taken) for share, taken in SHARES]
+    asked += [("closed", share, share == {"burst": "25G"}) for share, _taken in SHARES]
+    asked += [("fixed", hard, True), ("fixed", {"burst": "20G"}, True), ("fixed", {**hard, "guarantee": "9G"}, False)]
+    for name, share, taken in asked:
+        said = refused(guarded, claim_of(Pair([], [[0]], [_setting(share=share)], "ml", False), [name]))
+        assert bool(said) != taken, (name, share, said)
+        policies = [one for one in set_by[name] if tenancy.is_policy(one)]
+        allow = tenancy.allowed(policies[0] if policies else None, "ml")
+        assert allow is not None
+        ours = tenancy.refused(allow, tenancy.settings_of(set_by[name]), interface_config.parameters({"share": share}))
+        assert bool(ours) != taken, (name, share, ours)
+
+
 def test_the_form_of_a_policy_is_checked(guarded: ControlPlane, version: str) -> None:
     verdicts: list[bool] = []
 

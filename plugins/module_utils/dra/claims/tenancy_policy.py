@@ -35,6 +35,9 @@ _BOTH = "[string(r.name), r.name + '/' + s.name]"
 _NAMES = f"has(r.exactly) ? [[string(r.name)]] : {_ALTERNATIVES}.map(s, {_BOTH})"
 _OURS = f"has(c.opaque) && c.opaque.driver == {literal(DRIVER)}"
 
+#: What the share of a claim must leave as it is where the class sets it.
+_OF_SHARE = ("hard", "guarantee")
+
 
 def objects(labels: t.Mapping[str, str]) -> list[Object]:
     """The policy and its binding, which denies."""
@@ -132,6 +135,10 @@ def validations() -> list[dict[str, str]]:
         _validation("size(variables.tenants) > 0", "is not for claims of this namespace"),
     ]
     for name in FIELDS:
+        if name == "share":
+            test = f"!has(p.share) || variables.settings.filter(s, has(s.share)).all(s, {_keeps_share()})"
+            found.append(_validation(_every(test), "sets share, to which a claim can only add what is below its burst"))
+            continue
         value = _last(name, "variables.settings")
         test = f"!has(p.{name}) || {value}.orValue(p.{name}) == p.{name}"
         found.append(_validation(_every(test), f"sets {name}, which a claim cannot change or extend"))
@@ -140,6 +147,17 @@ def validations() -> list[dict[str, str]]:
         test = f"variables.merged.all(one, one.all(m, {rule.cel.format(x='m')}))"
         found.append(_validation(test, f"and the claim together: {rule.says}"))
     return found
+
+
+def _keeps_share() -> str:
+    """A test whether the share of a claim `p` keeps that of the class's `s`, as `changed_by_claim` says it."""
+
+    def below(key: str) -> str:
+        return f"(!has(p.share.{key}) || !quantity(p.share.{key}).isGreaterThan(quantity(s.share.burst)))"
+
+    same = [f"(!has(s.share.{key}) || !has(p.share.{key}) || s.share.{key} == p.share.{key})" for key in _OF_SHARE]
+    capped = f"(!has(s.share.burst) || ({below('burst')} && (has(s.share.guarantee) || {below('guarantee')})))"
+    return " && ".join([capped, *same])
 
 
 def _every(test: str) -> str:
@@ -153,8 +171,9 @@ def _choice(choice: Choice) -> str:
     limit = choice.bound.cel.format(b=bound, i="i")
     items = choice.cel.format(v=f"p.{choice.name}")
     within = "" if limit == "true" else f" && {items}.all(i, {limit})"
+    same = " && s.share == p.share" if top == "share" else ""
     return (
-        f"{_lacks('p', choice.path)} || variables.settings.exists(s, has(s.{top})) || "
+        f"{_lacks('p', choice.path)} || variables.settings.exists(s, has(s.{top}){same}) || "
         f"(!({_lacks('variables.allow', choice.path)}){within})"
     )
 
