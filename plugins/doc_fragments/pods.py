@@ -54,5 +54,18 @@ class ModuleDocFragment:
     # Annotated, because ansible-test's yamllint takes the value of a plain assignment for a literal.
     # The pods of one workload, for modules that place them on data of a cluster.
     WORKLOAD: str = _POD.format(option="workload", prefix="workload.")
+    # For modules that find pods to be moved or ended.
+    MOVED = r"""
+notes:
+  - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing. What is not modelled is the same
+    as for M(lanewise.dra.allocation_plan).
+options:
+  objects:
+    description:
+      - The objects of the cluster by kind, as RV(lanewise.dra.dra_objects_info#module:objects) has them.
+      - Used are those that M(lanewise.dra.allocation_plan) uses, and C(PodDisruptionBudget).
+    type: dict
+    required: true
+"""
     # The same for a list of workloads.
     WORKLOADS: str = _POD.format(option="workloads", prefix="workloads[].")

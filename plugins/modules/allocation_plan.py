@@ -235,10 +235,8 @@ notes:
 import dataclasses
 import typing as t
 
-from ansible.module_utils.basic import AnsibleModule
-
 from ..module_utils.dra.cel.engine import engine_for
-from ..module_utils.dra.cel.errors import EngineMissing
+from ..module_utils.dra.kube.objects import Object
 from ..module_utils.dra.kube.versions import V1, convert
 from ..module_utils.dra.plan import words
 from ..module_utils.dra.plan.fit import Fit, fit
@@ -250,15 +248,16 @@ from ..module_utils.dra.plan.scenario import Scenario, after
 from ..module_utils.dra.plan.states import States
 from ..module_utils.dra.plan.stranded import Stranded, stranded
 from ..module_utils.dra.plan.worth import prices, worth
+from ..module_utils.plan_module import run
 
 
-def shown(found: Fit, fleet: Fleet, labels: t.Sequence[str]) -> dict[str, t.Any]:
+def shown(found: Fit, fleet: Fleet, labels: t.Sequence[str]) -> Object:
     """A count as the module returns it."""
     result = {key: value for key, value in dataclasses.asdict(found).items() if key != "notes"}
     return {**result, "by": {label: found.by(fleet, label) for label in labels}}
 
 
-def read_fleet(params: dict[str, t.Any], objects: list[dict[str, t.Any]]) -> Fleet:
+def read_fleet(params: Object, objects: list[Object]) -> Fleet:
     """The fleet of the objects, or of the facts where the objects have no nodes and no slices. Raises ValueError."""
     release, gates = params["kubernetes_version"], params["feature_gates"]
     if params["facts"] and not any(one["kind"] in ("Node", "ResourceSlice") for one in objects):
@@ -291,14 +290,13 @@ class Plan:
             self.start = here
         return fit(here.fleet, here.workloads, self.states.memory.engine, self.states)
 
-    def shown(self, found: t.Sequence[Fit], here: Scenario) -> list[dict[str, t.Any]]:
+    def shown(self, found: t.Sequence[Fit], here: Scenario) -> list[Object]:
         """Counts as the module returns them."""
         return [shown(one, here.fleet, self.labels) for one in found]
 
 
-def planned(module: AnsibleModule) -> dict[str, t.Any]:
+def planned(params: Object) -> Object:
     """What the module returns. Raises ValueError, KeyError and EngineMissing."""
-    params = module.params
     objects = objects_of(params["objects"])
     given = prices(params["prices"])
     templates = templates_of(objects)
@@ -317,7 +315,6 @@ def planned(module: AnsibleModule) -> dict[str, t.Any]:
     value = worth(fleet, lost, given)
     unit = params["price_unit"]
     return {
-        "changed": False,
         "fit": plan.shown(found, start),
         "after": plan.shown(last, then[-1]) if then else [],
         "steps": [{"step": head, "totals": {one.workload: one.total for one in fits}} for head, fits in columns[1:]],
@@ -330,7 +327,7 @@ def planned(module: AnsibleModule) -> dict[str, t.Any]:
     }
 
 
-def changed_workload(value: dict[str, t.Any], params: dict[str, t.Any], templates: Templates) -> Workload:
+def changed_workload(value: Object, params: Object, templates: Templates) -> Workload:
     """A workload with other values, as the step `workload` of `what_if` has them. Raises ValueError."""
     wrong = sorted(set(value) - set(WORKLOAD))
     if wrong:
@@ -341,7 +338,7 @@ def changed_workload(value: dict[str, t.Any], params: dict[str, t.Any], template
     return workload({**entry, **without, **value}, templates)
 
 
-def too_few(result: dict[str, t.Any], require: dict[str, t.Any]) -> list[str]:
+def too_few(result: Object, require: Object) -> list[str]:
     """The workloads of which fewer fit than is required, after the change where there is one. Raises ValueError."""
     counts = {one["workload"]: one["total"] for one in result["after"] or result["fit"]}
     found = []
@@ -355,10 +352,16 @@ def too_few(result: dict[str, t.Any], require: dict[str, t.Any]) -> list[str]:
     return found
 
 
+def answer(params: Object) -> Object:
+    """What the module returns, and why it fails if too few fit."""
+    result = planned(params)
+    lacking = too_few(result, params["require"])
+    return {**result, "failed": "Too few fit. " + "; ".join(lacking)} if lacking else result
+
+
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "objects": {"type": "dict", "required": True},
+    run(
+        {
             "workloads": {"type": "list", "elements": "dict", "required": True, "options": WORKLOAD},
             "what_if": {"type": "list", "elements": "dict", "default": []},
             "stranded": {"type": "bool", "default": True},
@@ -369,23 +372,9 @@ def main() -> None:
             "prices": {"type": "list", "elements": "dict", "default": []},
             "price_unit": {"type": "str", "default": ""},
             "kueue_configuration": {"type": "dict"},
-            "kubernetes_version": {"type": "str", "default": "1.37"},
-            "feature_gates": {"type": "dict", "default": {}},
         },
-        supports_check_mode=True,
+        answer,
     )
-    try:
-        result = planned(module)
-        lacking = too_few(result, module.params["require"])
-    except KeyError as error:
-        module.fail_json(msg=f"The objects cannot be read: one has no field {error}")
-    except (ValueError, EngineMissing) as error:
-        module.fail_json(msg=str(error))
-    except (TypeError, AttributeError) as error:
-        module.fail_json(msg=f"The objects or the workloads are not as the Kubernetes API has them: {error}")
-    if lacking:
-        module.fail_json(msg="Too few fit. " + "; ".join(lacking), **result)
-    module.exit_json(**result)
 
 
 if __name__ == "__main__":

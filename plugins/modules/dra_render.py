@@ -20,15 +20,9 @@ description:
   - Renders every object through a Jinja2 template, which a site can replace, checks the result as the Kubernetes API
     would, and writes the manifests to a folder on the controller. If there is an error, nothing is written.
 notes:
-  - Runs on the controller. Use it with C(run_once), after all hosts were probed, and with C(delegate_to=localhost) if
-    O(kubeconfig) is set.
   - The role P(lanewise.dra.dra_claims#role) is the usual way to call it.
-requirements:
-  - cel-expr-python >= 0.1.3 on the controller
-attributes:
-  diff_mode:
-    support: full
 extends_documentation_fragment:
+  - lanewise.dra.rendering
   - lanewise.dra.attributes
   - lanewise.dra.attributes.controller
   - lanewise.dra.attributes.files
@@ -85,10 +79,6 @@ options:
       - Not used with O(kubeconfig).
     type: str
     default: "1.37"
-  feature_gates:
-    description: Feature gates of the cluster that differ from the default of its version, by name.
-    type: dict
-    default: {}
   template_dir:
     description:
       - A folder on the controller whose templates take precedence over those of the collection in
@@ -104,9 +94,6 @@ options:
         C(resource.k8s.io) that it serves. Needs the collection C(kubernetes.core) and its requirements.
       - Without it C(resource.k8s.io/v1) is written.
     type: path
-  context:
-    description: The context of the kubeconfig, by default the current one.
-    type: str
   prune:
     description: Whether to remove files that an earlier run rendered for the same site and that are no longer rendered.
     type: bool

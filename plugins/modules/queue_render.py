@@ -22,15 +22,9 @@ description:
   - Lists all errors together, each with the path of its variable. Errors include guarantees that the fleet does not
     have. If there is an error, nothing is written.
 notes:
-  - Runs on the controller. Use it with C(run_once), after all hosts were probed, and with C(delegate_to=localhost) if
-    O(kubeconfig) is set.
   - The role P(lanewise.dra.queues#role) is the usual way to call it.
-requirements:
-  - cel-expr-python >= 0.1.3 on the controller
-attributes:
-  diff_mode:
-    support: full
 extends_documentation_fragment:
+  - lanewise.dra.rendering
   - lanewise.dra.attributes
   - lanewise.dra.attributes.controller
   - lanewise.dra.attributes.files
@@ -112,18 +106,11 @@ options:
     description: The minor version of Kubernetes to write for. Not used with O(kubeconfig).
     type: str
     default: "1.37"
-  feature_gates:
-    description: Feature gates of the cluster that differ from the default of its version, by name.
-    type: dict
-    default: {}
   kubeconfig:
     description:
       - A kubeconfig file. The version of its cluster is used, and Kueue's configuration there is compared. Needs the
         collection C(kubernetes.core) and its requirements.
     type: path
-  context:
-    description: The context of the kubeconfig, by default the current one.
-    type: str
 seealso:
   - module: lanewise.dra.dra_render
   - module: lanewise.dra.dra_apply

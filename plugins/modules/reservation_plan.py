@@ -22,20 +22,13 @@ description:
     PodDisruptionBudget allows no disruption, and what O(protect) names.
   - Each pod to be moved needs a node with room, see O(may_wait). On which node the scheduler places it depends on
     scores, which are not modelled.
-  - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing. What is not modelled is the same
-    as for M(lanewise.dra.allocation_plan).
 extends_documentation_fragment:
   - lanewise.dra.pods.workload
+  - lanewise.dra.pods.moved
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
-  objects:
-    description:
-      - The objects of the cluster by kind, as RV(lanewise.dra.dra_objects_info#module:objects) has them.
-      - Used are those that M(lanewise.dra.allocation_plan) uses, and C(PodDisruptionBudget).
-    type: dict
-    required: true
   workload:
     description: The pod, which the job has O(count) times.
     type: dict
@@ -198,19 +191,16 @@ notes:
   elements: str
 """
 
-import typing as t
-
-from ansible.module_utils.basic import AnsibleModule
-
 from ..module_utils.dra.cel.engine import engine_for
-from ..module_utils.dra.cel.errors import EngineMissing
 from ..module_utils.dra.holds.tolerations import lacking, others, toleration
+from ..module_utils.dra.kube.objects import Object
 from ..module_utils.dra.kube.versions import V1, convert
 from ..module_utils.dra.plan.fleet import Workload
 from ..module_utils.dra.plan.given import WORKLOAD, objects_of, templates_of, workload
 from ..module_utils.dra.plan.movable import CONTROLLERS, Protect, movable
 from ..module_utils.dra.plan.reader import read
 from ..module_utils.dra.plan.room import SEARCHES, Job, Room, room
+from ..module_utils.plan_module import run
 
 #: Pods of a job, and pods to move, at most.
 MOST = 1024
@@ -240,7 +230,7 @@ def checked(wanted: Workload, hold: str, required: bool) -> list[str]:
     return found
 
 
-def protect_of(given: dict[str, t.Any] | None) -> Protect:
+def protect_of(given: Object | None) -> Protect:
     """What the site protects."""
     found = {name: spec.get("default") for name, spec in PROTECT.items()}
     found.update({name: value for name, value in (given or {}).items() if value is not None})
@@ -248,7 +238,7 @@ def protect_of(given: dict[str, t.Any] | None) -> Protect:
     return Protect(tuple(found["namespaces"]), labels, found["priority"], tuple(found["controllers"]))
 
 
-def planned(params: dict[str, t.Any]) -> dict[str, t.Any]:
+def planned(params: Object) -> Object:
     """What the module returns. Raises ValueError, KeyError and EngineMissing."""
     for name, least in (("count", 1), ("max_moves", 0)):
         if not least <= params[name] <= MOST:
@@ -267,10 +257,11 @@ def planned(params: dict[str, t.Any]) -> dict[str, t.Any]:
         wanted, params["count"], params["hold"], params["max_moves"], params["may_wait"], max(1, params["searches"])
     )
     found = room(fleet, job, moving, engine, tolerant)
-    return {**shown(found), "lacking": without, "kept": kept, "lines": lines(found, job), "notes": list(fleet.notes)}
+    said = {"lines": lines(found, job), "notes": list(fleet.notes)}
+    return {**shown(found), "toleration": toleration(job.hold), "lacking": without, "kept": kept, **said}
 
 
-def shown(found: Room) -> dict[str, t.Any]:
+def shown(found: Room) -> Object:
     """The answer as data."""
     return {
         "fits": found.fits,
@@ -309,9 +300,8 @@ def _where(to: str) -> str:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "objects": {"type": "dict", "required": True},
+    run(
+        {
             "workload": {"type": "dict", "required": True, "options": WORKLOAD},
             "count": {"type": "int", "default": 1},
             "hold": {"type": "str", "required": True},
@@ -321,20 +311,9 @@ def main() -> None:
             "never": {"type": "list", "elements": "str", "default": []},
             "protect": {"type": "dict", "default": {}, "options": PROTECT},
             "searches": {"type": "int", "default": SEARCHES},
-            "kubernetes_version": {"type": "str", "default": "1.37"},
-            "feature_gates": {"type": "dict", "default": {}},
         },
-        supports_check_mode=True,
+        planned,
     )
-    try:
-        result = planned(module.params)
-    except KeyError as error:
-        module.fail_json(msg=f"The objects cannot be read: one has no field {error}")
-    except (ValueError, EngineMissing) as error:
-        module.fail_json(msg=str(error))
-    except (TypeError, AttributeError) as error:
-        module.fail_json(msg=f"The objects or the workload are not as the Kubernetes API has them: {error}")
-    module.exit_json(changed=False, toleration=toleration(module.params["hold"]), **result)
 
 
 if __name__ == "__main__":

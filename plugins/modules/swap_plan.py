@@ -20,20 +20,13 @@ description:
   - The devices that the swap has are used first.
   - Lists what speaks against it. That are pods whose claims do not give way, pods that Kueue manages, and
     PodDisruptionBudgets that would be violated.
-  - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing. What is not modelled is the same
-    as for M(lanewise.dra.allocation_plan).
 extends_documentation_fragment:
   - lanewise.dra.pods.workload
+  - lanewise.dra.pods.moved
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
-  objects:
-    description:
-      - The objects of the cluster by kind, as RV(lanewise.dra.dra_objects_info#module:objects) has them.
-      - Used are those that M(lanewise.dra.allocation_plan) uses, and C(PodDisruptionBudget).
-    type: dict
-    required: true
   tier:
     description: The tier that gets the devices.
     type: str
@@ -121,21 +114,18 @@ notes:
   elements: str
 """
 
-import typing as t
-
-from ansible.module_utils.basic import AnsibleModule
-
 from ..module_utils import compiled_once
 
 compiled_once.begin()
 
 from ..module_utils.dra.cel.engine import engine_for
-from ..module_utils.dra.cel.errors import EngineMissing
+from ..module_utils.dra.kube.objects import Object
 from ..module_utils.dra.plan.given import WORKLOAD, objects_of, templates_of, workload
 from ..module_utils.dra.plan.swapping import MOST, Ask, choose, device_ids, device_names, lines
+from ..module_utils.plan_module import run
 
 
-def planned(params: dict[str, t.Any]) -> dict[str, t.Any]:
+def planned(params: Object) -> Object:
     """What the module returns. Raises ValueError, KeyError and EngineMissing."""
     for name, value, most in (("count", params["count"], MOST), ("share", params["share"], 100)):
         if value is not None and not 1 <= value <= most:
@@ -170,29 +160,17 @@ def planned(params: dict[str, t.Any]) -> dict[str, t.Any]:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            "objects": {"type": "dict", "required": True},
+    run(
+        {
             "tier": {"type": "str", "required": True},
             "devices": {"type": "list", "elements": "str", "default": []},
             "workload": {"type": "dict", "options": WORKLOAD},
             "count": {"type": "int", "default": 1},
             "share": {"type": "int"},
             "ignore_budgets": {"type": "bool", "default": False},
-            "kubernetes_version": {"type": "str", "default": "1.37"},
-            "feature_gates": {"type": "dict", "default": {}},
         },
-        supports_check_mode=True,
+        planned,
     )
-    try:
-        result = planned(module.params)
-    except KeyError as error:
-        module.fail_json(msg=f"The objects cannot be read: one has no field {error}")
-    except (ValueError, EngineMissing) as error:
-        module.fail_json(msg=str(error))
-    except (TypeError, AttributeError) as error:
-        module.fail_json(msg=f"The objects or the workload are not as the Kubernetes API has them: {error}")
-    module.exit_json(changed=False, **result)
 
 
 if __name__ == "__main__":

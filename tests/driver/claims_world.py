@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import typing as t
 from pathlib import Path
@@ -22,12 +21,11 @@ from pathlib import Path
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from ansible_collections.lanewise.dra.tests.driver import ipv6
+from ansible_collections.lanewise.dra.tests.driver import folders, ipv6
 from lanewise_driver.api.access import from_kubeconfig
 from lanewise_driver.api.cluster import Cluster
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
 from lanewise_driver.base.errors import Busy
-from lanewise_driver.base.paths import Paths
 from lanewise_driver.base.settings import Settings
 from lanewise_driver.claims import service as claims
 from lanewise_driver.claims.claim_status import Writer
@@ -261,15 +259,7 @@ class World:
     def __init__(self, plane: ControlPlane, folder: Path, fabric: int) -> None:
         self.plane = plane
         self.fabric = fabric
-        self.paths = Paths(
-            plugin_dir=folder / "plugin",
-            registry_dir=folder / "registry",
-            run_dir=Path("/run/lanewise") / folder.name,
-            cdi_dir=folder / "cdi",
-            settings=folder / "none.yml",
-            hook_python=Path(sys.executable),
-        )
-        self.paths.make()
+        self.paths = folders.beside(folder, run_dir=Path("/run/lanewise") / folder.name)
         self.settings = Settings(node_name=NODE, virtual_interfaces=("wire*",))
         self.cluster = self.connect()
         self.claims: dict[str, ClaimRef] = {}

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import typing as t
 from pathlib import Path
 
@@ -18,3 +19,20 @@ def under(root: Path, **changes: t.Any) -> Paths:
     usual = dataclasses.asdict(Paths())
     moved = {name: root / value.relative_to("/") for name, value in usual.items() if name != "hook_python"}
     return Paths(**{**moved, **changes})
+
+
+def beside(folder: Path, **changes: Path) -> Paths:
+    """All folders in one, with names short enough for sockets, and this interpreter for hooks. They are made."""
+    found = Paths(
+        **{
+            "plugin_dir": folder / "plugin",
+            "registry_dir": folder / "registry",
+            "run_dir": folder / "run",
+            "cdi_dir": folder / "cdi",
+            "settings": folder / "driver.yml",
+            "hook_python": Path(sys.executable),
+            **changes,
+        }
+    )
+    found.make()
+    return found

@@ -19,11 +19,11 @@ import sys
 import typing as t
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.tests.driver import folders
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
 from ansible_collections.lanewise.dra.tests.driver.shares_world import NODE, Cluster
 from lanewise_driver import cli
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
-from lanewise_driver.base.paths import Paths
 from lanewise_driver.base.settings import read
 from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.claims.service import Service
@@ -39,15 +39,7 @@ class RailNode:
     def __init__(self, folder: Path, ranges: t.Sequence[Object], **settings: t.Any) -> None:
         given: Object = {"node_name": NODE, "virtual_interfaces": list(NICS), "metrics_address": "", **settings}
         given.update(rails={name: rail for rail, name in enumerate(NICS)}, rail_addresses=list(ranges))
-        self.paths = Paths(
-            plugin_dir=folder / "plugin",
-            registry_dir=folder / "registry",
-            run_dir=folder / "run",
-            cdi_dir=folder / "cdi",
-            settings=folder / "driver.yml",
-            hook_python=Path(sys.executable),
-        )
-        self.paths.make()
+        self.paths = folders.beside(folder)
         self.paths.settings.write_text(json.dumps(given))
         self.settings = read(given)
         self.cluster = Cluster()

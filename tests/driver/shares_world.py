@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
-import sys
 import typing as t
 from pathlib import Path
 
-from ansible_collections.lanewise.dra.tests.driver import ipv6
+from ansible_collections.lanewise.dra.tests.driver import folders, ipv6
 from ansible_collections.lanewise.dra.tests.driver.answers import NODE, Cluster, annotations
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, attach, ip
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import OPEN, config
 from lanewise_driver.api.events import Reporter
 from lanewise_driver.base import files
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
-from lanewise_driver.base.paths import Paths
 from lanewise_driver.base.settings import Settings, read
 from lanewise_driver.claims import service as claims
 from lanewise_driver.claims.claim_status import Writer
@@ -54,15 +52,7 @@ class SharesWorld:
         ip("link", "set", "far", "up")
         ip("link", "set", NIC, "up")
         ipv6.wait(lambda words: ip(*words.split()))
-        self.paths = Paths(
-            plugin_dir=folder / "plugin",
-            registry_dir=folder / "registry",
-            run_dir=folder / "run",
-            cdi_dir=folder / "cdi",
-            settings=folder / "none.yml",
-            hook_python=Path(sys.executable),
-        )
-        self.paths.make()
+        self.paths = folders.beside(folder)
         self.cluster = Cluster()
         self._reporters: dict[int, Reporter] = {}
         self.settings = self.with_rule()

@@ -18,10 +18,10 @@ from ..config import tenancy
 from ..config.fields import Field
 from ..config.interface_config import CONFIG, DRIVER, KIND
 from ..kube.objects import Object
+from .admission import policy
 from .selectors import literal
 
 NAME = "lanewise-dra-interface-config"
-_API = "admissionregistration.k8s.io/v1"
 _TYPES = {"string": "string", "int": "int", "bool": "bool"}
 #: Where the configurations are, by kind.
 _PLACES = {
@@ -32,44 +32,9 @@ _PLACES = {
 
 
 def objects(labels: t.Mapping[str, str]) -> list[Object]:
-    """The policy and its binding, which denies."""
-    rule = {
-        "apiGroups": ["resource.k8s.io"],
-        # with matchPolicy Equivalent, requests for other versions are converted to this one
-        "apiVersions": ["v1"],
-        "operations": ["CREATE", "UPDATE"],
-        "resources": ["deviceclasses", "resourceclaims", "resourceclaimtemplates"],
-        "scope": "*",
-    }
-    spec = {
-        "failurePolicy": "Fail",
-        # with what a server fills in: it takes this part as a whole, and an apply without would change it each time
-        "matchConstraints": {
-            "matchPolicy": "Equivalent",
-            "namespaceSelector": {},
-            "objectSelector": {},
-            "resourceRules": [rule],
-        },
-        # what is wrong and there already can still lose its finalizers, or it and its namespace would never be gone
-        "matchConditions": [
-            {
-                "name": "new-or-changed-spec",
-                "expression": "request.operation == 'CREATE' || object.spec != oldObject.spec",
-            }
-        ],
-        "variables": _variables(),
-        "validations": validations(),
-    }
-    metadata = {"name": NAME, "labels": dict(labels)}
-    return [
-        {"apiVersion": _API, "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec},
-        {
-            "apiVersion": _API,
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": NAME, "labels": dict(labels)},
-            "spec": {"policyName": NAME, "validationActions": ["Deny"]},
-        },
-    ]
+    """The policy and its binding."""
+    spec: Object = {"variables": _variables(), "validations": validations()}
+    return policy(NAME, labels, ("deviceclasses", "resourceclaims", "resourceclaimtemplates"), spec)
 
 
 def _variables() -> list[dict[str, str]]:

@@ -18,10 +18,10 @@ from ..config import tenancy
 from ..config.interface_config import DRIVER, FIELDS, KIND, RULES
 from ..config.tenancy import CHOICES, Choice
 from ..kube.objects import Object
+from .admission import policy
 from .selectors import literal
 
 NAME = "lanewise-dra-interface-tenancy"
-_API = "admissionregistration.k8s.io/v1"
 _CLASS = "params.metadata.name"
 _DEVICES = "object.kind == 'ResourceClaim' ? object.spec.devices : object.spec.spec.devices"
 _ALTERNATIVES = f"(has(r.firstAvailable) ? r.firstAvailable : []).filter(s, s.deviceClassName == {_CLASS})"
@@ -40,55 +40,20 @@ _OF_SHARE = ("hard", "guarantee")
 
 
 def objects(labels: t.Mapping[str, str]) -> list[Object]:
-    """The policy and its binding, which denies."""
-    rule = {
-        "apiGroups": ["resource.k8s.io"],
-        # with matchPolicy Equivalent, requests for other versions are converted to this one
-        "apiVersions": ["v1"],
-        "operations": ["CREATE", "UPDATE"],
-        "resources": ["resourceclaims", "resourceclaimtemplates"],
-        "scope": "*",
+    """The policy and its binding."""
+    asks = {
+        "name": "asks-for-the-class",
+        "expression": f"has(({_DEVICES}).requests) && ({_DEVICES}).requests.exists(r, {_ASKS})",
     }
-    spec = {
-        "failurePolicy": "Fail",
+    spec: Object = {
         "paramKind": {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"},
-        # with what a server fills in, as in interface_policy
-        "matchConstraints": {
-            "matchPolicy": "Equivalent",
-            "namespaceSelector": {},
-            "objectSelector": {},
-            "resourceRules": [rule],
-        },
-        "matchConditions": [
-            # an older claim can still lose its finalizers
-            {
-                "name": "new-or-changed-spec",
-                "expression": "request.operation == 'CREATE' || object.spec != oldObject.spec",
-            },
-            {
-                "name": "asks-for-the-class",
-                "expression": f"has(({_DEVICES}).requests) && ({_DEVICES}).requests.exists(r, {_ASKS})",
-            },
-        ],
+        "matchConditions": [asks],
         "variables": [{"name": name, "expression": text} for name, text in _variables().items()],
         "validations": validations(),
     }
-    metadata = {"name": NAME, "labels": dict(labels)}
-    binding = {
-        "policyName": NAME,
-        # every class; one that is not there yet has no parameter
-        "paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"},
-        "validationActions": ["Deny"],
-    }
-    return [
-        {"apiVersion": _API, "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec},
-        {
-            "apiVersion": _API,
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": NAME, "labels": dict(labels)},
-            "spec": binding,
-        },
-    ]
+    # every class; one that is not there yet has no parameter
+    classes: Object = {"selector": {}, "parameterNotFoundAction": "Allow"}
+    return policy(NAME, labels, ("resourceclaims", "resourceclaimtemplates"), spec, paramRef=classes)
 
 
 def _variables() -> dict[str, str]:

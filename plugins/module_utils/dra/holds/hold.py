@@ -134,17 +134,25 @@ def rule_name(one: DeviceId) -> str:
 
 def rule(hold: Hold, one: DeviceId, api_version: str) -> Object:
     """The DeviceTaintRule that holds one device."""
-    driver, pool, name = one
-    notes = {OWNER: hold.owner, REASON: hold.reason, PURPOSE: hold.purpose}
+    found = taint_rule(hold, one, rule_name(one), (KEY, EFFECT), api_version)
+    found["metadata"]["annotations"][PURPOSE] = hold.purpose
+    return found
+
+
+def taint_rule(hold: Hold, one: DeviceId, name: str, taint: tuple[str, str], api_version: str) -> Object:
+    """A DeviceTaintRule of this name for one device of a hold; `taint` is its key and effect."""
+    driver, pool, device = one
+    key, effect = taint
+    notes = {OWNER: hold.owner, REASON: hold.reason}
     if hold.expires:
         notes[EXPIRES] = written(hold.expires)
     return {
         "apiVersion": api_version,
         "kind": "DeviceTaintRule",
-        "metadata": {"name": rule_name(one), "labels": {KEY: hold.name}, "annotations": notes},
+        "metadata": {"name": name, "labels": {key: hold.name}, "annotations": notes},
         "spec": {
-            "deviceSelector": {"driver": driver, "pool": pool, "device": name},
-            "taint": {"key": KEY, "value": hold.name, "effect": EFFECT},
+            "deviceSelector": {"driver": driver, "pool": pool, "device": device},
+            "taint": {"key": key, "value": hold.name, "effect": effect},
         },
     }
 

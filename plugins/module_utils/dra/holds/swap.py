@@ -22,7 +22,7 @@ import typing as t
 
 from ..kube.objects import Object, ObjectView
 from . import hold as forms
-from .hold import EXPIRES, OWNER, REASON, DeviceId, Hold
+from .hold import DeviceId, Hold
 from .tolerations import toleration as hold_toleration
 
 #: The key of the taint that ends pods; its value is the name of the hold, which is that of the tier.
@@ -88,19 +88,7 @@ def rule_name(one: DeviceId) -> str:
 
 def rule(hold: Hold, one: DeviceId, effect: str, api_version: str) -> Object:
     """The rule that counts or ends the pods of one device of a hold."""
-    driver, pool, name = one
-    notes = {OWNER: hold.owner, REASON: hold.reason}
-    if hold.expires:
-        notes[EXPIRES] = forms.written(hold.expires)
-    return {
-        "apiVersion": api_version,
-        "kind": "DeviceTaintRule",
-        "metadata": {"name": rule_name(one), "labels": {KEY: hold.name}, "annotations": notes},
-        "spec": {
-            "deviceSelector": {"driver": driver, "pool": pool, "device": name},
-            "taint": {"key": KEY, "value": hold.name, "effect": effect},
-        },
-    }
+    return forms.taint_rule(hold, one, rule_name(one), (KEY, effect), api_version)
 
 
 def swap_of(one: ObjectView) -> str | None:

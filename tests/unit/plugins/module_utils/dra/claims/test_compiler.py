@@ -17,10 +17,11 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver import 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.reach import reach_of
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem, Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler import allocator
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.refusals import one, refused
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import relevant_facts
 from hypothesis import given, settings
 
@@ -37,19 +38,6 @@ def site(*templates: Values, drivers: Values | None = None, **more: t.Any) -> Va
     named = [{"name": f"t{index}", "namespace": "ml", **item} for index, item in enumerate(templates)]
     values: Values = {"dra_claims_drivers": drivers or {**NVIDIA, **OURS}, "dra_claims_templates": named}
     return {**values, **{f"dra_claims_{key}": value for key, value in more.items()}}
-
-
-def refused(values: Values, kubernetes: str = "1.37", nodes: Values | None = None) -> list[Problem]:
-    with pytest.raises(Problems) as caught:
-        compile_site(values, nodes, kubernetes)
-    return caught.value.problems
-
-
-def one(values: Values, path: str, rule: str, *words: str, **more: t.Any) -> None:
-    problems = refused(values, **more)
-    assert [(problem.path, problem.rule) for problem in problems] == [(path, rule)], problems
-    for word in words:
-        assert word in str(problems[0])
 
 
 def objects(made: Site, kind: str) -> dict[str, Values]:
@@ -436,7 +424,7 @@ def test_one_error_is_reported_once(values: Values, path: str, rule: str, words:
 def test_fields_that_an_old_server_lacks_are_reported_at_their_path(device: Values, more: Values, path: str) -> None:
     body = {"devices": [device], **({"distinct": ["rail"]} if more.pop("distinct", False) else {})}
     values = site(body, **more)
-    problems = refused(values, "1.34")
+    problems = refused(values, kubernetes="1.34")
     assert {problem.path for problem in problems} == {path}, problems
     assert "1.34" in str(problems[0])
     compile_site(values, None, "1.37")
@@ -551,7 +539,7 @@ def test_errors_of_all_kinds_are_reported_together(machines: t.Callable[[str], V
     """A wrong form, a filter that nothing answers, a release that is none and a claim that no node can satisfy."""
     broken = {"count": "two", "devices": [{**NIC, "where": {"numa_nod": 1}}, {**GPU, "driver": "gpu.amd.co"}]}
     values = site({"groups": [broken]}, {"devices": [{**GPU, "count": 9}]}, {"devices": [GPU, {"kind": "cpu"}]})
-    found = {(problem.path, problem.rule) for problem in refused(values, "1.4", {"n": machines("hgx-h100")})}
+    found = {(problem.path, problem.rule) for problem in refused(values, {"n": machines("hgx-h100")}, "1.4")}
     group = "dra_claims_templates[0].groups[0]"
     assert found == {
         (f"{group}.count", "wrong-type"),
@@ -746,4 +734,4 @@ def test_reach_is_that_of_the_release(machines: t.Callable[[str], Values]) -> No
     nodes = {"n": machines("sriov")}
     pf = {"name": "nic", "kind": "nic", "where": {"pci_address": "0000:49:00.0"}}
     assert compile_site(site({"devices": [pf]}), nodes).reach[0].nodes == ["n"]
-    assert refused(site({"devices": [pf]}), "1.35", nodes)[0].rule == "unreachable"
+    assert refused(site({"devices": [pf]}), nodes, "1.35")[0].rule == "unreachable"

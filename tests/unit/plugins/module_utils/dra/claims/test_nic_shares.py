@@ -13,13 +13,14 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem, Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, Refusal, allocate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import stand_in
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided import SETTING, with_setting
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.refusals import one, refused
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import relevant_facts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,19 +66,6 @@ def allocated(made: Site, facts: Values, namespace: str = "ml") -> Allocation | 
     classes = {one["metadata"]["name"]: one for one in made.objects if one["kind"] == "DeviceClass"}
     given = offers("n", t.cast(t.Any, facts), DRIVERS)
     return allocate([{"devices": devices(made, namespace)}], classes, given, Engine())
-
-
-def refused(values: Values, nodes: Values | None = None, kubernetes: str = "1.37") -> list[Problem]:
-    with pytest.raises(Problems) as caught:
-        compile_site(values, nodes, kubernetes)
-    return caught.value.problems
-
-
-def one(values: Values, path: str, rule: str, *words: str, **more: t.Any) -> None:
-    problems = refused(values, **more)
-    assert [(problem.path, problem.rule) for problem in problems] == [(path, rule)], problems
-    for word in words:
-        assert word in str(problems[0])
 
 
 def test_a_soft_share_is_an_amount() -> None:
