@@ -4,10 +4,10 @@
 
 """Kubernetes Events about pods, claims and the node: what went wrong, and what to do.
 
-A thread sends them, so that nobody waits for the API server. If it does not answer, they are lost, but the log has them
-all. Kubelet and container runtimes retry often, so an event is not repeated for a while, and there is a limit on all
-events, and a lower one for each namespace, so that no tenant can use up the limit. What is kept is bounded in number
-and length, whatever tenants write.
+A thread sends them, so that no operation waits for the API server. If it does not answer, they are lost, but the log
+has them all. Kubelet and container runtimes retry often, so an event is not repeated for a while, and there is a limit
+on all events, and a lower one for each namespace, so that no tenant can use up the limit. What is kept is bounded in
+number and length, whatever tenants write.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base import files
+from ..base.objects import Object
 from ..base.paths import Paths
 from ..dra.config.interface_config import DRIVER
 
@@ -110,14 +111,14 @@ def write(
 
 def specification(
     paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True, common: Common = _NOTHING
-) -> dict[str, t.Any]:
+) -> Object:
     """The content of the spec."""
     names = [_name(uid, device) for device in devices]
     if len(set(names)) != len(names):
         raise ValueError(f"claim {uid}: a request has the same device twice")
-    spec: dict[str, t.Any] = {"cdiVersion": VERSION, "kind": KIND, "devices": []}
+    spec: Object = {"cdiVersion": VERSION, "kind": KIND, "devices": []}
     for name, device in zip(names, devices, strict=True):
-        edits: dict[str, t.Any] = {}
+        edits: Object = {}
         if device.nodes:
             edits["deviceNodes"] = [_node(node) for node in device.nodes]
         if device.mounts:
@@ -160,7 +161,7 @@ def hook_command(paths: Paths, uid: str) -> list[str]:
     ]
 
 
-def _hook(paths: Paths, uid: str) -> dict[str, t.Any]:
+def _hook(paths: Paths, uid: str) -> Object:
     command = hook_command(paths, uid)
     return {
         "hookName": "createRuntime",
@@ -171,7 +172,7 @@ def _hook(paths: Paths, uid: str) -> dict[str, t.Any]:
     }
 
 
-def _node(node: DeviceNode) -> dict[str, t.Any]:
+def _node(node: DeviceNode) -> Object:
     return {
         "path": node.path,
         "type": "c",
@@ -181,7 +182,7 @@ def _node(node: DeviceNode) -> dict[str, t.Any]:
     }
 
 
-def _mount(mount: Mount) -> dict[str, t.Any]:
+def _mount(mount: Mount) -> Object:
     return {"hostPath": str(mount.host), "containerPath": mount.container, "options": ["ro", "bind", "nosuid", "nodev"]}
 
 

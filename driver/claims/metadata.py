@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ..base import files
 from ..base.calls import ClaimRef
+from ..base.objects import Object, ObjectView
 from ..base.paths import Paths
 from ..dra.config.interface_config import DRIVER
 from ..dra.kube.bounded_json import loads
@@ -40,8 +41,8 @@ class DeviceMetadata:
     request: str
     pool: str
     device: str
-    attributes: t.Mapping[str, t.Any]
-    network: t.Mapping[str, t.Any] | None = None
+    attributes: ObjectView
+    network: ObjectView | None = None
 
 
 def write(
@@ -102,16 +103,16 @@ def container_path(claim: str, request: str, pod_claim_name: str | None = None) 
 
 def _object(
     claim: ClaimRef, pod_claim_name: str | None, devices: t.Sequence[DeviceMetadata], generation: int
-) -> dict[str, t.Any]:
+) -> Object:
     listed = []
     for device in devices:
-        entry: dict[str, t.Any] = {"driver": DRIVER, "pool": device.pool, "name": device.device}
+        entry: Object = {"driver": DRIVER, "pool": device.pool, "name": device.device}
         if device.attributes:
             entry["attributes"] = dict(device.attributes)
         if device.network:
             entry["networkData"] = dict(device.network)
         listed.append(entry)
-    body: dict[str, t.Any] = {
+    body: Object = {
         "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid, "generation": generation}
     }
     if pod_claim_name:
@@ -120,15 +121,15 @@ def _object(
     return body
 
 
-def _stream(body: dict[str, t.Any]) -> bytes:
+def _stream(body: Object) -> bytes:
     kinds = ({"kind": "DeviceMetadata", "apiVersion": version, **body} for version in VERSIONS)
     return "".join(json.dumps(text, separators=(",", ":")) + "\n" for text in kinds).encode()
 
 
-def _read(content: bytes) -> dict[str, t.Any] | None:
+def _read(content: bytes) -> Object | None:
     """The first object of a file, without its kind; None if a killed writer left an invalid file."""
     try:
-        body: dict[str, t.Any] = loads(content.split(b"\n", 1)[0])
+        body: Object = loads(content.split(b"\n", 1)[0])
         del body["kind"], body["apiVersion"]
         int(body["metadata"]["generation"])
     except (ValueError, KeyError, TypeError):

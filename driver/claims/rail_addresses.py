@@ -144,7 +144,7 @@ def _free(order: _Order, uids: t.Container[str]) -> None:
 
 
 def _choose(one: RailRange, order: _Order, taken: t.Container[str]) -> str:
-    """An address that nobody has had yet, or else the one that came back first. Raises Busy."""
+    """An address that was never used, or else the one that was returned first. Raises Busy."""
     freed = set(order.freed)
     for address in map(str, one.addresses()):
         if address not in taken and address not in freed:
@@ -167,7 +167,7 @@ def _usable(one: RailRange, text: str) -> bool:
 
 
 def _ranges_for(device: DeviceRecord, ranges: t.Sequence[RailRange]) -> list[RailRange]:
-    """The ranges of a device's rail, but for families for which its configuration has addresses itself. Raises
+    """The ranges of a device's rail, without families for which its configuration has addresses itself. Raises
     Refused."""
     field = f"configuration of request {device.request} ({device.device}).{rails.FIELD}"
     if not ranges:

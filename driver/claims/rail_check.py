@@ -4,7 +4,7 @@
 
 """Whether pods send to each rail by that rail's interface, as the kernel decides it in their network namespaces.
 
-A pod with `NET_ADMIN` can change its routes, and so can a network plugin. Nobody would notice but by a slow job.
+A pod with `NET_ADMIN` can change its routes, and so can a network plugin. Only a slow job would show it.
 """
 
 from __future__ import annotations

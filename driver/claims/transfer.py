@@ -96,7 +96,7 @@ class Transfer:
         """Move all devices back to the node, from whatever state. The caller holds the devices' locks. Tries every
         device before it raises the first DriverError; the record then stays `detaching`.
 
-        Works on a full disk: whoever reads an older record later finds the interface on the node. `last`: the record is
+        Works on a full disk: a reader of the older record later finds the interface on the node. `last`: the record is
         about to be removed, so it is not written again.
         """
         if record.phase == PREPARED:

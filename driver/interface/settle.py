@@ -30,9 +30,9 @@ def settle(netns: Path, requested: t.Mapping[str, t.Sequence[str]], timeout: flo
     KernelError if another node has one of the addresses, or after `timeout` seconds. An interface without carrier
     cannot finish DAD: it is waited for just as long, and then reported in the result, one sentence each.
 
-    Addresses that nobody requested are not waited for: those that routers announce, and the link-local one, which takes
-    the kernel a second or two. GIDs of RoCE do not depend on DAD: the kernel creates them when an address is added, and
-    the default GIDs, which look like link-local addresses, from the MAC address when the interface is set up
+    Addresses that were not requested are not waited for: those that routers announce, and the link-local one, which
+    takes the kernel a second or two. GIDs of RoCE do not depend on DAD: the kernel creates them when an address is
+    added, and the default GIDs, which look like link-local addresses, from the MAC address when the interface is set up
     (drivers/infiniband/core/roce_gid_mgmt.c, net/ipv6/addrconf.c ipv6_add_addr). A program that binds to the link-local
     address in its first seconds (EADDRNOTAVAIL) has to try again, as on any node.
     """

@@ -6,7 +6,7 @@
 
 The interface is found in whichever namespace it is. Its upper interfaces are removed, its host state is restored, and
 then everything that the kernel reports of it is compared with the host state. A difference that the next tenant could
-notice is a reason to withhold the interface from everybody. A difference that only concerns the node is a note.
+notice is a reason to withhold the interface from all claims. A difference that only concerns the node is a note.
 """
 
 from __future__ import annotations

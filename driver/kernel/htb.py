@@ -66,7 +66,7 @@ class Class:
 
 
 class Foreign(OSError):
-    """The interface has a root qdisc that somebody else has configured."""
+    """The interface has a root qdisc that was not configured by the driver."""
 
 
 def is_ours(handle: int) -> bool:
@@ -76,7 +76,7 @@ def is_ours(handle: int) -> bool:
 
 def exists(connection: Netlink, index: int) -> bool:
     """Whether an interface has the driver's qdisc. Raises OSError, Foreign if it has a root qdisc of somebody else; the
-    kernel's default one is nobody's."""
+    kernel's default one does not count."""
     for one in qdiscs.listed(connection, index):
         if one["parent"] == _TC_ROOT:
             if one["kind"] == "htb" and is_ours(one["handle"]):

@@ -200,7 +200,7 @@ def lasting(connection: Netlink, link: links.Link, patience: float = node_namesp
 
 
 def strangers(connection: Netlink, link: links.Link, patience: float = node_namespaces.ENDING) -> str:
-    """Who else could read and send the traffic of a pod that gets an interface of the node; empty if nobody could.
+    """Who else could read and send the traffic of a pod that gets an interface of the node; empty if none could.
     Upper interfaces in the node's own namespace do not count. Raises OSError.
 
     Any pod with NET_ADMIN and without a user namespace can create a macvlan of an interface of the node in its own

@@ -4,7 +4,7 @@
 
 """Keeps the node's ResourceSlices up to date.
 
-Every relevant change (of an interface, a route, the settings, a record, or of the slices by somebody else) wakes one
+Every relevant change (of an interface, a route, the settings, a record, or of the slices by another client) wakes one
 thread, which probes the node, compares and writes. It waits a moment, because changes come in groups, and writes only
 what differs.
 """
@@ -256,7 +256,7 @@ class Publisher:
             self.wake("the API server has other features")
 
     def _watch(self) -> None:
-        """Wake the publisher when somebody else changes our slices. Lists them again whenever the watch ends early."""
+        """Wake the publisher when another client changes our slices. Lists them again whenever the watch ends early."""
         delay, since = _FIRST_DELAY, ""
         while True:
             try:

@@ -4,7 +4,8 @@
 
 """Shares of NICs: what each is promised, and the kernel's settings that keep it.
 
-It is told which shares there are. It must not know claims, records on disk, or the API server.
+Its callers pass the shares. This room imports `base`, `kernel`, `interface`, `dra` and `topology`. It never imports
+`claims`, and does not depend on records on disk or the API server.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ options:
     default: false
   rollback_after:
     description:
-      - If the run changes a NIC that the node is reached by, systemd rolls all its changes back after so many seconds,
-        unless they are confirmed with O(lanewise.dra.fabric#module:confirm).
+      - If the run changes a NIC that the node is reached by, systemd rolls all its changes back after this many
+        seconds, unless they are confirmed with O(lanewise.dra.fabric#module:confirm).
       - V(0) disables the rollback.
     type: int
     default: 60

@@ -32,7 +32,7 @@ except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
 
 #: What a module does with a client of a server and the server's minor release (1.37), and what it returns.
-Work = t.Callable[["kubernetes.client.ApiClient", str], dict[str, t.Any]]
+Work = t.Callable[["kubernetes.client.ApiClient", str], Object]
 
 _PLURAL = "devicetaintrules"
 _GONE, _CONFLICT = 404, 409

@@ -47,7 +47,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Write the address plan for whoever configures the switches
+- name: Write the address plan, from which the switches are configured
   lanewise.dra.address_plan:
     dest: "{{ inventory_dir }}/addresses"
   run_once: true

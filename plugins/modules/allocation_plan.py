@@ -18,7 +18,7 @@ description:
   - Names free devices that none of the workloads can use, with the claims that keep them from use.
   - Answers the same for the fleet after a change, O(what_if).
   - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing.
-  - Counts what the ResourceQuotas of a namespace admit, but for quotas with scopes, and what a queue of Kueue admits to
+  - Counts what the ResourceQuotas of a namespace admit, except quotas with scopes, and what a queue of Kueue admits to
     workloads that have its label, but not what it would preempt.
   - Models the default scheduler's search for devices, its filters for node resources, taints, node selectors and
     affinity, and its spread constraints. It does not model scores, pod affinity, priorities and preemption,

@@ -138,6 +138,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.changes imp
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.times import expiry
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.tolerations import toleration
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 
 SPEC = {
     "name": {"type": "str", "required": True},
@@ -154,14 +155,14 @@ SPEC = {
 }
 
 
-def wanted(params: dict[str, t.Any], old: Hold | None, now: datetime) -> Hold:
+def wanted(params: Object, old: Hold | None, now: datetime) -> Hold:
     """The hold that the parameters ask for. Raises ValueError."""
     expires = expiry(params["expires"], params["hours"], old, now)
     devices = tuple(forms.device(one) for one in dict.fromkeys(params["devices"]))
     return Hold(params["name"], params["owner"], params["reason"], expires, devices, params["purpose"])
 
 
-def made(module: AnsibleModule, rules: Rules) -> dict[str, t.Any]:
+def made(module: AnsibleModule, rules: Rules) -> Object:
     """Make or change the hold; what the module returns. Raises ValueError, ApiException and HTTPError."""
     now = datetime.now(timezone.utc)
     params = module.params
@@ -187,7 +188,7 @@ def made(module: AnsibleModule, rules: Rules) -> dict[str, t.Any]:
     }
 
 
-def _shown(one: dict[str, t.Any]) -> dict[str, t.Any]:
+def _shown(one: Object) -> Object:
     return {**one, "devices": sorted(one["devices"])} if one else {}
 
 
@@ -199,7 +200,7 @@ def main() -> None:
     )
     params, present = module.params, module.params["state"] == "present"
 
-    def work(api: t.Any, kubernetes: str) -> dict[str, t.Any]:
+    def work(api: t.Any, kubernetes: str) -> Object:
         gates = params["feature_gates"]
         served = serving.require(kubernetes, gates) if present else serving.api_version(kubernetes)
         return made(module, Rules(api, served))

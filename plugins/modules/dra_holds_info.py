@@ -77,9 +77,10 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Rules, run
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving, swap
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import holds
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 
 
-def listed(rules: list[t.Any], now: datetime) -> dict[str, t.Any]:
+def listed(rules: list[t.Any], now: datetime) -> Object:
     """What the module returns of the rules of a cluster."""
     found, evicting = holds(rules), swap.evicting(rules)
     lines, late = [], []
@@ -100,7 +101,7 @@ def _ending(count: int) -> str:
     return f", {count} {'rule still ends' if count == 1 else 'rules still end'} pods"
 
 
-def work(api: t.Any, kubernetes: str) -> dict[str, t.Any]:
+def work(api: t.Any, kubernetes: str) -> Object:
     """What the module returns of a cluster. Raises ValueError, ApiException and HTTPError."""
     try:
         rules = Rules(api, serving.api_version(kubernetes)).list()

@@ -147,6 +147,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.changes imp
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.times import expiry
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.giving_way import Leaving
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.swapping import device_ids, device_names
 
@@ -180,7 +181,7 @@ class Work:
     """One call of the module on a cluster. Its methods raise ValueError, ApiException and HTTPError."""
 
     def __init__(self, module: AnsibleModule, swaps: Swaps) -> None:
-        self.params: dict[str, t.Any] = module.params
+        self.params: Object = module.params
         self.check = bool(module.check_mode)
         self.swaps = swaps
         self.tier = str(self.params["tier"])
@@ -199,7 +200,7 @@ class Work:
         hold = Hold(self.tier, params["owner"], params["reason"] or "", expires, devices, forms.SWAP)
         return hold, evict
 
-    def result(self) -> dict[str, t.Any]:
+    def result(self) -> Object:
         """What the module returns."""
         if self.params["state"] == "returned":
             return self._returned()
@@ -216,7 +217,7 @@ class Work:
         forms.check(hold, self.now)
         return self._swapped(hold, evict)
 
-    def _swapped(self, hold: Hold, evict: tuple[forms.DeviceId, ...]) -> dict[str, t.Any]:
+    def _swapped(self, hold: Hold, evict: tuple[forms.DeviceId, ...]) -> Object:
         found = self.swaps.taking(self.tier, evict)
         begun = self.swaps.holds()[1].get(self.tier)
         against = [*found.refused, *([] if self.params["ignore_budgets"] or begun else found.budgets)]
@@ -230,7 +231,7 @@ class Work:
             done = self.swaps.make(hold, evict, self.params["ignore_budgets"], self.params["timeout"])
         return self._shown(done, hold, found.there, found.budgets)
 
-    def _returned(self) -> dict[str, t.Any]:
+    def _returned(self) -> Object:
         old = self.old
         there = self.swaps.taking(self.tier, old.devices).there if old else ()
         changed = self.swaps.give_back(self.tier, self.params["owner"], self.check)
@@ -245,9 +246,7 @@ class Work:
             "diff": {"before": before, "after": {}},
         }
 
-    def _shown(
-        self, done: Done, hold: Hold, there: t.Iterable[forms.DeviceId], budgets: t.Iterable[str]
-    ) -> dict[str, t.Any]:
+    def _shown(self, done: Done, hold: Hold, there: t.Iterable[forms.DeviceId], budgets: t.Iterable[str]) -> Object:
         after = _held(hold, self.now)
         ended = [_pod(one) for one in done.ended]
         return {
@@ -264,14 +263,14 @@ class Work:
         }
 
 
-def _held(one: Hold | None, now: datetime) -> dict[str, t.Any]:
+def _held(one: Hold | None, now: datetime) -> Object:
     if one is None:
         return {}
     found = one.as_dict(now)
     return {**found, "devices": sorted(found["devices"])}
 
 
-def _pod(one: Leaving) -> dict[str, t.Any]:
+def _pod(one: Leaving) -> Object:
     return {"pod": one.pod, "node": one.node, "grace": one.grace, "devices": device_names(one.devices)}
 
 
@@ -281,7 +280,7 @@ def main() -> None:
     )
     begin = time.monotonic()
 
-    def work(api: t.Any, kubernetes: str) -> dict[str, t.Any]:
+    def work(api: t.Any, kubernetes: str) -> Object:
         try:
             found = Work(module, Swaps(api, required(kubernetes))).result()
         except Unfinished as error:

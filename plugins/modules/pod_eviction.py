@@ -200,7 +200,7 @@ class Pods:
         ]
 
 
-def evicted(module: AnsibleModule, pods: Pods) -> dict[str, t.Any]:
+def evicted(module: AnsibleModule, pods: Pods) -> Object:
     """Evict the pod and wait; what the module returns. Raises NotGone, ApiException and HTTPError."""
     params = module.params
     pod = pods.read()
@@ -229,7 +229,7 @@ def evicted(module: AnsibleModule, pods: Pods) -> dict[str, t.Any]:
 
 
 def settled(pods: Pods, controller: str, before: int, seconds: int) -> bool:
-    """Wait until so many pods of a controller as before have nodes. Returns whether they have."""
+    """Wait until as many pods of a controller as before have nodes. Returns whether they do."""
     end = time.monotonic() + seconds
     while controller:
         there = pods.siblings(controller)

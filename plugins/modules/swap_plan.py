@@ -16,7 +16,7 @@ description:
   - Finds the devices that M(lanewise.dra.dra_swap) is to take for a tier. These are named ones, those that O(count)
     pods of a workload need, or those for a share of the pods that the empty fleet has places for.
   - Free devices are taken first, then those of the fewest pods. No device is taken that was not asked for; a pod that
-    gives way may have more, which are then free for everybody.
+    gives way may have more, which are then free for all.
   - The devices that the swap has are used first.
   - Lists what speaks against it. That are pods whose claims do not give way, pods that Kueue manages, and
     PodDisruptionBudgets that would be violated.

@@ -152,7 +152,7 @@ def _value(typed: Object) -> object:
     return next(iter(typed.values()), None)
 
 
-#: Facts of a node that its devices have in common, and the attributes that carry them, whoever the driver is.
+#: Facts of a node that its devices have in common, and the attributes that carry them, of any driver.
 _COMMON = {
     "models": ("model", "productName", "product_name"),
     "numa_nodes": ("numaNode", "numaNodeID"),

@@ -20,7 +20,7 @@ from .report_facts import View, natural, read_facts
 from .values import Variables
 
 _DEPTH = 12
-#: Variables of Ansible itself or read from the node, which nobody wrote into the inventory.
+#: Variables of Ansible itself or read from the node, which are not written in the inventory.
 _NOT_WRITTEN = re.compile(r"^(__|ansible_|topology_(facts|probe|report)$|replace_nic_|groups$|hostvars$|vars$)")
 
 

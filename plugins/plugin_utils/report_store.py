@@ -92,7 +92,7 @@ class Store:
         return self.folder / name
 
     def check(self) -> None:
-        """Raises FileExistsError where the folder belongs to somebody else."""
+        """Raises FileExistsError if the folder has an index page that is not of a report."""
         if self.path("index.html").exists() and not self.path("site.json").exists():
             raise FileExistsError(f"{self.folder} holds an index.html that is not a report; choose another folder")
 

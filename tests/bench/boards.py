@@ -62,7 +62,7 @@ class _Bench:
         return name
 
     def block(self, form: str, pairs: int, left: int | None) -> float:
-        """CPU seconds of the scheduler for a pod of so many pairs, where so many are left, or all."""
+        """CPU seconds of the scheduler for a pod with this many pairs, on a board with this many pairs left, or all."""
         names = []
         if left is not None:
             names = [self.pod(form, 1) for _pair in self.boards[form].pairs]
@@ -78,7 +78,7 @@ class _Bench:
         return took
 
     def state(self, pairs: int, left: int | None) -> dict[str, list[float]]:
-        """Blocks of both forms in turns, on an empty board or on one with so many pairs left."""
+        """Blocks of both forms in turns, on an empty board or on one with this many pairs left."""
         found: dict[str, list[float]] = {"plain": [], "alternatives": []}
         for turn in range(BLOCKS + 1):
             forms = list(found)

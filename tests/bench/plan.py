@@ -47,7 +47,7 @@ Figures = t.Iterator[Object]
 
 
 def objects(count: int, machines: t.Sequence[str] = MACHINES[:1], held: float = 0) -> list[Object]:
-    """A cluster of so many nodes. Claims have this part of the devices, any of them: nearly every node is then in a
+    """A cluster with this many nodes. Claims have this part of the devices, any of them: nearly every node is then in a
     state of its own."""
     chance = random.Random(SEED)
     texts = [json.dumps(slices(offers("NODE", facts(name), DRIVERS))) for name in machines]

@@ -55,7 +55,7 @@ class Counts:
 
 
 def unaligned(pairs: Map, got: t.Sequence[tuple[str, Offer]], count: int) -> list[str]:
-    """What is wrong with the devices of a claim for so many pairs, by the map."""
+    """What is wrong by the map with the devices of a claim for this many pairs."""
     found: dict[str, dict[str, str]] = {}
     for request, offer in got:
         kind, _dash, number = request.partition("/")[0].partition("-")
@@ -177,7 +177,7 @@ class Node:
             self.stop(name)
 
     def walk(self, wanted: int) -> Counts:
-        """Let claims come and go until so many for pairs were decided."""
+        """Create and delete claims until this many claims for pairs were decided."""
         number, chance, board = 0, self.chance, self.board
         sizes = sorted(board.claims)
         while self.counts.pairs < wanted and not self.counts.faults:

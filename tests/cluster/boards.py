@@ -102,7 +102,7 @@ def aligned(pairs: Map, gpu: str, nic: str) -> bool:
 
 
 def room(pairs: Map, gpus: t.Collection[str], nics: t.Collection[str], count: int) -> bool:
-    """Whether there are so many pairs among free devices: tries all."""
+    """Whether there are this many pairs among free devices: tries all."""
     if count == 0:
         return True
     if len(gpus) < count or len(nics) < count:

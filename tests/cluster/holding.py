@@ -119,7 +119,7 @@ class Fleet:
             self.plane.wait_for(lambda path=path: not self.plane.expect("GET", path)["items"], f"the end of {path}")
 
     def bound(self, count: int) -> dict[str, str]:
-        """Wait until so many pods are bound, with their claims' devices written."""
+        """Wait until this many pods are bound, with their claims' devices written."""
 
         def found() -> t.Any:
             there = self.where()

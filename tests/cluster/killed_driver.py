@@ -12,7 +12,7 @@ answered. Without FILE nothing is killed. It is read at the start of each operat
 operation start, which ends with the driver.
 
 A change is what others can see: files made, written, renamed, removed; mounts; requests to the kernel that are no
-questions (netlink, ethtool). Two moments without a change between them look the same to whoever comes next. Python's
+questions (netlink, ethtool). Two moments without a change between them look the same to the next driver. Python's
 audit events tell of files and of ioctl; netlink goes through socket.send, mounts through the driver's libc. The detach
 within an unprepare counts for itself.
 """

@@ -141,7 +141,7 @@ class Queueing:
     # the programs
 
     def configure(self, configuration: t.Mapping[str, t.Any]) -> None:
-        """Start Kueue with a configuration, anew if it runs. Its ConfigMap on the cluster says the same."""
+        """Start Kueue with a configuration, or restart it. Its ConfigMap on the cluster says the same."""
         self.configuration = merged(self._base(), configuration)
         for key, value in configuration.items():
             if key not in ("featureGates", "resources", "fairSharing"):
@@ -164,7 +164,7 @@ class Queueing:
         self._start_kueue(path)
 
     def restart(self) -> None:
-        """Start Kueue anew with what its ConfigMap says, as its Deployment does."""
+        """Restart Kueue with what its ConfigMap says, as its Deployment does."""
         maps = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
         text = self.plane.expect("GET", f"{maps}/{CONFIG_MAP}")["data"][CONFIG_KEY]
         self.configuration = yaml.load(text, Loader=_LOADER)

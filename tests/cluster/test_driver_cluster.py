@@ -487,7 +487,7 @@ def test_a_policy_of_an_earlier_release_gives_a_day(installed: Installed, tmp_pa
     assert new.expires - new.issued == 86400
     policy = yaml.safe_load((MANIFESTS / "32-policy-token.yaml").read_text())
     plane.expect("PATCH", place + apply, policy, "application/apply-patch+yaml")
-    plane.wait_for(lambda: not refusal(lambda: ask_token(cluster, "earlier", uid, 604800)), "the policy of now")
+    plane.wait_for(lambda: not refusal(lambda: ask_token(cluster, "earlier", uid, 604800)), "the current policy")
     new = driver_token.Renewal(cluster, path).renew()
     assert new.expires - new.issued == 604800
 
@@ -692,7 +692,7 @@ def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[
     node.ip("link", "set", "peer0", "up")
     until(lambda: attribute(installed.devices(name), "net-nic0", "up") is True)
 
-    # somebody deletes them all, as kubelet does when it starts
+    # all are deleted, as kubelet does when it starts
     time.sleep(1)
     plane.expect("DELETE", f"{SLICES}?fieldSelector=spec.nodeName={name}")
     until(lambda: attribute(installed.devices(name), "net-nic0", "up") is True)

@@ -185,7 +185,7 @@ class Scene:
             raise Failed(f"{failure}: {differences(self.published, self.driver.devices())}") from None
 
     def traces(self) -> list[str]:
-        """What is there of claims, but for drafts of killed writers: they are younger than those that are swept."""
+        """What is there of claims, without unfinished files of killed writers, which are too young to be swept."""
         return [path for path in self.driver.traces() if not path.endswith(UNFINISHED)]
 
     def end(self, *names: str, seconds: float = SLOW) -> None:

@@ -48,7 +48,7 @@ def _driver(node: Node) -> t.Iterator[Driver]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(request: pytest.FixtureRequest) -> t.Iterator[None]:
-    """A test that fails leaves its pod behind; the next one shall not fail of that."""
+    """A test that fails leaves its pod behind, which must not fail the next one."""
     yield
     if "node" in request.fixturenames:
         node: Node = request.getfixturevalue("node")

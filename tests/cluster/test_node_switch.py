@@ -143,7 +143,7 @@ class Fleet:
         return cordoned, MARK in metadata.get("annotations", {}), metadata.get("labels", {}).get(LABEL) == OURS
 
     def replicas(self, driver: str, number: int) -> None:
-        """So many pods, each with a NIC of a driver, that come back where they are evicted."""
+        """This many pods, each with a NIC of a driver; a controller replaces those that are evicted."""
         attributes = f'device.attributes["{driver}"]'
         selector = {"cel": {"expression": f'device.driver == "{driver}" && {attributes}.ifName.startsWith("rail")'}}
         config = {"name": "net1", "addresses": ["203.0.113.2/28"]}
@@ -225,7 +225,7 @@ def test_check_mode_changes_nothing(fleet: Fleet) -> None:
 
 
 def test_a_switch_that_is_killed_goes_on(fleet: Fleet) -> None:
-    """Killed between the two drivers: DRANET is on its way out, ours is not there."""
+    """Killed between the two drivers: DRANET is being removed, ours is not installed."""
     uplink = ip("route show default")
     run = threading.Thread(target=quiet, args=(fleet,))
     run.start()
@@ -256,7 +256,7 @@ def test_a_node_that_is_switched_is_left_alone(fleet: Fleet) -> None:
 
 
 def test_the_way_back_drains_the_node(fleet: Fleet) -> None:
-    """The pods are evicted; a cordon of somebody else stays."""
+    """The pods are evicted; another cordon stays."""
     fleet.replicas(OURS, 1)
     node = f"/api/v1/nodes/{fleet.node.name}"
     fleet.plane.expect("PATCH", node, {"spec": {"unschedulable": True}})

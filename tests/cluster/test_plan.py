@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Counts of what fits on a fleet, against the real scheduler: so many pods are bound, and one more is not.
+"""Counts of what fits on a fleet, against the real scheduler: as many pods as predicted are bound, and one more is not.
 
 Random fleets, on which pods already have some devices. LANEWISE_FLEETS says how many, LANEWISE_FLEETS_SEED which.
 """

@@ -103,7 +103,7 @@ class Work:
         return sorted(owners)
 
     def settles(self, **counts: int) -> None:
-        """Wait until so many jobs of each team run, and Kueue's account is that of the scheduler."""
+        """Wait until this many jobs of each team run, and Kueue's account is that of the scheduler."""
 
         def right() -> bool:
             for team, count in counts.items():
@@ -153,7 +153,7 @@ def _open(site: QueueSite, variables: Object, *teams: str, **more: t.Any) -> Non
 
 
 def test_two_teams(site: QueueSite, work: Work) -> None:
-    """What is idle is lent, the owner takes it back, a priority goes first, and a job too large is told so."""
+    """Idle quota is lent and taken back by its owner, priorities come first, and too large a job gets the reason."""
     red = {"name": "red", "guaranteed": {"pairs": 8}}
     blue = {"name": "blue", "guaranteed": {"pairs": 8}, "borrow": {"gpus": 4}}
     _open(site, _queues(red, blue), "red", "blue")

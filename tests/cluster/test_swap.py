@@ -228,8 +228,8 @@ def test_a_killed_run_is_given_back(fleet: Fleet, playbooks: Playbooks) -> None:
 
 
 def test_two_at_once(fleet: Fleet, playbooks: Playbooks, newest: ControlPlane, tmp_path: Path) -> None:
-    """Two tiers want the same devices: one gets them, and the other one is told whose they are. The same tier twice is
-    one swap."""
+    """Two tiers want the same devices: one gets them, and the other gets a message with their owner. The same tier
+    twice is one swap."""
     before = filled(fleet)
     devices = some("swap-0", 0, 1, 2, 3)
     other = {"swap_tier": "silver", "swap_owner": "team b", "swap_reason": "demo", "swap_devices": devices}

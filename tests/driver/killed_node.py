@@ -148,7 +148,7 @@ class Node:
     # the driver
 
     def start(self, kill: str = "", after: float = -1) -> bool:
-        """Start the driver and wait until it serves; False where it was killed before, by itself or so many seconds
+        """Start the driver and wait until it serves; False where it was killed before, by itself or this many seconds
         after its start."""
         for socket in (self.paths.service_socket(), self.paths.hook_socket):
             socket.unlink(missing_ok=True)
@@ -206,7 +206,7 @@ class Node:
     # what there is
 
     def files(self) -> list[str]:
-        """Everything on disk below the driver's folders and whatever namespaces are pinned, but for drafts of killed
+        """Everything on disk below the driver's folders and all pinned namespaces, except unfinished files of killed
         writers, which are swept when they are older."""
         roots = (self.paths.plugin_dir, self.paths.run_dir, self.paths.cdi_dir)
         found = [path for root in roots for path in root.rglob("*") if path.is_file()]

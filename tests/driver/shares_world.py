@@ -111,8 +111,8 @@ class SharesWorld:
         attach(service, self.request(claim, sandbox))
 
     def files(self) -> list[str]:
-        """What is left of claims on disk, but for drafts of killed writers, which are swept when they are older, and
-        for what the next publication removes."""
+        """What is left of claims on disk, except unfinished files of killed writers, which are swept when older,
+        and what the next publication removes."""
         roots = (self.paths.plugin_dir, self.paths.run_dir, self.paths.cdi_dir)
         found = [path for root in roots for path in root.rglob("*") if not path.is_dir()]
         kept = [path for path in found if not path.name.endswith(files.UNFINISHED) and path != self.paths.share_factors]

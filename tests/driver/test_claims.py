@@ -86,7 +86,7 @@ def test_devices_are_in_the_pod_before_its_containers_start(  # noqa: PLR0915
     clean: World, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As soon as containerd notes the pod's sandbox. Other pods, containers, and what cannot be read are left, and
-    what fails here is for the hook to tell."""
+    the hook reports what fails here."""
     service = clean.service()
     claim, path = clean.claims["one"], str(sandbox.path)
     pod = dict(clean.request("one", sandbox.path).annotations)
@@ -279,7 +279,7 @@ def test_a_deleted_claim_without_processes_is_taken_back(clean: World, sandbox: 
     record.name = "gone"  # as if the claim had been deleted
     store.save(record)
     assert clean.service().reconcile()
-    assert set(sandbox.links()) == {"lo", "net1"}  # somebody may still use it
+    assert set(sandbox.links()) == {"lo", "net1"}  # it may still be in use
     sandbox.end()
     assert clean.service().reconcile()
     assert store.uids() == []
@@ -304,7 +304,7 @@ def test_a_claim_that_lost_its_devices_without_processes_is_taken_back(clean: Wo
 
     for claim in (now, other, free):
         assert reconcile(claim)
-        assert set(sandbox.links()) == {"lo", "net1"}  # somebody may still use it
+        assert set(sandbox.links()) == {"lo", "net1"}  # it may still be in use
     sandbox.end()
     assert reconcile(now) and service.store.uids() != []
     assert reconcile(other) and service.store.uids() == []

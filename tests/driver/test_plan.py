@@ -195,7 +195,7 @@ def test_not_for_one_pod() -> None:
 
 
 def test_admin_access_takes_nothing() -> None:
-    """Whoever looks on: several pods, one in the node's network; the device may be held, even by the same claim."""
+    """For admin access: several pods, one in the node's network; the device may be held, even by the same claim."""
     of = claim([result("all", PF, adminAccess=True)], [config({"mtu": 1400}, "all", source="FromClass")])
     of["status"]["reservedFor"] *= 2
     other = made(claim([result("nic", PF)], uid="other"), uid="other")

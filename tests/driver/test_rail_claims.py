@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """Claims that ask for addresses of rails, through the whole driver: the claim's status, the device metadata and the map
-of the pod tell the addresses of NICs, of macvlan children and of shares, and they come back."""
+of the pod have the addresses of NICs, of macvlan children and of shares, and they come back."""
 
 from __future__ import annotations
 

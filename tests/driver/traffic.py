@@ -29,7 +29,7 @@ from pathlib import Path
 
 _CLONE_NEWNET = 0x40000000
 _CHUNK = bytes(1 << 18)
-#: What a sender has in its socket, which still leaves after it was told to stop.
+#: What a sender has in its socket, which is still sent after it was stopped.
 _WAITING_BYTES = 1 << 18
 _NUMBER = struct.Struct("=Q")
 #: Seconds until a rate must be reached, on a machine that does other work.

@@ -126,7 +126,7 @@ def _site() -> t.Iterator[Site]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(site: Site) -> t.Iterator[None]:
-    """A test that fails leaves its pod behind; the next one shall not fail of that."""
+    """A test that fails leaves its pod behind, which must not fail the next one."""
     yield
     for pod in site.plane.expect("GET", PODS)["items"]:
         site.node.delete_pod(pod["metadata"]["name"])

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Work on the controller is done by whoever runs the play, whatever the inventory says of the nodes."""
+"""Work on the controller is done as the user who runs the play, whatever the inventory sets for the nodes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_no_task_on_the_controller_becomes_root(path: Path) -> None:
 
 @pytest.fixture(name="site")
 def _site(tmp_path: Path) -> Path:
-    """A folder for an inventory whose hosts all become somebody else, by a program that fails."""
+    """A folder for an inventory whose hosts all become another user, by a program that fails."""
     (tmp_path / "group_vars").mkdir()
     # root need not become root
     shared = {"ansible_become": True, "ansible_become_user": "nobody", "ansible_become_exe": "/bin/false"}

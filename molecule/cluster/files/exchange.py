@@ -27,7 +27,7 @@ PINGS, PAUSE = 10, 15
 
 
 def listen(interface):
-    """Tell who asks that this is number 0, and take its connection."""
+    """Answer that this is number 0, and take the connection."""
     server = socket.socket(socket.AF_INET6)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
     server.bind(("::", SERVE))

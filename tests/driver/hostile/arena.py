@@ -31,7 +31,7 @@ PATIENCE = 120.0
 #: and those of one that may configure its network.
 NONE, RAW, ADMIN = "", "net_raw", "net_raw net_admin"
 _END = "end"
-#: What changes when another pod comes, and what igbvf makes anew after a reset.
+#: What changes when another pod comes, and what igbvf creates again after a reset.
 _NOT_COMPARED = ("uppers", "permanentMac")
 #: How many multicast frames the ACLs of the switch let a pod send.
 _FEW = "limit rate over 50/second burst 20 packets"

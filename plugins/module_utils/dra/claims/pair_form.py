@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Claims of `pairing`, recognised by their requests and constraints, whoever wrote them."""
+"""Claims of `pairing`, recognised by their requests and constraints. Other programs may have written them."""
 
 from __future__ import annotations
 

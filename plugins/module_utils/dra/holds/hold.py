@@ -41,7 +41,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\
 class Hold:
     """Devices that are kept for one job.
 
-    `expires` is in UTC; None if a rule has no expiry, such as one that somebody else wrote. `rules` are the names of
+    `expires` is in UTC; None if a rule has no expiry, such as one that another program wrote. `rules` are the names of
     the DeviceTaintRules. A hold stays until it is released, expired or not.
     """
 
@@ -188,7 +188,7 @@ def _part(one: ObjectView) -> Hold | None:
         printable(notes.get(OWNER) or ""),
         printable(notes.get(REASON) or ""),
         expires,
-        # a rule that somebody else wrote may hold a whole pool or driver
+        # a rule of another program may hold a whole pool or driver
         ((str(selector.get("driver") or "*"), str(selector.get("pool") or "*"), str(selector.get("device") or "*")),),
         printable(notes.get(PURPOSE) or RESERVE),
         (str(one["metadata"]["name"]),),

@@ -40,7 +40,7 @@ def tier_tolerations(tier: str) -> list[Object]:
 
 
 def grace_toleration(seconds: int) -> Object:
-    """What each request of a claim needs whose pods may be ended by a swap, after so many seconds."""
+    """The toleration of claims whose pods a swap may end, after this many seconds."""
     return {"key": KEY, "operator": "Exists", "effect": EVICT, "tolerationSeconds": seconds}
 
 

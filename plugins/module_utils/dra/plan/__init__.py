@@ -6,7 +6,7 @@
 """What fits on a fleet: how many more workloads, which devices none of them can use, and what a change would do.
 
 It imports `queues`, `scheduler`, `claims`, `alignment`, `holds`, `cel`, `vendors`, `apiserver` and `kube`. It never
-talks to a server: `reader` takes objects that somebody else has read.
+talks to a server: its callers pass `reader` the objects.
 """
 
 from __future__ import annotations

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import typing as t
 
+from ..kube.objects import Object
 from ..kube.problems import Problems
 from ..kube.versions import V1, convert
 from . import forms
 from .fleet import Workload
 
 #: Templates by namespace and name, in resource.k8s.io/v1.
-Templates = t.Mapping[tuple[str, str], dict[str, t.Any]]
+Templates = t.Mapping[tuple[str, str], Object]
 
 #: A workload, as an argument specification of Ansible.
 WORKLOAD = {
@@ -28,7 +29,7 @@ WORKLOAD = {
 }
 
 
-def workload(entry: dict[str, t.Any], templates: Templates) -> Workload:
+def workload(entry: Object, templates: Templates) -> Workload:
     """One entry of `workloads`. Raises ValueError."""
     claims = forms.given(entry["claims"] or [])
     for name in entry["templates"] or ():
@@ -57,7 +58,7 @@ def workload(entry: dict[str, t.Any], templates: Templates) -> Workload:
     return Workload(entry["name"], tuple(claims), pod, entry["namespace"], labels)
 
 
-def objects_of(given: dict[str, t.Any]) -> list[dict[str, t.Any]]:
+def objects_of(given: Object) -> list[Object]:
     """All objects, each with its kind. Raises ValueError for those that an API server would not return."""
     found = []
     for kind, items in given.items():
@@ -68,7 +69,7 @@ def objects_of(given: dict[str, t.Any]) -> list[dict[str, t.Any]]:
     return found
 
 
-def templates_of(objects: t.Iterable[dict[str, t.Any]]) -> Templates:
+def templates_of(objects: t.Iterable[Object]) -> Templates:
     """The ResourceClaimTemplates among objects. Raises ValueError for one of an unknown version."""
     return {
         (one["metadata"]["namespace"], one["metadata"]["name"]): convert(one, V1)

@@ -125,7 +125,7 @@ def _charges(
 
 
 def _each(fleet: Fleet, mapping: ObjectView, body: ObjectView, memory: SelectorMemory) -> int:
-    """What one device of a request is charged: one, or the most of a capacity or counter that it may take."""
+    """What one device of a request is charged: one, or the largest amount of a capacity or counter that it may take."""
     sources = mapping.get("sources") or ()
     if not sources:
         return 1

@@ -5,7 +5,7 @@
 
 """Which pods may be moved so that another one fits, and why the others may not.
 
-A pod may be moved if its controller makes a new one elsewhere, and nobody else depends on its claims or its place. If
+A pod may be moved if its controller makes a new one elsewhere, and no other pod depends on its claims or its place. If
 it is not known to be safe, the pod is not moved.
 """
 

@@ -32,7 +32,7 @@ _ALTERNATIVES = 4
 
 @dataclass(frozen=True)
 class Option:
-    """After these pods of a node have gone, positions among its movable ones, so many pods of the workload fit."""
+    """How many pods of the workload fit once these pods are moved away: positions among the node's movable ones."""
 
     gone: tuple[int, ...]
     count: int
@@ -74,7 +74,7 @@ class NodeOptions:
         self.question, self.node, self.own = question, node, own
         self.options: list[Option] = []
         self.unsure: int | None = None
-        self.done = -1  # sets of up to so many pods are known
+        self.done = -1  # sets of up to this many pods are known
         refused = pods.refuses(node, question.workload.pod)
         self._needs = [] if refused else _needs(question, node)
         self.most = 0 if refused else self._bound(tuple(range(len(own))))
@@ -125,7 +125,7 @@ class NodeOptions:
         return self.question.wanted if most is None else min(most, self.question.wanted)
 
     def _bound(self, gone: tuple[int, ...]) -> int:
-        """No more than so many pods fit without these; it never falls where more of them go."""
+        """An upper bound of the pods that fit without these. It never falls when more of them are moved away."""
         node = self.after(gone)
         taken = node.owners()
         free = {number for number, offer in enumerate(node.offers) if identify(offer) not in taken}

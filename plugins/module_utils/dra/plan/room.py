@@ -64,7 +64,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Job:
-    """So many pods of a workload, for which the hold of this name is, with at most `moves` moved.
+    """`count` pods of a workload, for which the hold of this name is kept; at most `moves` pods are moved.
 
     `may_wait` lets moved pods wait where no node has room for them.
     """

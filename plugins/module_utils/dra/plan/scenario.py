@@ -31,7 +31,7 @@ STEPS = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """A fleet and what shall run on it. `facts` are topology facts by node, as far as nodes were probed.
+    """A fleet and the workloads to place on it. `facts` are topology facts by node, as far as nodes were probed.
 
     `workload` makes a workload of what a step of that name has. It raises ValueError.
     """

@@ -28,7 +28,7 @@ def constraints(workload: Workload) -> list[ObjectView]:
 
 
 def limit(constraint: ObjectView, workload: Workload, fleet: Fleet, capacity: t.Mapping[str, int]) -> dict[str, int]:
-    """How many more pods each domain takes, by its label's value, where nodes have `capacity` for so many.
+    """How many more pods each domain takes, by its label's value, where nodes have room for `capacity` pods.
 
     Pods are counted up evenly: a domain may be ahead of the one with the fewest pods by maxSkew, and that one grows
     until it is full. Nodes without the label take none.

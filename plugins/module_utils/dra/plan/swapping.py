@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The devices to swap for a tier: those that are named, or those that so many of its pods need.
+"""The devices to swap for a tier: those that are named, or those that a number of its pods need.
 
-Never more than asked: a pod that is ended may have further devices, which are then free for everybody.
+Never more than asked: a pod that is ended may have further devices, which are then free for all.
 """
 
 from __future__ import annotations

@@ -238,7 +238,7 @@ class Counting:
         """Devices that two resources count: the same, or one function that two drivers publish."""
         first: dict[tuple[str, ...], tuple[Resource, Offer]] = {}
         for resource in resources:
-            told: set[str] = set()
+            reported: set[str] = set()
             for offer in supplies[resource.name].devices if resource.name in supplies else ():
                 keys: list[tuple[str, ...]] = [identify(offer)]
                 if offer.address:
@@ -246,8 +246,8 @@ class Counting:
                 for key in keys:
                     other, seen = first.setdefault(key, (resource, offer))
                     twice = other is not resource and (len(key) == 3 or seen.driver != offer.driver)
-                    if twice and other.name not in told and not (resource.counter and other.counter):
-                        told.add(other.name)
+                    if twice and other.name not in reported and not (resource.counter and other.counter):
+                        reported.add(other.name)
                         message = f"{'/'.join(identify(offer))} is already counted as {other.short}"
                         message += f" ({'/'.join(identify(seen))})" if seen.driver != offer.driver else ""
                         fix = "use classes that have no device in common"

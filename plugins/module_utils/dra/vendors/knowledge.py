@@ -192,8 +192,8 @@ class DriverKnowledge:
         if not self.lines or f"{major}.{minor}" in self.lines:
             return ""
         return (
-            f"dra_claims_drivers.{self.name}.version: nobody published {self.title} {self.version}; its release lines "
-            f"are {', '.join(f'{line}.x' for line in self.lines)}. Correct it if it is a typing error"
+            f"dra_claims_drivers.{self.name}.version: there is no release {self.version} of {self.title}; its "
+            f"release lines are {', '.join(f'{line}.x' for line in self.lines)}. Correct it if it is a typing error"
         )
 
     def filter(self, kind: str, name: str) -> Filter | None:

@@ -20,7 +20,7 @@ _USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio")
 
 
 def users(system: System, function: str) -> str:
-    """Who uses the VF or PF at the PCI address `function`, as the end of a sentence; empty if nobody does.
+    """Who uses the VF or PF at the PCI address `function`, as the end of a sentence; empty if it is not in use.
 
     A pod has it if a claim's record names it or its interface is in another network namespace; a guest or a program has
     it if it is open through VFIO or UIO. The node's own use is in `management.management_interfaces`.

@@ -596,7 +596,7 @@ def test_selectors_are_promises_where_they_can_be_evaluated() -> None:
 
 @pytest.mark.parametrize("engine", [None, Says(Uncheckable("no such function here"))], ids=["no engine", "its limit"])
 def test_selectors_that_cannot_be_checked_are_unknown(engine: Says | None) -> None:
-    """A claim for a rail promises it, whoever evaluates selectors."""
+    """A claim for a rail promises it, with each evaluator of selectors."""
     world = gpu_by_selector()
     [promise] = world.only(engine=engine)["promises"]
     assert (promise["rule"], promise["verdict"], promise["proven"]) == ("selector", "unknown", False)

@@ -453,7 +453,7 @@ def test_an_extended_resource_that_the_drivers_own_chart_has(version: str, warne
 
 def test_an_unpublished_version_is_a_warning() -> None:
     made = compile_site(site({"devices": [GPU]}, drivers={"gpu.nvidia.com": {"version": "25.10.0"}}))
-    assert any("nobody published NVIDIA GPU DRA driver 25.10.0" in words for words in made.warnings)
+    assert any("no release 25.10.0 of NVIDIA GPU DRA driver" in words for words in made.warnings)
 
 
 def test_configuration_is_shared_by_repetitions_and_numbered_where_asked() -> None:
