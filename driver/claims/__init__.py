@@ -5,7 +5,7 @@
 """The life of a claim on this node: prepared, attached, detached, forgotten.
 
 Records on disk are the source of truth; the CDI spec, device metadata, the claim's status and device health follow from
-them. This room imports every other one except `kubelet`; only `daemon` and `cli` import it.
+them. This room imports every other one except `hook` and `kubelet`; only `daemon` and `cli` import it.
 """
 
 from __future__ import annotations

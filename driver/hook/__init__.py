@@ -5,7 +5,7 @@
 """What the container runtime calls: the createRuntime hook, its installation, and the server that it asks.
 
 `program` and `hook.sh` run in a process of the runtime and import nothing of the driver. The other modules import
-`base` and the namespace checks of `kernel`. They do not depend on claims: they pass a request to the service that
+`base`, `dra.kube` and the namespace checks of `kernel`. They do not depend on claims: they pass a request to the service that
 `base.calls` describes.
 """
 

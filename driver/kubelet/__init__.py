@@ -4,7 +4,7 @@
 
 """The gRPC services for kubelet: registration, prepare, unprepare and device health.
 
-Each request becomes a call of the service that `base.calls` defines. This room imports `base` only, neither claims nor
+Each request becomes a call of the service that `base.calls` defines. This room imports `base` and `dra.config`, neither claims nor
 the kernel.
 """
 

@@ -4,7 +4,7 @@
 
 """What the node offers: the devices of the inventory, and the ResourceSlices that publish them.
 
-This room imports `base`, `kernel`, `api`, `interface`, `dra`, `topology` and `uplinks`. It never imports `claims`: its
+This room imports `base`, `kernel`, `api`, `dra.kube`, `topology` and `uplinks`. It never imports `claims`: its
 callers pass the devices that claims hold.
 """
 

@@ -2,3 +2,11 @@
 # Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
+
+"""Kubernetes DRA without a server: from a site's inventory to objects, and what a server and its scheduler do with them.
+
+Its folders are the rooms of docs/architecture.md. It imports `topology` and the standard library, never Ansible, `host`
+or a client of Kubernetes.
+"""
+
+from __future__ import annotations

@@ -2,3 +2,11 @@
 # Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
+
+"""A node's configuration: read, planned, changed, read back, undone, and applied again at boot.
+
+Its folders are the rooms of docs/architecture.md. It imports `topology`, `uplinks` and pyroute2, never Ansible or `dra`:
+at boot it runs as a program of its own.
+"""
+
+from __future__ import annotations

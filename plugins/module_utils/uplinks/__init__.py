@@ -2,3 +2,11 @@
 # Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
+
+"""Which interfaces carry a node's own traffic, by the kernel.
+
+It imports only the standard library and nothing else of the collection. The driver and `host` both ask it, so that they
+agree. It changes nothing.
+"""
+
+from __future__ import annotations

@@ -5,7 +5,8 @@
 
 """Checks whether allocated devices are aligned as promised, and prepares measurements of them.
 
-It imports all other folders of this package and `topology`; none of them imports it.
+It imports `claims`, `scheduler`, `vendors`, `cel`, `kube` and `topology`. It never reads a node or a server: it takes
+facts and objects that its callers have read.
 """
 
 from __future__ import annotations

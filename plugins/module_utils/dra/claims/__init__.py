@@ -6,7 +6,8 @@
 """From a site's inventory to DeviceClasses, ResourceClaimTemplates and policies.
 
 The inventory language, the compiler, warnings, and whether claims can be satisfied by the site's nodes. It imports
-the rooms below it (`kube`, `config`, `apiserver`, `cel`, `vendors`, `scheduler`). It never reads a node or a server.
+the rooms below it (`kube`, `config`, `apiserver`, `cel`, `holds`, `vendors`, `scheduler`) and `topology`. It never
+reads a node or a server.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 """The InterfaceConfig of lanewise.dev: its fields and their checks, used by rendering and by the driver.
 
-It imports `kube`. It never looks at a node: what only the kernel knows is checked by the driver.
+It imports `kube` and `topology`. It never looks at a node: what only the kernel knows is checked by the driver.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 """The scheduler's search for devices, offline: the same order, the same result, and a reason if nothing fits.
 
-It imports `kube`, `cel` and `vendors`. It never talks to a server, and knows no inventory of a site.
+It imports `kube`, `cel`, `vendors` and `topology`. It never talks to a server, and knows no inventory of a site.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 """The DRA drivers of vendors: which classes and attributes each publishes, and what it would publish for a probed
 node.
 
-It imports `kube`, `apiserver` and `topology`. It never imports the scheduler or the claim compiler.
+It imports `kube`, `apiserver`, `config` and `topology`. It never imports the scheduler or the claim compiler.
 """
 
 from __future__ import annotations
