@@ -72,7 +72,7 @@ options:
   configure:
     description:
       - Whether the caller will write RV(configuration_text). Then it is an error if Kueue could not start with it, or
-        if the configuration on the cluster cannot be read; what it lacks is no warning.
+        if the configuration on the cluster cannot be read. There is then no warning about what it lacks.
     type: bool
     default: false
   nodes:

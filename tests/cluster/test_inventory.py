@@ -132,7 +132,7 @@ def test_a_list_with_an_expired_continue_token_is_requested_again(newest: Contro
 
     def ask(**query: t.Any) -> t.Any:
         found = api.list_namespaced_event("default", label_selector="test=parts", **query)
-        if not asked:  # meanwhile the list ceases to be what it was
+        if not asked:  # the list changes meanwhile
             status, answer = etcd.request("POST", "/v3/kv/compaction", {"revision": add(names[-1])})
             assert status == 200, answer
         asked.append(query.keys() - {"_request_timeout", "_preload_content"})
