@@ -5,8 +5,8 @@
 """What the container runtime calls: the createRuntime hook, its installation, and the server that it asks.
 
 `program` and `hook.sh` run in a process of the runtime and import nothing of the driver. The other modules import
-`base`, `dra.kube` and the namespace checks of `kernel`. They do not depend on claims: they pass a request to the service that
-`base.calls` describes.
+`base`, `dra.kube` and the namespace checks of `kernel`. They do not depend on claims: they pass a
+request to the service that `base.calls` describes.
 """
 
 from __future__ import annotations

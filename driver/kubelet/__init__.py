@@ -4,8 +4,8 @@
 
 """The gRPC services for kubelet: registration, prepare, unprepare and device health.
 
-Each request becomes a call of the service that `base.calls` defines. This room imports `base` and `dra.config`, neither claims nor
-the kernel.
+Each request becomes a call of the service that `base.calls` defines. This room imports `base` and `dra.config`. It
+depends neither on claims nor on the kernel.
 """
 
 from __future__ import annotations
