@@ -16,6 +16,8 @@
 // and, where it is set, LANEWISE_NVML_PROC is the folder in which capability files of MIG instances appear, as the kernel
 // module has them below /proc/driver/nvidia.
 //
+// It has more than 500 lines because the library is built of this one file.
+//
 // The header is NVIDIA's, from the Go module go-nvml; so the layout of each structure is the real one.
 
 #include <pthread.h>
