@@ -54,26 +54,28 @@ class Pair(t.NamedTuple):
 
 
 @st.composite
-def settings_of(draw: st.DrawFn, bad: int) -> Object:
-    """An InterfaceConfig. Left out: shares, which need another device, and what must fit together between the devices
-    of a pod (names, VRFs), which the driver alone checks."""
+def settings_of(draw: st.DrawFn, bad: int, several: bool) -> Object:
+    """An InterfaceConfig. Left out: shares, which need another device, and for claims of several devices what must fit
+    together between them (names, VRFs), which the driver alone checks."""
     config = draw(claims_strategies.configs(bad))
-    return {name: value for name, value in config.items() if name not in ("share", "name", "vrf")}
+    without = ("share", "name", "vrf") if several else ("share",)
+    return {name: value for name, value in config.items() if name not in without}
 
 
 @st.composite
 def pairs(draw: st.DrawFn) -> Pair:
     classes: list[list[Object]] = []
+    requests = draw(st.sampled_from([[[0]], [[0]], [[0], [1]], [[0, 1]], [[0, 1], [0]]]))
+    several = len(requests) > 1
     for _number in range(2):
-        configs = [draw(settings_of(0)) for _count in range(draw(st.sampled_from([0, 0, 1, 1, 2])))]
+        configs = [draw(settings_of(0, several)) for _count in range(draw(st.sampled_from([0, 0, 1, 1, 2])))]
         configs = [one for one in configs if not interface_config.validate(one, "")]
         if draw(st.integers(0, 3)):
             configs.append(draw(claims_strategies.policies()))
         classes.append(configs)
-    requests = draw(st.sampled_from([[[0]], [[0]], [[0], [1]], [[0, 1]], [[0, 1], [0]]]))
     configs = []
     for _count in range(draw(st.sampled_from([1, 1, 2]))):
-        fields = draw(settings_of(draw(st.sampled_from([0, 0, 0, 2]))))
+        fields = draw(settings_of(draw(st.sampled_from([0, 0, 0, 2])), several))
         if draw(st.booleans()):  # as a class sets it
             known = tenancy.settings_of(classes[0])
             fields = {**fields, **{name: value for name, value in known.items() if draw(st.booleans())}}
