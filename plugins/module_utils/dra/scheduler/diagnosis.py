@@ -224,17 +224,17 @@ class Diagnosis:
         if not request.admin:
             kept = [p for p in left if self._free(search, request, p)]
             if len(kept) < need:
-                return Refusal(f"{wanted}: {self._used(search, request, left)}", request.path, "used")
+                return Refusal(f"{wanted}: {self._used(search, request, left, len(kept))}", request.path, "used")
         return None
 
     @staticmethod
-    def _used(search: Search, request: Request, left: list[int]) -> str:
+    def _used(search: Search, request: Request, left: list[int], free: int) -> str:
         """How many devices are in use, and how many are shared and have too little left of a capacity."""
         little: dict[str, list[Amount]] = {}
-        short = {position: search.short(request, position) for position in left}
-        for name, rest in (one for found in short.values() for one in found.items()):
+        short = [search.short(request, position) for position in left] if search.shares else []
+        for name, rest in (one for found in short for one in found.items()):
             little.setdefault(name, []).append(rest)
-        busy = sum(not short[p] and not Diagnosis._free(search, request, p) for p in left)
+        busy = len(left) - free - sum(bool(found) for found in short)
         parts = [f"{busy} of them are in use"] if busy else []
         for name, rests in little.items():
             wanted = request.amounts.get(name)
