@@ -53,7 +53,7 @@ options:
         type: str
         required: true
       held:
-        description: How many GPUs nobody else can have meanwhile, by default O(forms[].gpus).
+        description: How many GPUs other jobs cannot have meanwhile, by default O(forms[].gpus).
         type: float
   csv:
     description:

@@ -156,7 +156,7 @@ CHANGED = {"bandwidth": "600M", "factor": 2}
 
 
 def rates(node: ShareNode) -> list[tuple[int, int]]:
-    """Those of VFs 0 and 1, by whichever way they are set."""
+    """Those of VFs 0 and 1, however they are set."""
     switchdev = node.simulated and "switchdev" in run("devlink", "dev", "eswitch", "show", f"netdevsim/{SIMULATED}")
     return node.by_devlink() if switchdev else node.by_interface()
 

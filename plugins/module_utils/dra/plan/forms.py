@@ -20,7 +20,7 @@ from ..kube import quantity, versions
 from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem, Problems
 
-#: Problems that are told; more are only counted.
+#: How many problems are listed; more are only counted.
 MOST = 20
 
 
@@ -130,10 +130,10 @@ def check(objects: t.Sequence[ObjectView]) -> None:
             found += problems(one, f"{kind}[{number}]")
     if found:
         more = len(found) - MOST
-        told = found[:MOST]
+        listed = found[:MOST]
         if more > 0:
-            told.append(Problem("objects", f"{more} more fields are wrong", "damaged"))
-        raise Problems(told)
+            listed.append(Problem("objects", f"{more} more fields are wrong", "damaged"))
+        raise Problems(listed)
 
 
 def problems(one: ObjectView, place: str) -> list[Problem]:
@@ -307,8 +307,8 @@ _CHECKED = ("name", "attributes", "capacity")
 
 
 def _plain(spec: t.Any) -> bool:
-    """Whether the most common devices are surely right: a fleet has so many that the whole schema would take too
-    long."""
+    """Whether devices of the usual form are certainly right. A fleet has many of them, and the whole schema would take
+    too long."""
     try:
         pool = spec["pool"]
         rest = {name: value for name, value in spec.items() if name != "devices"}

@@ -7,4 +7,6 @@
 
 - `trace`: jobs from a CSV, or drawn from the distributions of a published trace.
 - `score`: device-hours, waiting times and alignment of jobs that have run.
+
+It imports `kube`. It never talks to a server: its callers submit the jobs, and pass `score` what they did.
 """

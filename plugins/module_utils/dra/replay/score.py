@@ -32,7 +32,7 @@ class Run:
 
 
 def score(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], gpus: float, window: float) -> Object:
-    """The result over the window from 0 to so many seconds, in which jobs came.
+    """The result over the first `window` seconds, in which jobs came.
 
     A job that had not started by the end of the run has waited for as long as it was there: `unstarted` counts these.
     """

@@ -96,7 +96,7 @@ class Load:
 
 
 def drawn(profile: Profile, load: Load, seed: int) -> list[Job]:
-    """Jobs of a profile for so many hours, in the order of their arrival. The same seed gives the same jobs."""
+    """Jobs of a profile for this many hours, in the order of their arrival. The same seed gives the same jobs."""
     chance = random.Random(seed)
     each = profile.mean_size() * profile.mean_length(load.longest)
     total = sum(load.shares.values())

@@ -94,7 +94,7 @@ def test_gaps_do_not_count() -> None:
 
 
 def test_what_is_borrowed_is_owed() -> None:
-    """Whatever the samples: all that is borrowed is owed to somebody, as long as somebody left something."""
+    """Whatever the samples: all that is borrowed is owed to a team, as long as a team has left something."""
     chance = random.Random(20261125)
     for _case in range(300):
         some = []
