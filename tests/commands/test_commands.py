@@ -57,7 +57,7 @@ def _person() -> t.Iterator[Person]:
         group = {"gpu_nodes": {"hosts": hosts, "vars": {**here, "ansible_become": False}}}
         person.write(nodes / "hosts.yml", json.dumps({"all": {"children": group}}))
         person.write(nodes / "group_vars/all.yml", CLAIMS)
-        for name in ("workloads", "job", "move", "swap-gold"):  # which docs/planning.md and docs/swap.md show whole
+        for name in ("workloads", "job", "move", "swap-gold", "replay"):  # which pages of docs show whole
             person.write(person.checkout / f"{name}.yml", "plan_workloads: []\n")
         yield person
     finally:
