@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import typing as t
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_replay import Form, Replay
@@ -27,16 +27,32 @@ from environment import Missing  # tests.bench.__main__ has put its folder on th
 SEED = 20261125
 NODES, GPUS = 3, 8
 TEAMS = ("blue", "red")
-#: Seconds of the trace in one of the run, and hours of the trace.
-SPEED, HOURS = 240.0, 8.0
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "bench" / "replay.json"
 #: GiB of a GPU that a claim may have at most, as NVIDIA's driver would publish it for hgx-h100.
 _GIB = 79
-#: What a load is, and how its arrivals are.
-LOADS = {
-    "busy in turns": ("pai", {"load": 0.9, "swing": 0.9, "period": HOURS * 3600}),
-    "both busy": ("pai", {"load": 1.3, "swing": 0.0}),
-    "whole GPUs only": ("training", {"load": 1.0, "swing": 0.0}),
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Jobs of a profile for so many hours. `speed` is how many of their seconds pass in one: the time in which Kueue
+    and the scheduler decide is multiplied by it, too, so streams of many jobs have to be slow."""
+
+    profile: str
+    load: float
+    hours: float
+    speed: float
+    swing: float = 0.0
+
+    def jobs(self) -> list[Job]:
+        shares = dict.fromkeys(TEAMS, 1.0)
+        load = Load(NODES * GPUS, self.hours, self.load, shares, self.swing, self.hours * 3600)
+        return drawn(PROFILES[self.profile], load, SEED)
+
+
+STREAMS = {
+    "busy in turns": Stream("pai", 0.9, 4.0, 60.0, 0.9),
+    "both busy": Stream("pai", 1.3, 8.0, 240.0),
+    "whole GPUs only": Stream("training", 1.0, 8.0, 240.0),
 }
 
 Figures = t.Iterator[dict[str, t.Any]]
@@ -101,7 +117,7 @@ def shared(sizes: t.Iterable[float]) -> Arm:
     return Arm("shared", {**DRIVERS, "gpu.nvidia.com": nvidia}, queues, templates, forms)
 
 
-def run(plane: ControlPlane, queueing: Queueing, arm: Arm, jobs: list[Job], hours: float) -> Object:
+def run(plane: ControlPlane, queueing: Queueing, arm: Arm, stream: Stream) -> Object:
     """One stream in one arm; its result."""
     import kubernetes.config
 
@@ -114,8 +130,8 @@ def run(plane: ControlPlane, queueing: Queueing, arm: Arm, jobs: list[Job], hour
         queueing.configure(made.configuration)
         site.open(made)
         api = kubernetes.config.new_client_from_config(str(plane.write_kubeconfig("replay", "system:masters")))
-        replay = Replay(api, arm.forms, SPEED, priorities=arm.name == "shared")
-        window = hours * 3600
+        replay = Replay(api, arm.forms, stream.speed, priorities=arm.name == "shared")
+        jobs, window = stream.jobs(), stream.hours * 3600
         runs = replay.run(jobs, window)
         plane.wait_for(lambda: not any(site.allocated(team) for team in TEAMS), "devices to be free", 300)
         return score(jobs, runs, NODES * GPUS, window)
@@ -124,36 +140,35 @@ def run(plane: ControlPlane, queueing: Queueing, arm: Arm, jobs: list[Job], hour
 
 
 def replays(trees: Path) -> Figures:
-    found: Object = {"gpus": NODES * GPUS, "hours": HOURS, "speed": SPEED, "seed": SEED, "loads": {}}
+    found: Object = {"gpus": NODES * GPUS, "seed": SEED, "loads": {}}
     try:
         with ControlPlane() as plane:
             queueing = Queueing(plane)
-            for name, (kind, more) in LOADS.items():
-                profile = PROFILES[kind]
-                jobs = drawn(profile, Load(NODES * GPUS, HOURS, shares=dict.fromkeys(TEAMS, 1), **more), SEED)
-                sizes = [size for size, _weight in profile.sizes]
-                arms = {arm.name: run(plane, queueing, arm, jobs, HOURS) for arm in (whole(sizes), shared(sizes))}
-                found["loads"][name] = {"source": profile.source, **more, "results": arms}
-                yield _figure(name, jobs, arms, plane.version)
+            for name, stream in STREAMS.items():
+                sizes = [size for size, _weight in PROFILES[stream.profile].sizes]
+                arms = {arm.name: run(plane, queueing, arm, stream) for arm in (whole(sizes), shared(sizes))}
+                source = PROFILES[stream.profile].source
+                found["loads"][name] = {"source": source, **asdict(stream), "results": arms}
+                yield _figure(name, stream, arms, plane.version)
     except Missing as missing:
         print(f"replay left out: {missing}", file=sys.stderr)
         return
     RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def _figure(name: str, jobs: list[Job], arms: t.Mapping[str, Object], version: str) -> Object:
+def _figure(name: str, stream: Stream, arms: t.Mapping[str, Object], version: str) -> Object:
     ours, theirs = arms["shared"], arms["whole"]
     hours = {key: one["gpu_hours"] for key, one in arms.items()}
     return {
-        "name": f"replay_{name.replace(' ', '_')}_useful_hours",
+        "name": f"replay_{name.replace(' ', '_').lower()}_useful_hours",
         "value": round(hours["shared"]["useful"] / hours["whole"]["useful"], 2),
         "unit": "ratio",
         "against": f"whole GPUs with fixed quotas and no priorities, {hours['whole']['useful']:.0f} of "
         f"{hours['whole']['there']:.0f} GPU-hours of use (ours {hours['shared']['useful']:.0f}, "
         f"{hours['shared']['lost']:.0f} lost to preemption); started {theirs['started']} and {ours['started']} of "
-        f"{len(jobs)} jobs; unaligned {theirs['unaligned']} of {theirs['with_nic']} and {ours['unaligned']} of "
+        f"{ours['jobs']} jobs; unaligned {theirs['unaligned']} of {theirs['with_nic']} and {ours['unaligned']} of "
         f"{ours['with_nic']}",
-        "method": f"{HOURS:g} hours of jobs at {SPEED:g} times the speed on {NODES} nodes of {GPUS} GPUs (hgx-h100) "
-        f"without machines, two teams with half of them each; Kueue 0.19.2, Kubernetes {version}; waiting times and "
-        "sources are in docs/bench/replay.json",
+        "method": f"{stream.hours:g} hours of jobs at {stream.speed:g} times the speed on {NODES} nodes of {GPUS} GPUs "
+        f"(hgx-h100) without machines, two teams with half of them each; Kueue 0.19.2, Kubernetes {version}; waiting "
+        "times and sources are in docs/bench/replay.json",
     }

@@ -57,6 +57,14 @@ class Folder:
         made.update(Request(facts=known, play=set(known), inventory=set(known), now="2026-01-02T03:04:05Z"))
 
     def run(self, *arguments: str, rc: int = 0, playbook: str = "claims", **variables: t.Any) -> str:
+        running = self.start(*arguments, playbook=playbook, **variables)
+        output = running.communicate()[0]
+        assert running.returncode == rc, output
+        assert "Traceback" not in output
+        return output
+
+    def start(self, *arguments: str, playbook: str = "claims", **variables: t.Any) -> subprocess.Popen[str]:
+        """A run in a process group of its own."""
         own = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
@@ -67,18 +75,15 @@ class Folder:
         (self.path / "inventory.json").write_text(json.dumps(inventory))
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
         paths = {"ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS), "ANSIBLE_HOME": str(self.path / "home")}
-        done = subprocess.run(
+        return subprocess.Popen(
             [str(PROGRAM), "-i", "inventory.json", f"lanewise.dra.{playbook}", *arguments],
             cwd=self.path,
             env={**kept, **paths, "PWD": str(self.path), "ANSIBLE_NOCOLOR": "1"},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
-            check=False,
+            start_new_session=True,
         )
-        output = done.stdout + done.stderr
-        assert done.returncode == rc, output
-        assert "Traceback" not in output
-        return output
 
     def holds(self, name: str) -> bool:
         return (self.path / name / "manifests/namespaces/training/resourceclaimtemplates.yaml").exists()

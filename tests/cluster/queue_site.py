@@ -136,6 +136,11 @@ class QueueSite:
         for one in reversed(self.applied):
             if one["kind"] in ("LocalQueue", "ClusterQueue"):
                 self.plane.request("DELETE", path_of(one))
+        gone = [path_of(one) for one in self.applied if one["kind"] == "ClusterQueue"]
+        # a queue stays until Kueue has let go of it, and would then take a new one of the same name with it
+        self.plane.wait_for(
+            lambda: all(self.plane.request("GET", path)[0] == 404 for path in gone), "queues to go", 120
+        )
         for name in self.nodes:
             self.plane.expect("DELETE", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{name}")
             self.plane.expect("DELETE", f"/api/v1/nodes/{name}")

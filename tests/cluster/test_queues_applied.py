@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import typing as t
 from pathlib import Path
 
@@ -98,6 +101,7 @@ def test_the_example_on_a_cluster(installed: Queueing, tmp_path: Path) -> None:
     assert "Kueue's configuration: " not in output  # no warning: it has what it needs
     _a_loan_ends(queueing, folder, variables)
     _jobs_are_replayed(queueing, folder)
+    _faults(queueing, folder, variables)
     only = {**variables, "queues_teams": EXAMPLE["queues_teams"][:1], "queues_loans": []}
     output = folder.run(playbook="queues", **only)
     assert "removed: ClusterQueue blue" in output, output
@@ -192,6 +196,37 @@ def _jobs_are_replayed(queueing: Queueing, folder: Folder) -> None:
     assert found["gpu_hours"]["useful"] > 0.2 and found["preempted"] == 0, found
     assert "Half waited at most" in (folder.path / "replay" / "replay.html").read_text()
     queueing.plane.wait_for(lambda: not queueing.pods("red") + queueing.pods("blue"), "replayed jobs to go", 120)
+
+
+def _faults(queueing: Queueing, folder: Folder, variables: Object) -> None:
+    """A server that is away, a run killed while it writes, and two at once: the next run ends what was begun."""
+    plane = queueing.plane
+    nowhere = yaml.safe_load(plane.kubeconfig.read_text())
+    nowhere["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    (folder.path / "nowhere").write_text(json.dumps(nowhere))
+    before = {one: _nominal(plane, one) for one in ("red", "blue")}
+    moved = {**variables, "queues_loans": [{**EXAMPLE["queues_loans"][0], "devices": {"gpus": 2}, "reason": "demo"}]}
+    folder.run(playbook="queues", rc=2, **{**moved, "dra_claims_kubeconfig": str(folder.path / "nowhere")})
+    assert {one: _nominal(plane, one) for one in ("red", "blue")} == before
+
+    running = folder.start(playbook="queues", **moved)
+    try:
+        plane.wait_for(lambda: _nominal(plane, "red") == "3" or running.poll() is not None, "the first queue", 300)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+    lines = [line for one in ("red", "blue") for line in _loans(plane, one)]
+    assert "red lends blue 2 gpus until 2036-12-01T00:00:00Z (demo)" in lines, lines  # who has what of whom, and why
+    folder.run(playbook="queues", **moved)
+    assert _nominal(plane, "red") == "3" and _nominal(plane, "blue") == "4"
+
+    both = [folder.start(playbook="queues", **variables) for _turn in range(2)]
+    output = "".join(one.communicate()[0] for one in both)
+    assert {one.returncode for one in both} <= {0, 2}, output
+    folder.run(playbook="queues", **variables)
+    assert {one: _nominal(plane, one) for one in ("red", "blue")} == before
+    assert "nothing applied: the cluster is up to date" in folder.run(playbook="queues", **variables)
 
 
 def _loans(plane: ControlPlane, queue: str) -> list[str]:

@@ -14,8 +14,12 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import swap
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import holds
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.holding import (
     DRIVER,
@@ -26,6 +30,7 @@ from ansible_collections.lanewise.dra.tests.cluster.holding import (
     Playbooks,
     claim_spec,
 )
+from ansible_collections.lanewise.dra.tests.cluster.queue_site import DRIVERS, machine, path_of
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
@@ -270,6 +275,55 @@ def test_a_server_that_is_away_and_a_lost_node(fleet: Fleet, playbooks: Playbook
     (hold,) = holds(fleet.rules())
     assert {one[1] for one in hold.devices} == {"swap-1"} and not fleet.rules(swap.KEY)
     assert len(lost(fleet, before)) == 4
+
+
+def test_pairs(fleet: Fleet, playbooks: Playbooks) -> None:
+    """GPUs are swapped with the NICs on their PCIe roots: each pod that gives way gives both."""
+    pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
+    claims = {
+        "dra_claims_drivers": DRIVERS,
+        "dra_claims_tiers": [{"name": "gold"}, {"name": "batch", "grace": 0}],
+        "dra_claims_templates": [
+            {
+                "name": f"pair-{tier}",
+                "namespace": NAMESPACE,
+                "tier": tier,
+                "align": "pcie_root",
+                "devices": [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}],
+            }
+            for tier in ("gold", "batch")
+        ],
+    }
+    plane, node = fleet.plane, "swap-pairs"
+    plane.add_node(node)
+    published = slices(offers(node, t.cast(t.Any, machine("hgx-h100")), DRIVERS))
+    for one in published:
+        plane.expect("POST", f"{RESOURCE}/resourceslices", one)
+    for item in compile_site(claims, {node: t.cast(t.Any, machine("hgx-h100"))}).objects:
+        if item["kind"] in ("DeviceClass", "ResourceClaimTemplate"):
+            plane.expect("PATCH", f"{path_of(item)}?fieldManager=lanewise&force=true", item, APPLY_PATCH)
+    for number in range(8):
+        fleet.pod(f"low-{number}", "pair-batch", node)
+    fleet.bound(8)
+    before = fleet.uids()
+    for number in range(2):
+        fleet.pod(f"gold-{number}", "pair-gold", node)
+    work = {"name": "pair", "namespace": NAMESPACE, "templates": ["pair-gold"]}
+    said = playbooks.run("swap", **ASK, swap_workload=work, swap_count=2)
+    assert "4 device(s) for 2 pod(s) of pair; 2 pod(s)" in said, said
+    there = fleet.bound(8)
+    assert {"gold-0", "gold-1"} <= set(there) and len(lost(fleet, before)) == 2
+    (hold,) = holds(fleet.rules())
+    given = [fleet.devices(f"gold-{number}") for number in range(2)]
+    assert set().union(*given) == {"/".join(device) for device in hold.devices}
+    roots = {}
+    for one in published:
+        for device in one["spec"]["devices"]:
+            key = f"{one['spec']['driver']}/{node}/{device['name']}"
+            roots[key] = device["attributes"].get("resource.kubernetes.io/pcieRoot", {}).get("string")
+    for pair in given:
+        assert len(pair) == 2 and len({roots[device] for device in pair}) == 1, pair
+    plane.expect("DELETE", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{node}")
 
 
 def _nowhere(folder: Path) -> Path:
