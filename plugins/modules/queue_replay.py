@@ -34,6 +34,10 @@ attributes:
       - Reads or draws the jobs, and sends none.
   diff_mode:
     support: none
+  idempotent:
+    support: none
+    details:
+      - Each run sends the jobs again.
 options:
   forms:
     description:
