@@ -55,10 +55,10 @@ class Pair(t.NamedTuple):
 
 @st.composite
 def settings_of(draw: st.DrawFn, bad: int, several: bool) -> Object:
-    """An InterfaceConfig. Left out: shares, which need another device, and for claims of several devices what must fit
-    together between them (names, VRFs), which the driver alone checks."""
+    """An InterfaceConfig. Left out: shares, which need another device, and what must fit together between the
+    interfaces of a pod, which the driver alone checks: VRFs, and names where a claim has several devices."""
     config = draw(claims_strategies.configs(bad))
-    without = ("share", "name", "vrf") if several else ("share",)
+    without = ("share", "vrf", "name") if several else ("share", "vrf")
     return {name: value for name, value in config.items() if name not in without}
 
 
