@@ -159,18 +159,17 @@ def test_another_template(plane: ControlPlane, engine: Engine, number: int) -> N
 
 @pytest.mark.parametrize("number", range(max(1, FLEETS // 40)))
 def test_another_driver(plane: ControlPlane, engine: Engine, number: int) -> None:
-    """The driver of the GPUs begins to give parts of their memory; pods have NICs there."""
-    site = Site(plane, SEED + 250_000 + number, 3, "plain", used=False)
+    """The driver of the GPUs gives them as a whole again, not parts of their memory; pods have NICs there."""
+    site = Site(plane, SEED + 250_000 + number, 3, "shares", used=False)
     try:
         for _turn in range(site.chance.randint(1, 6)):
             site.start("one-nic")
         site.clear(site.settled()[1])
-        shared = {"gpu.nvidia.com": OPTIONS["shares"]}
-        template = site.chance.choice(["memory-30gi", "memory-50gi"])
-        predicted = _predicted(site, template, engine, [{"driver": {"name": "gpu.nvidia.com", **OPTIONS["shares"]}}])
+        whole, template = OPTIONS["plain"], "one-gpu"
+        predicted = _predicted(site, template, engine, [{"driver": {"name": "gpu.nvidia.com", **whole}}])
         for node in site.nodes:
             site.unpublish(node)
-            site.publish(node, {**site.drivers(), **shared})
+            site.publish(node, {**site.drivers(), "gpu.nvidia.com": whole})
         _bound_as(site, template, predicted)
     finally:
         site.close()
