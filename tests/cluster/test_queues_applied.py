@@ -101,7 +101,8 @@ def test_the_example_on_a_cluster(installed: Queueing, tmp_path: Path) -> None:
     assert "Kueue's configuration: " not in output  # no warning: it has what it needs
     _a_loan_ends(queueing, folder, variables)
     _jobs_are_replayed(queueing, folder)
-    _faults(queueing, folder, variables)
+    if os.environ.get("LANEWISE_SLOW"):  # eight runs of the playbook more
+        _faults(queueing, folder, variables)
     only = {**variables, "queues_teams": EXAMPLE["queues_teams"][:1], "queues_loans": []}
     output = folder.run(playbook="queues", **only)
     assert "removed: ClusterQueue blue" in output, output
