@@ -56,9 +56,9 @@ class Pair(t.NamedTuple):
 @st.composite
 def settings_of(draw: st.DrawFn, bad: int, several: bool) -> Object:
     """An InterfaceConfig. Left out: shares, which need another device, and what must fit together between the
-    interfaces of a pod, which the driver alone checks: VRFs, and names where a claim has several devices."""
+    interfaces of a pod, which the driver alone checks: names and VRFs where a claim has several devices."""
     config = draw(claims_strategies.configs(bad))
-    without = ("share", "vrf", "name") if several else ("share", "vrf")
+    without = ("share", "vrf", "name") if several else ("share",)
     return {name: value for name, value in config.items() if name not in without}
 
 

@@ -349,6 +349,11 @@ RULES: tuple[Rule, ...] = (
         lambda v: "mac" not in v or v.get("vf", {}).get("mac", v["mac"]).lower() == v["mac"].lower(),
         "!has({x}.mac) || !has({x}.vf) || !has({x}.vf.mac) || {x}.vf.mac.lowerAscii() == {x}.mac.lowerAscii()",
     ),
+    Rule(
+        "a VRF must not have the name of its interface",
+        lambda v: "name" not in v or v.get("vrf", {}).get("name") != v["name"],
+        "!has({x}.name) || !has({x}.vrf) || {x}.vrf.name != {x}.name",
+    ),
 )
 
 

@@ -123,6 +123,7 @@ def _only(interface: object, path: str, rule: str, words: str = "") -> None:
         ),
         ({"sysctls": {"kernel.panic": 0}}, "i.sysctls['kernel.panic']", "unknown-key", "allowed"),
         ({"vrf": {"name": "red", "table": 254}}, "i.vrf", "contradiction", "kernel"),
+        ({"vrf": {"name": "red"}, "name": "red"}, "i", "contradiction", "VRF"),
         ({"vf": {"qos": 1}}, "i.vf", "contradiction", "vlan"),
         ({"vf": {"minTxRate": 2, "maxTxRate": 1}}, "i.vf", "contradiction", "maxTxRate"),
         ({"child": {"type": "macvlan", "mode": "l2"}}, "i.child", "contradiction", "ipvlan"),
