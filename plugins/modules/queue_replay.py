@@ -18,7 +18,7 @@ description:
   - Jobs are those of a CSV, or drawn from the distributions of a published trace. Each runs as long as the trace says,
     and from its start again if it was preempted.
   - Only for a cluster without machines. Each node has to have the label C(lanewise.dev/no-machine=true), and kwok runs
-    their pods with the stages in C(playbooks/files/no-machine-stages.yaml). Any other cluster is refused.
+    their pods with the stages in C(playbooks/files/no-machine-stages). Any other cluster is refused.
   - All Jobs in the namespaces of the teams are deleted at the end.
 notes:
   - Runs on the controller, with the rights of the kubeconfig. It must allow listing Nodes and ResourceSlices, watching

@@ -35,7 +35,7 @@ from ansible_collections.lanewise.dra.tools.cluster import QUEUES, module, progr
 Object = dict[str, t.Any]
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 NAMESPACE, CONFIG_MAP, CONFIG_KEY = "kueue-system", "kueue-manager-config", "controller_manager_config.yaml"
-STAGES = COLLECTION / "playbooks" / "files" / "no-machine-stages.yaml"
+STAGES = sorted((COLLECTION / "playbooks" / "files" / "no-machine-stages").glob("*.yaml"))
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -221,7 +221,7 @@ class Queueing:
         kubeconfig = self.plane.write_kubeconfig("kwok", "system:masters")
         options = [
             f"--kubeconfig={kubeconfig}",
-            f"--config={STAGES}",
+            *(f"--config={stage}" for stage in STAGES),
             f"--manage-nodes-with-label-selector={NODE_LABEL}=true",
             "--node-lease-duration-seconds=0",
         ]

@@ -313,7 +313,7 @@ def _plain(spec: t.Any) -> bool:
         pool = spec["pool"]
         rest = {name: value for name, value in spec.items() if name != "devices"}
         devices = spec.get("devices", [])
-        if type(pool["name"]) is not str or type(devices) is not list or _decoded(rest, *_SLICE):
+        if not isinstance(pool["name"], str) or not isinstance(devices, list) or _decoded(rest, *_SLICE):
             return False
         return all(_plain_device(one) for one in devices)
     except (KeyError, TypeError, AttributeError, ValueError):
@@ -325,7 +325,7 @@ _SLICE = ("ResourceSliceSpec", versions.V1, "")
 
 def _plain_device(device: t.Any) -> bool:
     kinds = _ATTRIBUTES
-    if type(device["name"]) is not str:
+    if not isinstance(device["name"], str):
         return False
     for typed in device.get("attributes", {}).values():
         ((name, value),) = typed.items()

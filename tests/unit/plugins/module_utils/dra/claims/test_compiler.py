@@ -114,8 +114,9 @@ def test_a_site_says_what_claims_may_set_where_a_class_does_not() -> None:
         {"name": "accelerator", "kind": "gpu"},
     ]
 
-    def asked(device: Values, tenants: t.Any = default, **more: t.Any) -> Values:
-        return site({"devices": [{"name": "nic", **device}], **more}, classes=classes, tenants=tenants)
+    def asked(device: Values, *tenants: t.Any, **more: t.Any) -> Values:
+        [chosen] = tenants or [default]
+        return site({"devices": [{"name": "nic", **device}], **more}, classes=classes, tenants=chosen)
 
     def policies(made: Site) -> dict[str, t.Any]:
         found = {}
