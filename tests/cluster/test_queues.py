@@ -115,7 +115,9 @@ class Work:
         try:
             self.plane.wait_for(right, f"{counts} running jobs", PATIENCE)
         except Exception as error:
-            shown = {team: (len(self.running(team)), self.site.allocated(team)) for team in counts}
+            shown = {
+                team: (len(self.running(team)), self.site.allocated(team), self.queueing.usage(team)) for team in counts
+            }
             raise AssertionError(f"{error}: {shown}\n{self.queueing.log('kueue')[-3000:]}") from error
 
     def reasons(self, team: str, kind: str = "Preempted") -> list[str]:

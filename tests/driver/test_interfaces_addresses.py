@@ -141,8 +141,9 @@ def test_addresses_with_an_end_keep_it() -> None:
         time.sleep(2.1)
         assert interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"}) == []
     (now,) = interfaces.snapshot(nodes.ONE)["addresses"][:1]
-    assert abs(now["validUntil"] - host["addresses"][0]["validUntil"]) <= 1
-    assert abs(now["preferredUntil"] - host["addresses"][0]["preferredUntil"]) <= 1
+    # the kernel has whole seconds only: each reading and each writing can lose up to one
+    assert abs(now["validUntil"] - host["addresses"][0]["validUntil"]) <= 3
+    assert abs(now["preferredUntil"] - host["addresses"][0]["preferredUntil"]) <= 3
     assert "10.2.0.2" not in nodes.run("ip addr show dev one")
 
 
