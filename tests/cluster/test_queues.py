@@ -15,6 +15,7 @@ from fractions import Fraction
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.cluster import title
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import kueue, reader
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
@@ -252,6 +253,7 @@ def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
     try:
         plane.wait_for(lambda: len(work.running("gang")) == 15, "15 pods of the gang to run", PATIENCE)
         first = {one["metadata"]["uid"] for one in queueing.pods("gang")}
+        plane.wait_for(lambda: site.used("gang", "gpus") == 16, "Kueue to charge the whole gang", PATIENCE)
         plane.wait_for(lambda: _too_late(queueing), "the gang to be taken back", PATIENCE)
         plane.wait_for(
             lambda: not first & {one["metadata"]["uid"] for one in queueing.pods("gang")}, "all pods to end", PATIENCE
@@ -261,8 +263,14 @@ def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
         plane.wait_for(
             lambda: queueing.condition("gang", "train", "PodsReady").get("status") == "True", "ready", PATIENCE
         )
-        work.settles(gang=16)
-        assert site.used("gang", "gpus") == 16 and site.allocated("gang") == {"gpu.nvidia.com": 16, "lanewise.dev": 16}
+        assert site.allocated("gang") == {"gpu.nvidia.com": 16, "lanewise.dev": 16}
+        # Kueue 0.19.2 puts a job that it took back into the queue without its devices, and again with them a moment
+        # later. If its scheduler comes between, the job is admitted without a charge (docs/queues.md).
+        (part,) = queueing.workload("gang", "train")["status"]["admission"]["podSetAssignments"]
+        charge = part.get("resourceUsage")
+        assert charge is None or {quantity.parse(charge[f"lanewise.dev/{one}"]) for one in ("gpus", "nics")} == {16}
+        due = 0 if charge is None else 16
+        plane.wait_for(lambda: site.used("gang", "gpus") == due, f"Kueue to charge {due} GPUs", PATIENCE)
     finally:
         plane.request("DELETE", rule)
         plane.expect("DELETE", f"{path}/train", {"propagationPolicy": "Background"})
