@@ -81,7 +81,7 @@ def _all_accepted(plane: ControlPlane, kubernetes: str, modern: bool) -> None:
     wanted |= {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
     wanted |= {"DeviceTaintRule"} if modern else set()
     assert set(kinds) == wanted
-    assert kinds["ResourceClaimTemplate"] > SITES // 3, kinds
+    assert kinds["ResourceClaimTemplate"] > SITES // 4, kinds
 
 
 def test_newest_server_accepts_every_compiled_object_unchanged(newest: ControlPlane) -> None:
