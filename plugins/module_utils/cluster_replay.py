@@ -66,6 +66,7 @@ class Replay:
         self._allocated: dict[str, ObjectView] = {}
         self._roots = {}
         self._start = 0.0
+        self._broken: Exception | None = None
 
     def check(self) -> None:
         """Raises Unsuited for a cluster with a node that may have a machine."""
@@ -77,26 +78,41 @@ class Replay:
 
     def run(self, jobs: t.Sequence[Job], window: float) -> dict[int, Run]:
         """Send the jobs, wait until the window is over, and remove all of them. Seconds of the result are those of the
-        trace."""
+        trace. Raises Unsuited, or the error of a watch: without it the result would be wrong."""
         missing = sorted({job.gpus for job in jobs} - set(self.forms))
         if missing:
             raise Unsuited(f"no template is given for jobs of {missing[0]:g} GPUs. Nothing was changed")
         self.check()
         self._read_roots()
-        watchers = [threading.Thread(target=one, daemon=True) for one in (self._watch_pods, self._watch_claims)]
+        follow = (self._watch_pods, self._watch_claims)
+        watchers = [threading.Thread(target=self._follow, args=(one,), daemon=True) for one in follow]
         self._start = time.monotonic()
         for one in watchers:
             one.start()
         try:
             for job in jobs:
-                time.sleep(max(0.0, self._start + job.submit / self.speed - time.monotonic()))
+                if self._wait(job.submit):
+                    break
                 self._submit(job)
-            time.sleep(max(0.0, self._start + window / self.speed - time.monotonic()))
+            self._wait(window)
         finally:
             self._stop.set()
             self._remove(jobs)
+        if self._broken is not None:
+            raise self._broken
         with self._lock:
             return dict(self.runs)
+
+    def _wait(self, moment: float) -> bool:
+        """Wait until this second of the trace. Returns whether a watch has failed."""
+        return self._stop.wait(max(0.0, self._start + moment / self.speed - time.monotonic()))
+
+    def _follow(self, watch: t.Callable[[], None]) -> None:
+        try:
+            watch()
+        except Exception as error:  # noqa: BLE001  # it ends the replay, whatever it is
+            self._broken = error
+            self._stop.set()
 
     def _now(self) -> float:
         return (time.monotonic() - self._start) * self.speed
@@ -135,14 +151,14 @@ class Replay:
             },
         }
         body = {
-            "metadata": {"name": _name(job), "labels": labels},
+            "metadata": {"name": f"replay-{job.number}", "labels": {**labels, JOB: str(job.number)}},
             "spec": {"parallelism": 1, "completions": 1, "template": template},
         }
         self._batch.create_namespaced_job(job.team, body)
 
     def _remove(self, jobs: t.Sequence[Job]) -> None:
         for team in {job.team for job in jobs}:
-            self._batch.delete_collection_namespaced_job(team, propagation_policy="Background")
+            self._batch.delete_collection_namespaced_job(team, label_selector=JOB, propagation_policy="Background")
 
     # what becomes of them
 
@@ -152,10 +168,9 @@ class Replay:
         while not self._stop.is_set():
             try:
                 for event in kubernetes.watch.Watch().stream(source, *arguments, timeout_seconds=30):
-                    one = event["raw_object"]
-                    yield event["type"], one
                     if self._stop.is_set():
                         return
+                    yield event["type"], event["raw_object"]
             except self._error as error:
                 if error.status != 410:  # the events are no longer kept: list again
                     raise
@@ -206,7 +221,3 @@ class Replay:
         gpus, nics = by_request.get("gpu", []), by_request.get("nic", [])
         if nics:
             run.aligned = None not in gpus and sorted(map(str, gpus)) == sorted(map(str, nics))
-
-
-def _name(job: Job) -> str:
-    return f"replay-{job.number}"

@@ -19,7 +19,8 @@ description:
     and from its start again if it was preempted.
   - Only for a cluster without machines. Each node has to have the label C(lanewise.dev/no-machine=true), and kwok runs
     their pods with the stages in C(playbooks/files/no-machine-stages). Any other cluster is refused.
-  - All Jobs in the namespaces of the teams are deleted at the end.
+  - The Jobs of all replays in the namespaces of the teams are deleted at the end.
+  - If the cluster can no longer be watched, the replay ends with an error and without a result.
 notes:
   - Runs on the controller, with the rights of the kubeconfig. It must allow listing Nodes and ResourceSlices, watching
     Pods and ResourceClaims, and creating and deleting Jobs.

@@ -116,7 +116,6 @@ FORMS: t.Mapping[str, Form] = {
 }
 _DRA = ("ResourceSlice", "ResourceClaim", "ResourceClaimTemplate", "DeviceClass", "DeviceTaintRule")
 _NAMESPACED = ("Pod", "ResourceClaim", "ResourceClaimTemplate", "ResourceQuota", "LocalQueue")
-_CONFIGS = ("config",)
 
 
 def check(objects: t.Sequence[ObjectView]) -> None:
@@ -262,7 +261,7 @@ def _without_config(value: object) -> object:
     return {
         name: _without_config(item) if name in ("devices", "spec") else item
         for name, item in value.items()
-        if name not in _CONFIGS
+        if name != "config"
     }
 
 
@@ -304,6 +303,7 @@ def _inner(value: object, kind: str, version: str, place: str) -> t.Iterator[Pro
 #: The types of attributes' values. Lists of them are read by the schema.
 _ATTRIBUTES = {"string": str, "int": int, "bool": bool, "version": str}
 _CHECKED = ("name", "attributes", "capacity")
+_SLICE = ("ResourceSliceSpec", versions.V1, "")
 
 
 def _plain(spec: t.Any) -> bool:
@@ -320,16 +320,12 @@ def _plain(spec: t.Any) -> bool:
         return False
 
 
-_SLICE = ("ResourceSliceSpec", versions.V1, "")
-
-
 def _plain_device(device: t.Any) -> bool:
-    kinds = _ATTRIBUTES
     if not isinstance(device["name"], str):
         return False
     for typed in device.get("attributes", {}).values():
         ((name, value),) = typed.items()
-        if kinds.get(name) is not type(value):
+        if _ATTRIBUTES.get(name) is not type(value):
             return False
     for entry in device.get("capacity", {}).values():
         quantity.parse(entry["value"])

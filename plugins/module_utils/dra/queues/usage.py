@@ -112,9 +112,10 @@ def sample(objects: t.Iterable[ObjectView], metrics: str, now: datetime) -> Samp
 def _queue(found: Sample, queue: ObjectView, charged: t.Mapping[tuple[str, str], float]) -> None:
     name = str(queue["metadata"]["name"])
     for resource, lends, amount in _quotas(queue):
-        share = found.shares.setdefault(resource, {}).setdefault(name, Share(0.0, charged.get((name, resource), 0.0)))
-        share.quota += amount
-        share.lends = lends
+        shares = found.shares.setdefault(resource, {})
+        before = shares.get(name) or Share(0.0, charged.get((name, resource), 0.0), 0.0)
+        both = None if lends is None or before.lends is None else before.lends + lends
+        shares[name] = Share(before.quota + amount, before.charged, both)
 
 
 def _quotas(item: ObjectView) -> t.Iterator[tuple[str, float | None, float]]:

@@ -21,7 +21,8 @@ POINTS = 120
 @dataclass
 class Run:
     """What came of a job, in seconds of the trace. `spans` are the times in which it ran: all but the last one were
-    ended by a preemption, whose work is lost. The end of the last one is None while it runs. `held` is how many
+    ended by a preemption, whose work is lost. The last one counts as of use, also if a preemption ended it and the job
+    has not started again. Its end is None while it runs. `held` is how many
     GPUs it took from others. `aligned` is None for a job without a NIC."""
 
     submitted: float
@@ -31,6 +32,10 @@ class Run:
     aligned: bool | None = None
 
 
+#: Of a job that was not sent.
+_NO_RUN = Run(0.0)
+
+
 def score(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], gpus: float, window: float) -> Object:
     """The result over the first `window` seconds, in which jobs came.
 
@@ -38,13 +43,14 @@ def score(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], gpus: float, window:
     """
     useful = lost = taken = 0.0
     for job in jobs:
-        run = runs.get(job.number)
-        for number, (start, end) in enumerate(run.spans if run else ()):
+        run = runs.get(job.number, _NO_RUN)
+        for number, (start, end) in enumerate(run.spans, 1):
             hours = max(0.0, min(window, window if end is None else end) - start) / 3600
-            kept = number == len(run.spans) - 1 if run else False
-            useful += hours * job.gpus if kept else 0.0
-            lost += 0.0 if kept else hours * job.gpus
-            taken += hours * (run.held if run else 0.0)
+            if number == len(run.spans):
+                useful += hours * job.gpus
+            else:
+                lost += hours * job.gpus
+            taken += hours * run.held
     paired = [run for run in runs.values() if run.aligned is not None]
     return {
         "jobs": len(jobs),
@@ -73,8 +79,8 @@ def _waits(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> l
     for (team, priority), some in sorted(groups.items()):
         waits, unstarted = [], 0
         for job in some:
-            run = runs.get(job.number)
-            if run and run.spans:
+            run = runs.get(job.number, _NO_RUN)
+            if run.spans:
                 waits.append(max(0.0, run.spans[-1][0] - job.submit))
             else:
                 unstarted += 1
@@ -105,13 +111,13 @@ def _curve(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> l
         moment = window * step / POINTS
         used = waiting = 0.0
         for job in jobs:
-            run = runs.get(job.number)
+            run = runs.get(job.number, _NO_RUN)
             if job.submit > moment:
                 continue
-            spans = run.spans if run else []
-            if any(start <= moment and (end is None or end > moment) for start, end in spans):
+            last = run.spans[-1][1] if run.done and run.spans else None
+            if any(start <= moment and (end is None or end > moment) for start, end in run.spans):
                 used += job.gpus
-            elif not (spans and spans[-1][1] is not None and spans[-1][1] <= moment and run and run.done):
+            elif last is None or last > moment:
                 waiting += job.gpus
         found.append([round(moment / 3600, 3), round(used, 2), round(waiting, 2)])
     return found

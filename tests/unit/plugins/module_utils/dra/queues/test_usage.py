@@ -43,6 +43,15 @@ def claim(namespace: str, count: int) -> Object:
     }
 
 
+@pytest.mark.parametrize(("limits", "lends"), [(("1", "2"), 3), (("1", None), None), ((None, "2"), None)])
+def test_flavors_of_a_resource_are_added(limits: tuple[str | None, str | None], lends: float | None) -> None:
+    found = queue("red", "0", "4")
+    amounts = [{"name": "x/gpus", "nominalQuota": "3", **({"lendingLimit": one} if one else {})} for one in limits]
+    flavors = [{"name": f"f{number}", "resources": [one]} for number, one in enumerate(amounts)]
+    found["spec"]["resourceGroups"] = [{"flavors": flavors}]
+    assert usage.sample([found], "", NOW).shares == {"x/gpus": {"red": Share(6, 4, lends)}}
+
+
 def test_a_sample_of_objects() -> None:
     pool = {"kind": "Cohort", "metadata": {"name": "c"}, "spec": queue("", "2", "0")["spec"]}
     objects = [queue("red", "5", "1", "red lends blue"), queue("blue", "2", "4", "red lends blue", lendingLimit="1")]
