@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Write what came of replayed jobs in several settings, on the controller. The documentation is in
+"""Report the results of replayed jobs in several settings, on the controller. The documentation is in
 plugins/modules/queue_replay_report.py."""
 
 from __future__ import annotations

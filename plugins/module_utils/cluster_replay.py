@@ -4,7 +4,7 @@
 # Note: this file is private to the collection.
 
 """Sends a stream of jobs to the queues of a cluster whose nodes are without machines, faster than the jobs came, and
-watches what becomes of them."""
+records when they run and which devices they get."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Unsuited(Exception):
 
 @dataclass(frozen=True)
 class Form:
-    """How a job of a size asks for devices: a claim template, and how many GPUs its claim has from others."""
+    """How jobs of one size request devices: a claim template, and how many GPUs its claim keeps from other jobs."""
 
     template: str
     held: float
@@ -73,7 +73,7 @@ class Replay:
         nodes = self._core.list_node().items
         real = [one.metadata.name for one in nodes if (one.metadata.labels or {}).get(NODE_LABEL) != "true"]
         if real or not nodes:
-            which = ", ".join(sorted(real)[:8]) or "there is none"
+            which = ", ".join(sorted(real)[:8]) or "the cluster has no nodes"
             raise Unsuited(f"not all nodes have the label {NODE_LABEL}=true: {which}. Nothing was changed")
 
     def run(self, jobs: t.Sequence[Job], window: float) -> dict[int, Run]:
@@ -160,7 +160,7 @@ class Replay:
         for team in {job.team for job in jobs}:
             self._batch.delete_collection_namespaced_job(team, label_selector=JOB, propagation_policy="Background")
 
-    # what becomes of them
+    # watches
 
     def _watch(self, source: t.Callable[..., t.Any], *arguments: str) -> t.Iterator[tuple[str, Object]]:
         import kubernetes.watch

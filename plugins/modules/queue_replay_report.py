@@ -10,7 +10,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: queue_replay_report
-short_description: Write what came of replayed jobs as HTML and JSON
+short_description: Report the results of replayed jobs as HTML and JSON
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)

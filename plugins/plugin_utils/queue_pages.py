@@ -57,8 +57,8 @@ def _drawn(resource: str, samples: t.Sequence[Sample], gap: float) -> tuple[t.An
 
 
 def replay_page(folders: t.Sequence[str], title: str, results: t.Sequence[Json]) -> bytes:
-    """What came of one stream of jobs in several settings. `results` are those of the module `queue_replay`, each with
-    its name. Raises `jinja2.TemplateError`."""
+    """The results of one stream of jobs in several settings: those of the module `queue_replay`, each with its name.
+    Raises `jinja2.TemplateError`."""
     pages = Pages(folders, title)
     found = t.cast("list[Json]", cleaned([dict(one) for one in results]))
     used = [Curve(str(one["name"]), [(row[0], row[1]) for row in one["curve"]]) for one in found[:CURVES]]

@@ -135,7 +135,7 @@ def _add(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
 
 
 def _empty(node: Node, name: str, server: Server) -> Node:
-    """A node like another one, without its pods, its cordon and the taints by which Kubernetes tells its condition."""
+    """A node like another one, without its pods, its cordon and the taints that Kubernetes sets for its conditions."""
     return replace(
         node,
         name=name,

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Streams of jobs, recorded or drawn from published figures, and what came of them in queues.
+"""Streams of jobs, recorded or drawn from published figures, and their results in queues.
 
 - `trace`: jobs from a CSV, or drawn from the distributions of a published trace.
 - `score`: device-hours, waiting times and alignment of jobs that have run.

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What came of a stream of jobs: device-hours, waiting times and alignment, in the time of the trace."""
+"""The results of a stream of jobs: device-hours, waiting times and alignment, in the time of the trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POINTS = 120
 
 @dataclass
 class Run:
-    """What came of a job, in seconds of the trace. `spans` are the times in which it ran: all but the last one were
+    """How a job ran, in seconds of the trace. `spans` are the times in which it ran: all but the last one were
     ended by a preemption, whose work is lost. The last one counts as of use, also if a preemption ended it and the job
     has not started again. Its end is None while it runs. `held` is how many
     GPUs it took from others. `aligned` is None for a job without a NIC."""

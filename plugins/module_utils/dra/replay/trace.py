@@ -130,7 +130,7 @@ def read_csv(lines: t.Iterable[str]) -> list[Job]:
         if len(found) >= MOST_JOBS:
             raise ValueError(f"{where}: there are more than {MOST_JOBS} jobs")
         if any(row.get(name) is None for name in COLUMNS) or None in row:
-            raise ValueError(f"{where}: has not {len(COLUMNS)} columns")
+            raise ValueError(f"{where}: must have {len(COLUMNS)} columns")
         if not row["team"]:
             raise ValueError(f"{where}: team is empty")
         numbers = [_number(row[name], f"{where}: {name}") for name in ("submit_s", "gpus", "seconds")]

@@ -55,8 +55,8 @@ def test_a_csv() -> None:
     ("lines", "said"),
     [
         (["a,b"], "the first line is not submit_s,team"),
-        ([HEAD, "1,red,,1"], "line 2: has not 5 columns"),
-        ([HEAD, "1,red,,1,1,1"], "line 2: has not 5 columns"),
+        ([HEAD, "1,red,,1"], "line 2: must have 5 columns"),
+        ([HEAD, "1,red,,1,1,1"], "line 2: must have 5 columns"),
         ([HEAD, "1,,,1,1"], "line 2: team is empty"),
         ([HEAD, "1,red,,1,5", "x,red,,1,1"], "line 3: submit_s: 'x' is not a number"),
         ([HEAD, "nan,red,,1,1"], "line 2: submit_s: nan is not between"),
