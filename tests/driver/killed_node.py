@@ -314,6 +314,27 @@ def pod_view(sandbox: Sandbox) -> Object:
     return found
 
 
+def whole_pod_view(sandbox: Sandbox) -> Object:
+    """What a pod sees of its interfaces once the kernel has made the local route of each of their IPv6 addresses.
+
+    Raises AssertionError if one is missing after KERNEL_SECONDS.
+    """
+    end = time.monotonic() + KERNEL_SECONDS
+    while True:
+        found = pod_view(sandbox)
+        missing = [
+            f"{name}: {address['local']}"
+            for name, entry in found.items()
+            for address in entry["addr_info"]
+            if address["family"] == "inet6"
+            and not any("'type': 'local'" in route and repr(address["local"]) in route for route in entry.get("routes", []))
+        ]
+        if not missing:
+            return found
+        assert time.monotonic() < end, f"addresses without a local route: {missing}"
+        time.sleep(0.01)
+
+
 @contextlib.contextmanager
 def killed_after(driver: Launcher, seconds: float) -> t.Iterator[None]:
     """Kill the driver so long from now; nothing where ``seconds`` is negative."""

@@ -28,7 +28,7 @@ from ansible_collections.lanewise.dra.tests.driver.killed_node import (
     Node,
     killed_after,
     moments,
-    pod_view,
+    whole_pod_view,
 )
 from lanewise_driver.claims.records import ATTACHED
 
@@ -104,7 +104,7 @@ class Killing:
                 act()
                 self.seconds[operation] = time.monotonic() - start
                 if operation == "attach":
-                    shown = pod_view(sandbox)
+                    shown = whole_pod_view(sandbox)
                     node.pod_view = node.pod_view or shown
                     assert {"net1", "rail1", "mac0"} < set(shown) and node.is_as_recorded(sandbox) == []
                     assert node.held_addresses() == {RAIL_ADDRESS: UIDS["child"]}
