@@ -314,6 +314,11 @@ def pod_view(sandbox: Sandbox) -> Object:
     return found
 
 
+def _is_local(address: str, routes: t.Iterable[str]) -> bool:
+    """Whether one of the routes, as pod_view shows them, is the local route of the address."""
+    return any("'type': 'local'" in route and repr(address) in route for route in routes)
+
+
 def whole_pod_view(sandbox: Sandbox) -> Object:
     """What a pod sees of its interfaces once the kernel has made the local route of each of their IPv6 addresses.
 
@@ -326,8 +331,7 @@ def whole_pod_view(sandbox: Sandbox) -> Object:
             f"{name}: {address['local']}"
             for name, entry in found.items()
             for address in entry["addr_info"]
-            if address["family"] == "inet6"
-            and not any("'type': 'local'" in route and repr(address["local"]) in route for route in entry.get("routes", []))
+            if address["family"] == "inet6" and not _is_local(address["local"], entry.get("routes", []))
         ]
         if not missing:
             return found
