@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import typing as t
 from pathlib import Path
 
@@ -589,6 +590,11 @@ def _package(folder: Path) -> str:
             continue
         for path in (REPOSITORY / source).iterdir():
             (package / path.name).symlink_to(path)
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    about = package.parent / f"lanewise_driver-{project['version']}.dist-info"
+    about.mkdir()
+    lines = ("Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {project['version']}")
+    (about / "METADATA").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return str(package.parent)
 
 
