@@ -23,9 +23,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 import typing as t
 from pathlib import Path
+
+import tomllib
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = {
