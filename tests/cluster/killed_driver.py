@@ -11,20 +11,14 @@ from 0, that the operation makes outside it; where there are N changes only, aft
 answered. Without FILE nothing is killed. It is read at the start of each operation. What the main thread does is the
 operation start, which ends with the driver.
 
-A change is what others can see: files made, written, renamed, removed; mounts; requests to the kernel that are no
-questions (netlink, ethtool). Two moments without a change between them look the same to the next driver. Python's
-audit events tell of files and of ioctl; netlink goes through socket.send, mounts through the driver's libc. The detach
-within an unprepare counts for itself.
+A change is what others can see (changes.py). The detach within an unprepare counts for itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
-import socket
-import struct
 import sys
 import threading
 import typing as t
@@ -33,27 +27,9 @@ from pathlib import Path
 
 from lanewise_driver import cli
 from lanewise_driver.base.metrics import Metrics
-from lanewise_driver.kernel import netns
 
-#: Events of functions that change files, whatever their arguments (docs.python.org/3/library/audit_events.html).
-_FILES = (
-    "socket.bind",
-    "os.chmod",
-    "os.link",
-    "os.mkdir",
-    "os.remove",
-    "os.rename",
-    "os.rmdir",
-    "os.symlink",
-    "os.truncate",
-)
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-#: linux/ethtool.h: the commands that set something of what the driver uses.
-_SIOCETHTOOL = 0x8946
-_ETHTOOL_SETS = {0x3B: "features", 0x28: "private flags", 0x11: "rings", 0x3D: "channels"}
-_NETLINK_HEADER = struct.Struct("=IHHII")
-#: linux/rtnetlink.h: of each four kinds of requests one is a question.
-_GET = 2
+sys.path.append(str(Path(__file__).resolve().parents[1] / "driver"))
+import changes
 
 FILE = Path(sys.argv[1])
 
@@ -86,39 +62,6 @@ def change(what: str) -> None:
         os.write(2, f"killed before change {TARGET.changes} of {TARGET.name}: {what}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
     TARGET.changes += 1
-
-
-def audit(event: str, arguments: tuple[t.Any, ...]) -> None:
-    if event == "open":
-        path, mode, flags = arguments
-        if flags & _WRITING or (mode and set(mode) & set("wax+")):
-            change(f"write {path}")
-    elif event in _FILES:
-        change(f"{event} {arguments[-1] if event == 'socket.bind' else arguments[0]}")
-    elif event == "fcntl.ioctl" and arguments[1] == _SIOCETHTOOL:
-        name, pointer = struct.unpack_from("=16sQ", arguments[2])
-        command = ctypes.c_uint32.from_address(pointer).value
-        if command in _ETHTOOL_SETS:
-            change(f"ethtool {_ETHTOOL_SETS[command]} of {name.rstrip(bytes(1)).decode()}")
-
-
-def called(library: ctypes.CDLL, name: str) -> None:
-    """Take calls of a library's function as changes: no audit event reports them."""
-    function = getattr(library, name)
-
-    def call(*arguments: t.Any) -> t.Any:
-        change(name)
-        return function(*arguments)
-
-    setattr(library, name, call)
-
-
-def send(self: socket.socket, data: bytes, flags: int = 0) -> int:
-    if self.family == socket.AF_NETLINK:
-        kind = _NETLINK_HEADER.unpack_from(data)[1]
-        if self.proto != socket.NETLINK_ROUTE or kind & 3 != _GET:
-            change(f"netlink request {kind}")
-    return _send(self, data, flags)
 
 
 def begin(name: str) -> bool:
@@ -155,13 +98,9 @@ def operation(self: Metrics, name: str) -> t.Iterator[None]:
                 TARGET.name = ""
 
 
-_send = socket.socket.send
 _operation = Metrics.operation
-socket.socket.send = send
 Metrics.operation = operation
-for syscall in ("mount", "umount2"):
-    called(netns._libc, syscall)
-sys.addaudithook(audit)
+changes.watch(change)
 if begin("start"):
     RUNNING.append("start")
 status = cli.main(sys.argv[2:])

@@ -32,7 +32,23 @@ def _changes(function: t.Any) -> bool:
     return any(base.__module__ in _OF for base in type(holder).__mro__)
 
 
-def killed_at(step: int, act: t.Callable[[], object]) -> bool:
+#: Lets a process call the given function, with words, before each of its changes.
+Watch = t.Callable[[t.Callable[[str], None]], None]
+
+
+def watch_calls(change: t.Callable[[str], None]) -> None:
+    """Call `change` before each call of a function that changes something, or may: many of them only read. Every call
+    in the process then takes several times as long; `changes.watch` costs next to nothing."""
+
+    def watch(_frame: types.FrameType, event: str, function: t.Any) -> None:
+        if event == "c_call" and _changes(function):
+            change(function.__name__)
+
+    threading.setprofile(watch)
+    sys.setprofile(watch)
+
+
+def killed_at(step: int, act: t.Callable[[], object], watch: Watch = watch_calls) -> bool:
     """Run `act` in a child that is killed before its change number `step`, in whichever thread that is.
 
     Returns whether the child was killed; False means that `act` ended before. Raises AssertionError where it
@@ -42,16 +58,14 @@ def killed_at(step: int, act: t.Callable[[], object]) -> bool:
     if child == 0:
         calls = 0
 
-        def watch(_frame: types.FrameType, event: str, function: t.Any) -> None:
+        def change(_words: str) -> None:
             nonlocal calls
-            if event == "c_call" and _changes(function):
-                calls += 1
-                if calls > step:
-                    os.kill(os.getpid(), signal.SIGKILL)
+            calls += 1
+            if calls > step:
+                os.kill(os.getpid(), signal.SIGKILL)
 
         try:
-            threading.setprofile(watch)
-            sys.setprofile(watch)
+            watch(change)
             act()
             sys.setprofile(None)
         except BaseException:  # noqa: BLE001  # a forked process never returns to pytest

@@ -12,6 +12,7 @@ the card's all the same.
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -19,7 +20,8 @@ import time
 import typing as t
 from pathlib import Path
 
-from answers import NODE, Cluster, annotations  # this one and the next are beside this file there
+import changes  # this one and the next two are beside this file there
+from answers import NODE, Cluster, annotations
 from killed import killed_at
 from lanewise_driver.base import files
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
@@ -64,10 +66,10 @@ class ShareNode:
         rule = {"select": {"type": "pf"}, "bandwidth": "1G", "step": "1M", **more}
         return read({"node_name": NODE, "shares": [rule]})
 
-    def service(self) -> claims.Service:
-        """A driver that has just started."""
+    def service(self, inventory: Inventory | None = None) -> claims.Service:
+        """A driver that has just started, or one that has looked at the node already."""
         made: list[claims.Service] = []
-        inventory = Inventory(
+        inventory = inventory or Inventory(
             lambda: self.settings,
             lambda: made[0].held() if made else [],
             held_shares=lambda: made[0].shares.held() if made else {},
@@ -115,23 +117,30 @@ class ShareNode:
 
     # what iproute2 says
 
-    def by_interface(self) -> list[tuple[int, int]]:
-        """Minimum and maximum of each virtual function, in Mbit/s."""
-        parent = SIMULATED if self.simulated else self.pf
-        (link,) = json.loads(run("ip", "-json", "-details", "link", "show", self.interface(parent)))
+    def rates(self) -> list[tuple[int, int]]:
+        """Minimum and maximum of VFs 0 and 1 in Mbit/s, however they are set."""
+        return self._by_devlink() if self._switchdev else self._by_interface()
+
+    def _by_interface(self) -> list[tuple[int, int]]:
+        (link,) = json.loads(run("ip", "-json", "-details", "link", "show", self._manager))
         return [(one["rate"]["min_tx"], one["rate"]["max_tx"]) for one in link["vfinfo_list"]]
 
     @staticmethod
-    def interface(parent: str) -> str:
-        links = json.loads(run("ip", "-json", "-details", "link"))
-        return next(str(one["ifname"]) for one in links if one.get("parentdev") == parent)
-
-    @staticmethod
-    def by_devlink() -> list[tuple[int, int]]:
-        """tx_share and tx_max of each virtual function, in Mbit/s."""
+    def _by_devlink() -> list[tuple[int, int]]:
         shown = json.loads(run("devlink", "-j", "port", "function", "rate", "show"))["rate"]
         names = sorted(name for name in shown if f"/{SIMULATED}/" in name and "type" in shown[name])
         return [tuple(shown[name].get(key, 0) * 8 // 10**6 for key in ("tx_share", "tx_max")) for name in names]  # type: ignore[misc]
+
+    @functools.cached_property
+    def _switchdev(self) -> bool:
+        return self.simulated and "switchdev" in run("devlink", "dev", "eswitch", "show", f"netdevsim/{SIMULATED}")
+
+    @functools.cached_property
+    def _manager(self) -> str:
+        """The interface that has the settings of virtual functions."""
+        parent = SIMULATED if self.simulated else self.pf
+        links = json.loads(run("ip", "-json", "-details", "link"))
+        return next(str(one["ifname"]) for one in links if one.get("parentdev") == parent)
 
     def files(self) -> list[str]:
         """What is left of claims on disk."""
@@ -155,90 +164,108 @@ def simulate() -> None:
 CHANGED = {"bandwidth": "600M", "factor": 2}
 
 
-def rates(node: ShareNode) -> list[tuple[int, int]]:
-    """Those of VFs 0 and 1, however they are set."""
-    switchdev = node.simulated and "switchdev" in run("devlink", "dev", "eswitch", "show", f"netdevsim/{SIMULATED}")
-    return node.by_devlink() if switchdev else node.by_interface()
-
-
 def interfaces(pod: int) -> list[str]:
     return sorted(one["ifname"] for one in json.loads(run("ip", "-n", f"pod{pod}", "-json", "link")))
 
 
 def life(node: ShareNode) -> Object:
     """Two shares come, the settings change, and the shares go; what was published, and the rates after each."""
-    said: Object = {"before": rates(node)}
+    said: Object = {"before": node.rates()}
     service = node.service()
     published = [one for one in service.inventory.refresh().devices if one["name"] == node.device]
     said["published"] = published[0]["capacity"]
     big, small = node.allocate("big", "500M"), node.allocate("small", "300M")
     node.attach(service, big, 0)
-    said["one"] = rates(node)
+    said["one"] = node.rates()
     node.attach(service, small, 1)
-    said["both"] = rates(node)
+    said["both"] = node.rates()
     said["pods"] = [interfaces(0), interfaces(1)]
     said["held"] = sorted(str(one.device.known.address) for nic in service.shares.nics() for one in nic.shares)
     node.settings = node.with_rule(**CHANGED)
     service.inventory.refresh()
     assert service.shares.refresh()
-    said["changed"] = rates(node)
+    said["changed"] = node.rates()
     service.unprepare(big)
-    said["small alone"] = rates(node)
+    said["small alone"] = node.rates()
     service.unprepare(small)
-    return {**said, "after": rates(node), "pods after": [interfaces(0), interfaces(1)], "files": node.files()}
+    return {**said, "after": node.rates(), "pods after": [interfaces(0), interfaces(1)], "files": node.files()}
 
 
-def kills(node: ShareNode, operation: str, first: int, stride: int) -> int:
-    """Kill the driver at every `stride`th step of an operation from `first` on, and check what its next start makes of
-    it. Returns how often it was killed."""
-    stayer, goer = node.allocate("stayer", "300M"), node.allocate("goer", "500M")
-    clean = rates(node)
-    node.attach(node.service(), stayer, 0)
-    alone = rates(node)
-    node.attach(node.service(), goer, 1)
-    both, changed = rates(node), [(0, 0), (0, 0)]
-    assert both != alone != clean, (clean, alone, both)
+class Killed:
+    """Kills the driver before changes of an operation on a node with two shares, `stayer` in pod 0 and `goer`, for
+    which pod 1 is; and checks what its next start makes of it."""
 
-    def change() -> None:
-        node.settings = node.with_rule(**CHANGED)
-        one = node.service()
-        one.inventory.refresh()
-        assert one.shares.refresh()
-
-    change()
-    changed = rates(node)
-    assert changed != both, changed
-    node.settings = node.with_rule()
-    node.service().unprepare(goer)
-    assert rates(node) == alone
-    act = {
-        "attach": lambda: node.attach(node.service(), goer, 1),
-        "detach": lambda: node.service().unprepare(goer),
-        "change": change,
-    }[operation]
-    step, killed = first, True
-    while killed:
+    def __init__(self, node: ShareNode, operation: str) -> None:
+        self.node, self.operation = node, operation
+        self.stayer, self.goer = node.allocate("stayer", "300M"), node.allocate("goer", "500M")
+        self.clean = node.rates()
+        #: A driver that has started, and was never killed. The one that is has the same view of the node.
+        self.driver = node.service()
+        node.attach(self.driver, self.stayer, 0)
+        self.alone = node.rates()
+        node.attach(self.driver, self.goer, 1)
+        self.both = node.rates()
+        self._change(node.service())
+        self.changed = node.rates()
         node.settings = node.with_rule()
-        if operation != "attach":
-            node.attach(node.service(), goer, 1)
-        killed = killed_at(step, act)
-        if operation == "change":
+        assert self.driver.shares.refresh()
+        self.driver.unprepare(self.goer)
+        assert node.rates() == self.alone
+        distinct = {tuple(one) for one in (self.clean, self.alone, self.both, self.changed)}
+        assert len(distinct) == 4, (self.clean, self.alone, self.both, self.changed)
+
+    def _change(self, service: claims.Service) -> None:
+        self.node.settings = self.node.with_rule(**CHANGED)
+        service.inventory.refresh()
+        assert service.shares.refresh()
+
+    def before(self, step: int) -> bool:
+        """Kill the driver before this change of the operation. Returns whether there is such a change."""
+        node = self.node
+        if self.operation != "attach":
+            node.attach(self.driver, self.goer, 1)
+        victim = node.service(self.driver.inventory)
+        act = {
+            "attach": lambda: node.attach(victim, self.goer, 1),
+            "detach": lambda: victim.unprepare(self.goer),
+            "change": lambda: self._change(victim),
+        }[self.operation]
+        killed = killed_at(step, act, changes.watch)
+        if self.operation == "change":
             node.settings = node.with_rule(**CHANGED)
-        service = node.service()
-        assert service.recover() and service.shares.refresh(), step
-        record = service.store.load(goer.uid)
+        self.driver = node.service()
+        assert self.driver.recover(), step
+        self._check(step)
+        node.settings = node.with_rule()
+        self.driver.unprepare(self.goer)
+        if self.operation == "change":
+            self.driver.inventory.refresh()
+            assert self.driver.shares.refresh()
+        assert node.rates() == self.alone and interfaces(1) == ["lo"], (step, node.rates(), interfaces(1))
+        return killed
+
+    def _check(self, step: int) -> None:
+        record = self.driver.store.load(self.goer.uid)
         there = record is not None and record.phase == ATTACHED
         assert record is None or record.phase in (PREPARED, ATTACHED), (step, record)
-        wanted = changed if operation == "change" else both if there else alone
-        assert (there or operation != "change") and rates(node) == wanted, (step, there, rates(node), wanted)
+        wanted = self.changed if self.operation == "change" else self.both if there else self.alone
+        assert there or self.operation != "change", step
+        assert self.node.rates() == wanted, (step, there, self.node.rates(), wanted)
         assert ("net1" in interfaces(1)) == there, (step, interfaces(1))
-        node.settings = node.with_rule()
-        node.service().unprepare(goer)
-        assert rates(node) == alone and interfaces(1) == ["lo"], (step, rates(node), interfaces(1))
+
+    def end(self) -> None:
+        self.driver.unprepare(self.stayer)
+        assert self.node.rates() == self.clean and self.node.files() == [], (self.node.rates(), self.node.files())
+
+
+def kills(node: ShareNode, operation: str, first: int, stride: int) -> Object:
+    """Kill the driver before every `stride`th change of an operation from `first` on. Returns how often, and in how
+    many seconds."""
+    start, killed, step = time.monotonic(), Killed(node, operation), first
+    while killed.before(step):
         step += stride
-    node.service().unprepare(stayer)
-    assert rates(node) == clean and node.files() == [], (rates(node), node.files())
-    return (step - stride - first) // stride
+    killed.end()
+    return {"kills": (step - first) // stride, "seconds": round(time.monotonic() - start)}
 
 
 def main() -> None:

@@ -1,0 +1,95 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""What a driver changes outside its process: a call before each change.
+
+A change is what others can see: files made, written, renamed, removed; mounts; requests to the kernel that are no
+questions (netlink, ethtool). Two moments without a change between them look the same to the next driver. Python's
+audit events report files and ioctl; netlink goes through socket.send, mounts through the driver's libc.
+
+Programs and nodes of the lab use it as a module by itself, so it imports the driver only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+import sys
+import typing as t
+
+from lanewise_driver.kernel import netns
+
+#: Events of functions that change files, whatever their arguments (docs.python.org/3/library/audit_events.html).
+_FILES = (
+    "socket.bind",
+    "os.chmod",
+    "os.link",
+    "os.mkdir",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.symlink",
+    "os.truncate",
+)
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+#: linux/ethtool.h: the commands that set something of what the driver uses.
+_SIOCETHTOOL = 0x8946
+_ETHTOOL_SETS = {0x3B: "features", 0x28: "private flags", 0x11: "rings", 0x3D: "channels"}
+_NETLINK_HEADER = struct.Struct("=IHHII")
+#: linux/netlink.h: a question for a list.
+_DUMP = 0x300
+#: linux/rtnetlink.h: of each four kinds of requests one is a question.
+_GET = 2
+
+#: Called with the change in words.
+Change = t.Callable[[str], None]
+
+
+def watch(change: Change) -> None:
+    """Call `change` before each change of this process, in the thread that makes it. This cannot be undone."""
+
+    def audit(event: str, arguments: tuple[t.Any, ...]) -> None:
+        if event == "open":
+            path, mode, flags = arguments
+            if flags & _WRITING or (mode and set(mode) & set("wax+")):
+                change(f"write {path}")
+        elif event in _FILES:
+            change(f"{event} {arguments[-1] if event == 'socket.bind' else arguments[0]}")
+        elif event == "fcntl.ioctl" and arguments[1] == _SIOCETHTOOL:
+            name, pointer = struct.unpack_from("=16sQ", arguments[2])
+            command = ctypes.c_uint32.from_address(pointer).value
+            if command in _ETHTOOL_SETS:
+                change(f"ethtool {_ETHTOOL_SETS[command]} of {name.rstrip(bytes(1)).decode()}")
+
+    _watch_netlink(change)
+    for name in ("mount", "umount2"):
+        _watch_function(netns._libc, name, change)
+    sys.addaudithook(audit)
+
+
+def _watch_netlink(change: Change) -> None:
+    plain = socket.socket.send
+
+    def send(self: socket.socket, data: bytes, flags: int = 0) -> int:
+        if self.family == socket.AF_NETLINK:
+            _size, kind, asked, _sequence, _port = _NETLINK_HEADER.unpack_from(data)
+            routing = self.proto == socket.NETLINK_ROUTE
+            if (kind & 3 != _GET) if routing else (asked & _DUMP != _DUMP):
+                change(f"netlink request {kind} of protocol {self.proto}")
+        return plain(self, data, flags)
+
+    socket.socket.send = send  # type: ignore[assignment, method-assign]
+
+
+def _watch_function(library: ctypes.CDLL, name: str, change: Change) -> None:
+    """Take calls of a library's function as changes: no audit event reports them."""
+    function = getattr(library, name)
+
+    def call(*arguments: t.Any) -> t.Any:
+        change(name)
+        return function(*arguments)
+
+    setattr(library, name, call)
