@@ -21,19 +21,16 @@ log = logging.getLogger(__name__)
 _MOST_BYTES = 1 << 20
 
 
-def changes(nic: SharedNic, before: Fraction) -> dict[str, str]:
-    """What a factor that was `before` changes for the claims that have shares of a NIC: a sentence, by the UIDs of
-    their claims."""
-    now, found = nic.divided.factor, {}
-    head = f"{nic.name} is promised {factor_text(now)} times its bandwidth from now on, before {factor_text(before)}"
-    for one in nic.shares:
-        least, had = (int(one.share.least(factor)) for factor in (now, before))
-        if least != had:
-            found[one.record.uid] = (
-                f"{head}: the share of request {one.device.request} is guaranteed {quantity(least)}bit/s, "
-                f"before {quantity(had)}bit/s"
-            )
-    return found
+def change(nic: SharedNic, one: HeldShare, before: Fraction) -> str:
+    """What a factor that was `before` changes for a share of a NIC, in a sentence; empty if nothing."""
+    now = nic.divided.factor
+    least, had = (int(one.share.least(factor)) for factor in (now, before))
+    if least == had:
+        return ""
+    return (
+        f"{nic.name} is promised {factor_text(now)} times its bandwidth from now on, before {factor_text(before)}: "
+        f"the share of request {one.device.request} is guaranteed {quantity(least)}bit/s, before {quantity(had)}bit/s"
+    )
 
 
 def debt(nic: SharedNic) -> str:
@@ -52,19 +49,21 @@ def _names(shares: t.Iterable[HeldShare]) -> list[str]:
 
 
 class Factors:
-    """The factors of NICs with shares, as of their last report, in a file that is gone at boot, as the shares are."""
+    """The factors that were in force for shares at their last report, by their IDs, in a file that is gone at boot, as
+    the shares are."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def changed(self, nics: t.Sequence[SharedNic]) -> list[tuple[SharedNic, Fraction]]:
-        """The NICs whose factor is another one than at the last call, with that one. Never raises: a file that cannot
-        be read or written only costs a report."""
-        known = self._read()
-        now = {nic.name: factor_text(nic.divided.factor) for nic in nics}
+    def changed(self, nics: t.Sequence[SharedNic]) -> list[tuple[SharedNic, HeldShare, Fraction]]:
+        """The shares whose NICs have another factor than at the last call, or at their allocation if that was later,
+        with that one. Never raises: a file that cannot be read or written only costs a report."""
+        known, shares = self._read(), [(nic, one) for nic in nics for one in nic.shares]
+        now = {one.device.share_id: factor_text(nic.divided.factor) for nic, one in shares}
         if now != known:
             self._write(now)
-        return [(nic, Fraction(known[nic.name])) for nic in nics if known.get(nic.name, now[nic.name]) != now[nic.name]]
+        before = [Fraction(known.get(one.device.share_id, one.share.factor)) for _nic, one in shares]
+        return [(nic, one, had) for (nic, one), had in zip(shares, before) if had != nic.divided.factor]
 
     def _read(self) -> dict[str, str]:
         try:

@@ -35,7 +35,8 @@ class ShareMetrics(Collector):
 
     def collect(self) -> t.Iterable[Metric]:
         of_nics, of_shares, used = families = _families()
-        for nic in self._shares.nics():
+        for one_nic in self._shares.nics():
+            nic, sent = self._read(one_nic)
             totals = nic.totals
             for amount, rate in (
                 ("physical", nic.divided.physical),
@@ -46,7 +47,6 @@ class ShareMetrics(Collector):
                 ("debt", totals.debt),
             ):
                 of_nics.add_metric([nic.name, amount], rate)
-            sent = self._sent(nic)
             for one in nic.shares:
                 labels = _labels(nic, one)
                 for amount, rate in share_state.amounts(nic, one).items():
@@ -55,12 +55,13 @@ class ShareMetrics(Collector):
                     used.add_metric(labels, sent[one.device.share_id])
         return families
 
-    def _sent(self, nic: SharedNic) -> dict[str, int]:
+    def _read(self, nic: SharedNic) -> tuple[SharedNic, dict[str, int]]:
+        """What the kernel reports of a NIC's shares, and the bytes that they have sent."""
         try:
-            found = share_state.sent(nic)
+            found = share_state.as_reported(nic), share_state.sent(nic)
         except DriverError as error:
             self._errors.report(nic.name, logging.WARNING, f"{nic.name}: {error.message}")
-            return {}
+            return nic, {}
         self._errors.clear(nic.name)
         return found
 

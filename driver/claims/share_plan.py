@@ -126,8 +126,9 @@ def _amounts(device: DeviceRecord, ask: Ask, offer: Offer) -> ShareRecord:
             f"{ask.place('share')}.guarantee: {given['guarantee']} with the factor {factor_text(factor)} takes "
             f"{asked * factor} bit/s of the capacity, and {consumed} were allocated; render the claim again"
         )
-    if asked > offer.physical:
-        raise Refused(f"{ask.path}.consumedCapacity: {asked} bit/s are more than {device.device} has, {offer.physical}")
+    most = offer.physical if hard else int(offer.physical * factor)
+    if asked > most:
+        raise Refused(f"{ask.path}.consumedCapacity: {asked} bit/s are more than {device.device} has, {most}")
     burst = int(quantity.parse(given["burst"])) if "burst" in given else 0
     if burst and burst < asked:
         raise Refused(f"{ask.place('share')}.burst: {given['burst']} is less than the share, {asked} bit/s")

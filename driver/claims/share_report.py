@@ -49,7 +49,7 @@ class NicReport(t.TypedDict):
 
 def shares(records: t.Sequence[Record], boot: str, offers: share_state.Offers) -> list[NicReport]:
     """The NICs that claims have shares of. Takes MEASURED seconds if there are any."""
-    nics = share_state.nics(records, boot, offers)
+    nics = [_reported(nic) for nic in share_state.nics(records, boot, offers)]
     before, start = [_sent(nic) for nic in nics], time.monotonic()
     if nics:
         time.sleep(MEASURED)
@@ -79,6 +79,13 @@ def lines(found: t.Sequence[NicReport]) -> t.Iterator[str]:
                 f"  {one['claim']}  {one['request']}  {quantity(one['asked'])} {kind}: guaranteed "
                 f"{quantity(one['guaranteed'])}, {force}, ceiling {quantity(one['ceiling'])}{used}"
             )
+
+
+def _reported(nic: SharedNic) -> SharedNic:
+    try:
+        return share_state.as_reported(nic)
+    except DriverError:
+        return nic
 
 
 def _sent(nic: SharedNic) -> dict[str, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import typing as t
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..dra.config import share_rates
 from ..dra.config.share_rates import InForce, Totals
@@ -107,6 +107,22 @@ def nics(records: t.Iterable[Record], boot: str, offers: Offers) -> list[SharedN
     return [nic_of(name, shares, boot, offers) for name, shares in sorted(by_nic(records).items())]
 
 
+def as_reported(nic: SharedNic) -> SharedNic:
+    """The NIC with what is in force for its VFs by the kernel's word: a card without minimum rates lends nothing.
+    Raises KernelError."""
+    places = {one.device.share_id: str(one.device.known.address) for one in nic.shares if _by_vf(one)}
+    said = by_vf.in_force(places.values())
+    forces = {share_id: said.get(place) for share_id, place in places.items()}
+    return replace(
+        nic, shares=tuple(replace(one, force=forces.get(one.device.share_id) or one.force) for one in nic.shares)
+    )
+
+
+def _by_vf(one: HeldShare) -> bool:
+    """Whether a pod has this share by a VF now."""
+    return one.force is not None and one.share.mechanism != MACVLAN
+
+
 def amounts(nic: SharedNic, one: HeldShare) -> dict[str, int]:
     """What a share has by now, in bit/s; without `in_force` while no pod has it."""
     found = {"asked": one.share.asked, "guaranteed": int(one.share.least(nic.divided.factor))}
@@ -123,9 +139,8 @@ def sent(nic: SharedNic) -> dict[str, int]:
     children = [one for one in active if one.share.mechanism == MACVLAN]
     counted = by_class.sent(children[0].device.known.identity) if children else {}
     found = {one.device.share_id: counted[one.share.minor] for one in children if one.share.minor in counted}
-    for one in active:
-        if one.share.mechanism != MACVLAN:
-            bytes_sent = by_vf.sent(str(one.device.known.address))
-            if bytes_sent is not None:
-                found[one.device.share_id] = bytes_sent
+    for one in filter(_by_vf, active):
+        bytes_sent = by_vf.sent(str(one.device.known.address))
+        if bytes_sent is not None:
+            found[one.device.share_id] = bytes_sent
     return found

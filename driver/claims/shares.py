@@ -26,7 +26,7 @@ from ..topology.publish_shares import MACVLAN, HeldShares
 from . import share_factors, share_state
 from .ledger import Ledger
 from .needs import Inventory
-from .records import ATTACHED, DeviceRecord
+from .records import ATTACHED, DeviceRecord, Record
 from .share_state import HeldShare, SharedNic, is_macvlan
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,8 @@ class Shares:
         rates = {str(one.device.known.address): force for one, force in forces if one.share.mechanism != MACVLAN}
         if ending:
             self._shown.pop(uid, None)
-        by_vf.set_rates(rates)
+        real = by_vf.set_rates(rates)
+        forces = [(one, real.get(str(one.device.known.address), force)) for one, force in forces]
         self._show(divided, forces, divided.totals([one.share for one in every]).debt)
 
     @staticmethod
@@ -114,12 +115,11 @@ class Shares:
     def _report_factors(self) -> None:
         """Report to the claims that a changed factor affects, and log what a lowered one leaves as debt."""
         nics = self.nics()
-        for nic, before in self._factors.changed(nics):
-            affected = share_factors.changes(nic, before)
-            claims = {one.record.uid: one.record.claim for one in nic.shares}
-            for uid, text in affected.items():
-                log.info("%s", text, extra={"claim": uid, "claim_name": str(claims[uid])})
-                self._ledger.event(events.claim(claims[uid]), events.SHARE, ShareChanged(text))
+        for nic, one, before in self._factors.changed(nics):
+            if text := share_factors.change(nic, one, before):
+                about = {"claim": one.record.uid, "claim_name": str(one.record.claim)}
+                log.info("%s", text, extra=about)
+                self._ledger.event(events.claim(one.record.claim), events.SHARE, ShareChanged(text))
         for nic in nics:
             if debt := share_factors.debt(nic):
                 self._errors.report(f"debt of {nic.name}", logging.WARNING, debt)
@@ -137,16 +137,23 @@ class Shares:
 
     def _sweep(self) -> None:
         for link in by_class.divided():
-            kept = {
-                one.known.interface
-                for record in self._ledger.records()
-                if share_state.is_active(record, self._ledger.boot)
-                for one in record.held
-                if is_macvlan(one)
-            }
-            if link.name not in kept and not kept & set(link.altnames):
-                log.warning("removing the classes of %s, of which no claim has a share", link.name)
-                by_class.restore(link)
+            names = {link.name, *link.altnames}
+            if any(self._is_active(record) for record, _device in self._children(names)):
+                continue
+            with self._ledger.reservation():  # no other claim gets a share of the NIC meanwhile
+                locks = {device.lock for _record, device in self._children(names)}
+                with self._ledger.locks.hold(*(f"device-{lock}" for lock in locks)):
+                    if not any(self._is_active(record) for record, _device in self._children(names)):
+                        log.warning("removing the classes of %s, of which no claim has a share", link.name)
+                        by_class.restore(link)
+
+    def _is_active(self, record: Record) -> bool:
+        return share_state.is_active(record, self._ledger.boot)
+
+    def _children(self, names: t.Container[str | None]) -> list[tuple[Record, DeviceRecord]]:
+        """The shares by macvlan of the NIC whose interface has one of these names."""
+        every = [(record, device) for record in self._ledger.records() for device in record.held]
+        return [(record, one) for record, one in every if is_macvlan(one) and one.known.interface in names]
 
     def _tried(self, key: str, function: t.Callable[[], None]) -> bool:
         try:

@@ -36,6 +36,7 @@ class Devlink:
     def __init__(self, netns: str | os.PathLike[str] | int | None = None) -> None:
         self._connection = Netlink(netns, generic.PROTOCOL)
         self._family = generic.family(self._connection, "devlink")
+        self._listed: list[netlink.Attributes] = []
 
     def __enter__(self) -> Devlink:
         return self
@@ -80,8 +81,7 @@ class Devlink:
         """The attributes that name the port of a virtual function."""
         if not self._family:
             raise OSError(errno.EOPNOTSUPP, "the kernel has no devlink")
-        for _unused, body in self._connection.dump(self._family, generic.HEADER.pack(_PORT_GET, 1)):
-            raw = netlink.attributes(body, generic.HEADER.size)
+        for raw in self._ports():
             named = (netlink.string(raw.get(_BUS, b"")), netlink.string(raw.get(_DEVICE, b"")))
             if named != (one.bus, one.pf) or netlink.number(raw.get(_FLAVOUR, b"")) != _PCI_VF:
                 continue
@@ -89,6 +89,14 @@ class Devlink:
             if number == one.index and not any(raw.get(_EXTERNAL, b"")):
                 return _device(one) + netlink.u32(_PORT, netlink.number(raw[_PORT]))
         raise OSError(errno.ENODEV, f"{one.bus}/{one.pf} has no devlink port for its virtual function {one.index}")
+
+    def _ports(self) -> list[netlink.Attributes]:
+        """The ports of all cards, listed once: this object is for one operation."""
+        if not self._listed:
+            asked = generic.HEADER.pack(_PORT_GET, 1)
+            bodies = [body for _unused, body in self._connection.dump(self._family, asked)]
+            self._listed = [netlink.attributes(body, generic.HEADER.size) for body in bodies]
+        return self._listed
 
     def _ask(self, command: int, body: bytes) -> netlink.Attributes:
         replies = self._connection.request(self._family, generic.HEADER.pack(command, 1) + body)

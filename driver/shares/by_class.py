@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import errno
 import typing as t
 
 from ..interface.identity import Identity, find
@@ -17,13 +16,11 @@ from ..kernel.netlink import Netlink
 
 def set_classes(parent: Identity, physical: int, wanted: t.Mapping[int, htb.Class]) -> None:
     """Make the classes of a NIC the `wanted` ones, by their minor numbers. Without any, the parent gets the qdisc that
-    it had before. Raises KernelError."""
+    it had before. A NIC that is gone has taken its classes and its shares' interfaces with it. Raises KernelError."""
     with Netlink() as connection, step(f"divide {parent.name}"):
         link = find(connection, parent, None)
         if link is not None:
             htb.divide(connection, link.index, physical, wanted)
-        elif wanted:
-            raise OSError(errno.ENODEV, "it is not on the node")
 
 
 def sent(parent: Identity) -> dict[int, int]:

@@ -17,7 +17,7 @@ import typing as t
 
 from ..base.errors import KernelError
 from ..dra.config.share_rates import InForce
-from ..kernel import vf
+from ..kernel import links, vf
 from ..kernel.devlink import Devlink, Rates
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
@@ -25,26 +25,36 @@ from ..kernel.netlink import Netlink
 _MEGA = 10**6
 
 
-def set_rates(wanted: t.Mapping[str, InForce]) -> None:
+def set_rates(wanted: t.Mapping[str, InForce]) -> dict[str, InForce]:
     """Set the rates of virtual functions, by their PCI addresses, and read them back. Rates that fall are set before
-    others rise. Raises KernelError."""
-    functions = {_function(address): force for address, force in wanted.items()}
-    set_rates_of(functions)
+    others rise. Returns what is in force, without functions that are gone with their rates. Raises KernelError."""
+    functions = _there(wanted)
+    found = set_rates_of({one: wanted[address] for address, one in functions.items()})
+    return {address: found[one] for address, one in functions.items()}
 
 
-def set_rates_of(wanted: t.Mapping[vf.Function, InForce]) -> None:
+def set_rates_of(wanted: t.Mapping[vf.Function, InForce]) -> dict[vf.Function, InForce]:
     """As `set_rates`."""
-    if not wanted:
-        return
-    with Netlink() as connection, Devlink() as devlink:
-        ways = {one: _way(connection, devlink, one) for one in wanted}
-        now: dict[vf.Function, int] = {}
+    found = {}
+    with _ways(wanted) as ways:
+        now: dict[vf.Function, InForce] = {}
         for one, way in ways.items():
             with step(f"read the rates of {_name(one)}"):
-                now[one] = way.guaranteed(one)
-        for one in sorted(wanted, key=lambda one: (wanted[one].rate > now[one], one.pf, one.index)):
+                now[one] = way.read(one)
+        for one in sorted(wanted, key=lambda one: (wanted[one].rate > now[one].rate, one.pf, one.index)):
             with step(f"set the rates of {_name(one)}"):
-                ways[one].set(one, _whole(wanted[one].rate), _whole(wanted[one].ceiling))
+                found[one] = ways[one].set(one, InForce(_whole(wanted[one].rate), _whole(wanted[one].ceiling)))
+    return found
+
+
+def in_force(addresses: t.Iterable[str]) -> dict[str, InForce]:
+    """The rates of virtual functions now, by their PCI addresses, without those that are gone. Raises KernelError."""
+    functions, found = _there(addresses), {}
+    with _ways(functions.values()) as ways:
+        for address, one in functions.items():
+            with step(f"read the rates of {_name(one)}"):
+                found[address] = ways[one].read(one)
+    return found
 
 
 def clear(address: str) -> None:
@@ -76,58 +86,85 @@ class _Gone(Exception):
 
 
 class _Way(t.Protocol):
-    """How the rates of virtual functions are set. Errors are OSError."""
+    """How the rates of virtual functions are set, in bit/s. Errors are OSError."""
 
-    def guaranteed(self, one: vf.Function) -> int:
-        """What it is guaranteed now, in bit/s."""
+    def read(self, one: vf.Function) -> InForce:
+        """What is in force now."""
 
-    def set(self, one: vf.Function, rate: int, ceiling: int) -> None:
-        """Set both, in bit/s, and read them back."""
+    def set(self, one: vf.Function, wanted: InForce) -> InForce:
+        """Set both rates, read them back, and return what is in force."""
 
 
 class _ByDevlink:
     def __init__(self, devlink: Devlink) -> None:
         self._devlink = devlink
 
-    def guaranteed(self, one: vf.Function) -> int:
-        return self._devlink.read(one).share
+    def read(self, one: vf.Function) -> InForce:
+        return InForce(*self._devlink.read(one))
 
-    def set(self, one: vf.Function, rate: int, ceiling: int) -> None:
-        self._devlink.write(one, Rates(rate, ceiling))
+    def set(self, one: vf.Function, wanted: InForce) -> InForce:
+        self._devlink.write(one, Rates(wanted.rate, wanted.ceiling))
+        return wanted
 
 
 class _ByInterface:
     def __init__(self, connection: Netlink) -> None:
         self._connection = connection
+        #: The interfaces of physical functions, read once for all their virtual functions.
+        self._links: dict[str, links.Link] = {}
 
-    def guaranteed(self, one: vf.Function) -> int:
-        return vf.read(self._connection, one).get("minTxRate", 0) * _MEGA
+    def read(self, one: vf.Function) -> InForce:
+        now = self._before(one)
+        most = now.get("maxTxRate", 0)
+        return InForce((now.get("minTxRate", 0) or most) * _MEGA, most * _MEGA)
 
-    def set(self, one: vf.Function, rate: int, ceiling: int) -> None:
-        least, most = rate // _MEGA, ceiling // _MEGA
-        both = {"minTxRate": least, "maxTxRate": most}
-        link = vf.owner(self._connection, one)
-        now = vf.parse(link, one.index)
+    def set(self, one: vf.Function, wanted: InForce) -> InForce:
+        least, most = wanted.rate // _MEGA, wanted.ceiling // _MEGA
+        now, both = self._before(one), {"minTxRate": least, "maxTxRate": most}
         if _holds(now, both):
-            return
+            return wanted
+        index = self._links[one.pf].index
         try:
-            vf.write_to(self._connection, link.index, one.index, now, both)
+            vf.write_to(self._connection, index, one.index, now, both)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            both = {"minTxRate": 0, "maxTxRate": least}
+            both, wanted = {"minTxRate": 0, "maxTxRate": least}, InForce(wanted.rate, wanted.rate)
             if _holds(now, both):
-                return
-            vf.write_to(self._connection, link.index, one.index, now, both)
+                return wanted
+            vf.write_to(self._connection, index, one.index, now, both)
         now = vf.read(self._connection, one)
         if not _holds(now, both):
             says = ", ".join(f"{name} {now.get(name)}" for name in both)
             raise OSError(errno.EIO, f"it reports {says} in Mbit/s after {least} to {most} were set")
+        return wanted
+
+    def _before(self, one: vf.Function) -> vf.VfSettings:
+        if one.pf not in self._links:
+            self._links[one.pf] = vf.owner(self._connection, one)
+        return vf.parse(self._links[one.pf], one.index)
 
 
-def _way(connection: Netlink, devlink: Devlink, one: vf.Function) -> _Way:
-    with step(f"read the switch mode of {one.pf}"):
-        return _ByDevlink(devlink) if devlink.is_switchdev(one) else _ByInterface(connection)
+@contextlib.contextmanager
+def _ways(functions: t.Iterable[vf.Function]) -> t.Iterator[dict[vf.Function, _Way]]:
+    """How the rates of each of these are set."""
+    functions = list(functions)
+    if not functions:
+        yield {}
+        return
+    with Netlink() as connection, Devlink() as devlink:
+        by_interface, of_card = _ByInterface(connection), {}
+        for one in functions:
+            if one.pf not in of_card:
+                with step(f"read the switch mode of {one.pf}"):
+                    of_card[one.pf] = _ByDevlink(devlink) if devlink.is_switchdev(one) else by_interface
+        yield {one: of_card[one.pf] for one in functions}
+
+
+def _there(addresses: t.Iterable[str]) -> dict[str, vf.Function]:
+    """Those of these PCI addresses that are virtual functions now."""
+    found = {address: vf.function(address) for address in addresses}
+    return {address: one for address, one in found.items() if one}
 
 
 def _set_by_devlink(devlink: Devlink, one: vf.Function, wanted: Rates) -> None:

@@ -49,7 +49,7 @@ class ShareRecord:
             "mechanism": self.mechanism,
             "bandwidth": quantity(self.asked),
             "guaranteed": quantity(int(self.least(divided.factor))),
-            "ceiling": quantity(max(ceiling, self.asked)),
+            "ceiling": quantity(max(ceiling, min(self.asked, divided.physical))),
             "hard": self.hard,
         }
         if force:

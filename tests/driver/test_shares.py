@@ -29,6 +29,10 @@ from lanewise_driver.base.errors import Busy, Refused
 from lanewise_driver.claims import share_report
 from lanewise_driver.claims.records import ATTACHED, PREPARED
 from lanewise_driver.claims.share_metrics import ShareMetrics
+from lanewise_driver.dra.config.share_rates import InForce
+from lanewise_driver.interface.identity import Identity
+from lanewise_driver.kernel import htb
+from lanewise_driver.shares import by_class, by_vf
 from prometheus_client import CollectorRegistry, generate_latest
 
 pytestmark = pytest.mark.namespaces
@@ -113,6 +117,32 @@ def test_thin_shares_change_with_their_neighbours(shares: SharesWorld, pods: lis
     service.unprepare(soft)
 
 
+def test_a_share_may_be_promised_more_than_the_nic_has(shares: SharesWorld, pods: list[Sandbox]) -> None:
+    """The scheduler only knows the capacity. The share has all of the NIC while nobody else has a share."""
+    shares.settings = shares.with_rule(factor=2)
+    service = shares.service()
+    service.status.start()
+    large, other = shares.allocate("large", "1500M"), shares.allocate("other", "250M")
+    shares.attach(service, large, pods[0])
+    assert megabits() == [(1000, 1000)] and service.status.wait(20)
+    (device,) = shares.cluster.statuses["large"]
+    said = device["data"]["share"]
+    assert (said["bandwidth"], said["guaranteed"], said["ceiling"]) == ("1500M", "750M", "1G")
+    shares.attach(service, other, pods[1])
+    assert [round(rate) for rate, _most in megabits()] == [143, 857]
+    for claim in (large, other):
+        service.unprepare(claim)
+    service.status.stop()
+    shares.cluster.statuses.clear()
+
+
+def test_what_is_gone_has_no_rates() -> None:
+    by_class.set_classes(Identity(None, None, "gone0"), 10**9, {3: htb.Class("02:00:00:00:00:01", 10**6, 10**6)})
+    assert by_class.sent(Identity(None, None, "gone0")) == {}
+    gone = {"0000:ff:1f.7": InForce(10**6, 10**6)}
+    assert by_vf.set_rates(gone) == by_vf.in_force(gone) == {}
+
+
 def test_what_one_sees(shares: SharesWorld, pods: list[Sandbox]) -> None:
     """Status of claims, metrics, and the report for administrators: after the second share both have less."""
     shares.settings = shares.with_rule(factor=2)
@@ -161,13 +191,18 @@ def test_what_one_sees(shares: SharesWorld, pods: list[Sandbox]) -> None:
     service.status.stop()
 
 
-def test_a_changed_factor_is_reported_to_those_it_affects(shares: SharesWorld, pods: list[Sandbox]) -> None:
+@pytest.mark.parametrize("published", ["once", "never"])
+def test_a_changed_factor_is_reported_to_those_it_affects(
+    shares: SharesWorld, pods: list[Sandbox], published: str
+) -> None:
+    """Also where nothing was published between the last allocation and the change."""
     service = shares.service()
-    soft = shares.allocate("soft", "600M")
-    hard = shares.allocate("hard", "200M", share={"hard": True, "guarantee": "200M"})
+    soft = shares.allocate(f"soft-{published}", "600M")
+    hard = shares.allocate(f"hard-{published}", "200M", share={"hard": True, "guarantee": "200M"})
     for claim, pod in ((soft, pods[0]), (hard, pods[1])):
         shares.attach(service, claim, pod)
-    assert service.shares.refresh() and shares.cluster.events == []
+    if published == "once":
+        assert service.shares.refresh() and shares.cluster.events == []
     shares.settings = shares.with_rule(factor=2)
     again = shares.service()  # the role restarts the driver with its new settings
     assert again.recover()
@@ -175,7 +210,7 @@ def test_a_changed_factor_is_reported_to_those_it_affects(shares: SharesWorld, p
     assert again.shares.refresh() and again.shares.refresh()
     until(lambda: shares.cluster.events)
     ((name, reason, note),) = shares.cluster.events
-    assert (name, reason) == ("soft", "ShareGuaranteeChanged")
+    assert (name, reason) == (soft.name, "ShareGuaranteeChanged")
     assert "is promised 2 times its bandwidth from now on, before 1" in note
     assert "is guaranteed 300Mbit/s, before 600Mbit/s" in note
     shares.cluster.events.clear()

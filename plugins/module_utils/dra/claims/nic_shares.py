@@ -114,6 +114,7 @@ def nic_share(
         reader.problem(path, message, "unreachable", f"set {VARIABLE} for hosts whose NICs are to be divided")
     factor = _factor(asked, path, site, reader, unreachable)
     _check_burst(asked, path, site, reader)
+    _check_amount(asked, path, site, reader)
     _check_cap(asked, path, cap or Cap(), reader)
     return None if len(reader.problems) > before else _written(device, factor, cap or Cap())
 
@@ -149,6 +150,18 @@ def _check_burst(asked: Object, path: str, site: SiteNics, reader: Reader) -> No
     if burst and known and len(known) == len(ceilings) and not site.unsure and quantity.parse(burst) > max(known):
         message = f"{burst} is above what one share may use of any NIC: {rate_text(max(known))}"
         reader.problem(child(path, "burst"), message, "out-of-range", f"lower it, or raise the ceiling in {VARIABLE}")
+
+
+def _check_amount(asked: Object, path: str, site: SiteNics, reader: Reader) -> None:
+    """A factor lets a NIC promise more than it has, but not to one share. The scheduler does not know that."""
+    known = [one.physical for one in site.nics if one.physical is not None]
+    amount = asked.get("bandwidth", DEFAULT)
+    if amount == DEFAULT or not known or len(known) < len(site.nics) or site.unsure:
+        return
+    promised = max(quantity.parse(one.bandwidth["value"]) for one in site.nics)
+    if max(known) < quantity.parse(amount) <= promised:
+        message = f"{amount} is more than any NIC has: {rate_text(max(known))}, whatever it promises to all shares"
+        reader.problem(child(path, "bandwidth"), message, "out-of-range", "lower it")
 
 
 def _check_cap(asked: Object, path: str, cap: Cap, reader: Reader) -> None:

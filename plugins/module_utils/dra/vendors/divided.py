@@ -39,7 +39,7 @@ _FACTOR = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{1,2})?", re.ASCII)
 class DividedNic:
     """A NIC that is divided: its node, the device for its shares, its factor, and its v1 DeviceCapacity `bandwidth`.
 
-    `ceiling` is the most that one share may use, in bit/s; None where that is not known.
+    `ceiling` is the most that one share may use, and `physical` what is divided, in bit/s; None where that is not known.
     """
 
     node: str
@@ -47,6 +47,7 @@ class DividedNic:
     factor: str
     bandwidth: Object
     ceiling: int | None = None
+    physical: int | None = None
 
 
 def with_setting(facts: t.Mapping[str, object], value: object) -> Object:
@@ -122,12 +123,24 @@ def _without_effect(rules: t.Sequence[ShareRule], facts: NodeFacts) -> list[Prob
         known = [mbps * 10**6 for mbps in links[number] if mbps]
         if not known or len(known) < len(links[number]):
             continue
-        for key, rate in (("ceiling", rule.ceiling), ("bandwidth", rule.bandwidth)):
-            if rate is not None and rate > max(known):
-                most = f"the fastest link of the NICs that it matches has {quantity(max(known))}"
-                message = f"{quantity(rate)} is above the link: {most}"
-                found.append(Problem(child(place, key), message, "out-of-range", "lower it, or leave it out"))
+        found += _above(rule, max(known), place)
     return found
+
+
+def _above(rule: ShareRule, link: int, place: str) -> list[Problem]:
+    """Rates of an entry that are above what the fastest of its NICs, whose link has `link`, can have or promise."""
+    fastest = f"the fastest link of the NICs that it matches has {quantity(link)}"
+    promised = int(min(link, rule.bandwidth or link) * rule.factor)
+    limits = {"ceiling": (rule.ceiling, link, "the link"), "bandwidth": (rule.bandwidth, link, "the link")}
+    what = f"the {quantity(promised)} that a NIC of this entry promises"
+    limits.update(default=(rule.default, promised, what), min=(rule.least, promised - rule.step, f"{what}, less a step"))
+    return [
+        Problem(
+            child(place, key), f"{quantity(rate)} is above {words}: {fastest}", "out-of-range", "lower it, or leave it out"
+        )
+        for key, (rate, most, words) in limits.items()
+        if rate is not None and rate > most
+    ]
 
 
 def divided_of(node: str, facts: NodeFacts) -> tuple[list[DividedNic], list[str]]:
@@ -143,23 +156,15 @@ def divided_of(node: str, facts: NodeFacts) -> tuple[list[DividedNic], list[str]
     for device in made.devices:
         one = made.shared.get(device["name"])
         if one is not None:
-            found.append(
-                DividedNic(
-                    node,
-                    device["name"],
-                    factor_text(one.rule.factor),
-                    device["capacity"][BANDWIDTH],
-                    _ceiling(one, device),
-                )
-            )
+            factor, physical = factor_text(one.rule.factor), _physical(one, device)
+            ceiling = one.rule.most(physical) if physical else None
+            found.append(DividedNic(node, device["name"], factor, device["capacity"][BANDWIDTH], ceiling, physical))
     reasons = [f"{place}: {reason}" for place, reason in made.withheld.items() if place.endswith(SUFFIX)]
     return found, reasons
 
 
-def _ceiling(one: Divided, device: Object) -> int | None:
-    mbps = one.mbps or device["attributes"].get("linkSpeedMbps", {}).get("int")
-    physical = one.rule.physical(mbps)
-    return one.rule.most(physical) if physical else None
+def _physical(one: Divided, device: Object) -> int | None:
+    return one.rule.physical(one.mbps or device["attributes"].get("linkSpeedMbps", {}).get("int"))
 
 
 def published(node: str, offers: t.Iterable[Offer]) -> list[DividedNic]:
