@@ -122,7 +122,7 @@ def plan(
     everybody = list(others)
     others = [other for other in everybody if other.uid != uid]
     own = [device for other in everybody if other.uid == uid for device in other.held]
-    market = share_plan.Market(offers or {}, others, own, unclean)
+    market = share_plan.Market(offers or {}, [*others, record], own, unclean)  # a claim may have two shares of a NIC
     for result in results:
         device = _device(result)
         if result.known.device.get("allowMultipleAllocations") and not result.admin:
@@ -350,7 +350,7 @@ def _check_free(result: _Result, device: DeviceRecord, record: Record, others: t
     """Refuse a device that another claim or another request has. Raises Refused and Busy."""
     if result.admin:
         return
-    if sum(one.device == result.device for one in record.held) > 1:
+    if sum((one.device, one.share_id) == (device.device, device.share_id) for one in record.held) > 1:
         raise Refused(f"{result.path}.device: {result.device} is allocated to the claim twice")
     for other in others:
         for one in other.held:

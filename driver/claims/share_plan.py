@@ -42,8 +42,9 @@ class Ask:
 
 @dataclass(frozen=True)
 class Market:
-    """What there is to share: the divided NICs by the names of the devices for shares, the records of other claims, the
-    devices that the claim itself has already, and the names of VFs that are withheld."""
+    """What there is to share: the divided NICs by the names of the devices for shares, the records of other claims and
+    the claim's new one as far as it is made, the devices that the claim itself has already, and the names of VFs that
+    are withheld."""
 
     offers: t.Mapping[str, Offer]
     others: t.Sequence[Record]

@@ -90,6 +90,26 @@ def test_two_shares_come_and_go(shares: SharesWorld, pods: list[Sandbox]) -> Non
     service.unprepare(small)
 
 
+def test_a_claim_may_have_two_shares_of_a_nic(shares: SharesWorld, pods: list[Sandbox]) -> None:
+    service = shares.service()
+    claim = shares.allocate("both", "700M")
+    devices = shares.cluster.claims["both"]["status"]["allocation"]["devices"]
+    (first,) = devices["results"]
+    second = {"request": "more", "shareID": "share-more", "consumedCapacity": {"bandwidth": "200M"}}
+    devices["results"].append({**first, **second})
+    devices["config"][1:] = [config({"name": "net1"}, "nic"), config({"name": "net2"}, "more")]
+    shares.attach(service, claim, pods[0])
+    assert megabits() == [(200, 1000), (700, 1000)]
+    assert {pods[0].links()[name]["address"] for name in ("net1", "net2")} == set(classes())
+    (nic,) = service.shares.nics()
+    assert nic.totals.asked == 900 * 10**6
+    with pytest.raises(Busy, match="would be more than its"):
+        service.prepare(shares.allocate("late", "200M"))
+    service.prepare(claim)
+    service.unprepare(claim)
+    assert set(pods[0].links()) == {"lo"}
+
+
 def test_thin_shares_change_with_their_neighbours(shares: SharesWorld, pods: list[Sandbox]) -> None:
     shares.settings = shares.with_rule(factor=2)
     service = shares.service()

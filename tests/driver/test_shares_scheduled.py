@@ -17,9 +17,11 @@ from fractions import Fraction
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, attach
 from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     MEGA,
@@ -94,14 +96,33 @@ class Scheduled:
             "dra_claims_classes": [device_class] if device_class else [],
             "dra_claims_claims": [{**claim, "devices": [device]}],
         }
-        for one in compile_site(variables).objects:
+        self._create(name, compile_site(variables).objects)
+        return name
+
+    def ask_whole(self) -> str:
+        """As `ask`, for the NIC as a whole."""
+        self.number += 1
+        name = f"claim-{self.number}"
+        whole = 'device.driver == "lanewise.dev" && device.attributes["lanewise.dev"].type != "share"'
+        selectors = [{"cel": {"expression": whole}}]
+        about = {"apiVersion": "resource.k8s.io/v1", "metadata": {"name": name}}
+        devices: Object = {
+            "requests": [{"name": "nic", "exactly": {"deviceClassName": name}}],
+            "config": [{"opaque": {"driver": "lanewise.dev", "parameters": parameters({"name": "net1"})}}],
+        }
+        spec = {"selectors": selectors, "config": [OPEN_CLASS]}
+        device_class = {**about, "kind": "DeviceClass", "spec": spec}
+        self._create(name, [device_class, {**about, "kind": "ResourceClaim", "spec": {"devices": devices}}])
+        return name
+
+    def _create(self, name: str, objects: t.Iterable[Object]) -> None:
+        for one in objects:
             path = f"/apis/{one['apiVersion']}/{PLURALS[one['kind']]}/{one['metadata']['name']}?fieldManager=lanewise"
             self.plane.expect("PATCH", path, one, APPLY_PATCH)
         container = {"name": "c", "image": "none.example.com/none", "resources": {"claims": [{"name": "d"}]}}
         spec = {"containers": [container], "resourceClaims": [{"name": "d", "resourceClaimName": name}]}
         spec["terminationGracePeriodSeconds"] = 0
         self.plane.expect("POST", PODS, {"metadata": {"name": name}, "spec": spec})
-        return name
 
     def claim(self, name: str) -> Object:
         return t.cast(Object, self.plane.expect("GET", f"{CLAIMS}/{name}"))
@@ -203,6 +224,20 @@ def test_a_raised_factor_binds_waiting_pods_and_a_lowered_one_evicts_nobody(empt
     empty.set(factor=1)
     empty.start(third)
     empty.check()
+
+
+def test_a_nic_is_given_in_shares_or_as_a_whole(empty: Scheduled) -> None:
+    share = empty.ask(bandwidth="100M")
+    empty.start(share)
+    whole = empty.ask_whole()
+    empty.plane.wait_for(lambda: empty.waits(whole), "the scheduler to refuse a NIC with shares as a whole")
+    empty.end(share)
+    empty.start(whole)
+    late = empty.ask(bandwidth="100M")
+    empty.plane.wait_for(lambda: empty.waits(late), "the scheduler to refuse a share of a NIC that a pod has")
+    empty.end(whole)
+    empty.start(late)
+    assert megabits() == [(100, 1000)]
 
 
 def test_a_class_caps_the_ceiling(empty: Scheduled) -> None:

@@ -1,0 +1,80 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Pods have shares of a card by its virtual functions: a real scheduler, kubelet and containerd, and igb, which has no
+minimum rates, so that the guarantee is the maximum."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
+from ansible_collections.lanewise.dra.tests.cluster.driver import API
+from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, host_state
+from ansible_collections.lanewise.dra.tests.lab.test_pods import PODS, VFS, Site, _site, name_of, refused, unchanged
+
+__all__ = ["_site"]
+
+Object = dict[str, t.Any]
+MEGABITS = {"big": 700, "small": 200}
+#: Seconds for the end of a pod, which two of them on one emulated processor may need.
+END = 3 * PATIENCE
+
+
+def rates(site: Site) -> list[tuple[int, int]]:
+    """Minimum and maximum of each VF in Mbit/s, by the interface of the card."""
+    (link,) = json.loads(site.machine.ssh(f"ip -json -details link show {site.pf}"))
+    return [(one["rate"]["min_tx"], one["rate"]["max_tx"]) for one in link["vfinfo_list"]]
+
+
+def share_in_status(site: Site, pod: str) -> Object:
+    status = site.plane.expect("GET", f"{PODS}/{pod}")["status"]
+    path = f"{API}/namespaces/default/resourceclaims/{status['resourceClaimStatuses'][0]['resourceClaimName']}"
+
+    def found() -> Object | None:
+        devices = site.plane.expect("GET", path)["status"].get("devices") or [{}]
+        share: Object = devices[0].get("data", {}).get("share", {})
+        return share if "inForce" in share else None
+
+    return t.cast(Object, site.plane.wait_for(found, f"the share of {pod} in its claim's status", PATIENCE))
+
+
+def test_shares_by_virtual_functions(site: Site) -> None:
+    """From what is published to detach."""
+    card = name_of(site.nics[0].address)
+    before = [host_state(site.machine, site.vf(index)[1], site.pf) for index in range(VFS)]
+    site.driver.write_settings(shares=[{"select": {"type": "pf"}, "bandwidth": "1G", "step": "1M"}])
+    site.driver.kill()
+
+    def published() -> Object | None:
+        return site.driver.devices().get(f"{card}-share")
+
+    share = t.cast(Object, site.plane.wait_for(published, "the device for shares", PATIENCE))
+    assert share["capacity"]["bandwidth"]["value"] == "1G" and share["capacity"]["vfs"]["value"] == str(VFS)
+    assert not [name for name in site.driver.devices() if name in {name_of(site.vf(one)[0]) for one in range(VFS)}]
+    wanted = [*MEGABITS.items(), ("late", 200)]
+    devices = {name: {"name": "nic", "kind": "nic", "share": {"bandwidth": f"{rate}M"}} for name, rate in wanted}
+    templates = [{"name": name, "namespace": "default", "devices": [one]} for name, one in devices.items()]
+    drivers = {"lanewise.dev": {"version": "1.0.0"}}
+    gpu_claims.apply(site.node, {"dra_claims_drivers": drivers, "dra_claims_templates": templates})
+    functions = {site.vf(index)[0]: index for index in range(VFS)}
+    held: dict[str, int] = {}
+    for name, rate in MEGABITS.items():
+        site.node.run_pod(site.node.pod(name, resourceClaims=[{"name": "net", "resourceClaimTemplateName": name}]))
+        (address,) = [one["parentdev"] for one in site.links(name).values() if one.get("parentdev") in functions]
+        held[name] = functions[address]
+        shown = share_in_status(site, name)
+        assert (shown["mechanism"], shown["bandwidth"]) == ("vfs", f"{rate}M")
+        assert shown["inForce"] == {"bandwidth": f"{rate}M", "ceiling": f"{rate}M"}
+    assert {name: rates(site)[index] for name, index in held.items()} == {"big": (0, 700), "small": (0, 200)}
+    late = site.node.pod("late", resourceClaims=[{"name": "net", "resourceClaimTemplateName": "late"}])
+    site.plane.expect("POST", PODS, late)
+    site.plane.wait_for(lambda: refused(site, "late"), "the scheduler to refuse what is not left", PATIENCE)
+    for name in ("late", *MEGABITS):
+        site.node.delete_pod(name, END)
+    site.driver.wait_for_no_traces(END)
+    assert rates(site) == [(0, 0)] * VFS
+    for index in range(VFS):
+        unchanged(before[index], host_state(site.machine, site.vf(index)[1], site.pf))
