@@ -29,6 +29,7 @@ from lanewise_driver.base.errors import Busy
 from lanewise_driver.base.paths import Paths
 from lanewise_driver.base.settings import Settings, read
 from lanewise_driver.claims import service as claims
+from lanewise_driver.claims import share_report
 from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.claims.records import ATTACHED, PREPARED
 from lanewise_driver.kernel import vf
@@ -83,20 +84,26 @@ class ShareNode:
     def device(self) -> str:
         return f"pci-{self.pf.replace(':', '-').replace('.', '-')}-share"
 
-    def allocate(self, name: str, bandwidth: str) -> ClaimRef:
-        result = {"request": "nic", "driver": "lanewise.dev", "pool": NODE, "device": self.device}
-        result.update(shareID=f"share-{name}", consumedCapacity={"bandwidth": bandwidth, "vfs": "1"})  # type: ignore[dict-item]
-        parameters = {
-            "apiVersion": "lanewise.dev/v1alpha1",
-            "kind": "InterfaceConfig",
-            "name": "net1",
-        }
-        mine = {"source": "FromClaim", "opaque": {"driver": "lanewise.dev", "parameters": parameters}}
+    def allocate(self, name: str, *bandwidths: str) -> ClaimRef:
+        """A claim for shares of these bandwidths, as the scheduler allocates it. Interfaces in the pod are net1 ..."""
+        results, configs = [], []
+        for number, bandwidth in enumerate(bandwidths, 1):
+            request = f"nic-{number}"
+            result: Object = {"request": request, "driver": "lanewise.dev", "pool": NODE, "device": self.device}
+            result["shareID"] = f"share-{name}-{number}"
+            results.append({**result, "consumedCapacity": {"bandwidth": bandwidth, "vfs": "1"}})
+            parameters = {
+                "apiVersion": "lanewise.dev/v1alpha1",
+                "kind": "InterfaceConfig",
+                "name": f"net{number}",
+            }
+            opaque = {"driver": "lanewise.dev", "parameters": parameters}
+            configs.append({"source": "FromClaim", "requests": [request], "opaque": opaque})
         self.cluster.claims[name] = {
             "metadata": {"name": name, "namespace": NAMESPACE, "uid": f"0000-{name}"},
             "spec": {"devices": {}},
             "status": {
-                "allocation": {"devices": {"results": [result], "config": [mine]}},
+                "allocation": {"devices": {"results": results, "config": configs}},
                 "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"uid-pod-{name}"}],
             },
         }
@@ -130,6 +137,18 @@ class ShareNode:
         shown = json.loads(run("devlink", "-j", "port", "function", "rate", "show"))["rate"]
         names = sorted(name for name in shown if f"/{SIMULATED}/" in name and "type" in shown[name])
         return [tuple(shown[name].get(key, 0) * 8 // 10**6 for key in ("tx_share", "tx_max")) for name in names]  # type: ignore[misc]
+
+    def spoofchk(self) -> list[bool]:
+        """Whether source addresses of VFs 0 and 1 are checked; in switchdev mode nothing, as it has no such setting."""
+        if self._switchdev:
+            return []
+        (link,) = json.loads(run("ip", "-json", "-details", "link", "show", self._manager))
+        return [one["spoofchk"] for one in link["vfinfo_list"]]
+
+    def trust_all(self) -> None:
+        """As an administrator leaves VF 0: its source addresses are not checked."""
+        if not self._switchdev:
+            run("ip", "link", "set", self._manager, "vf", "0", "spoofchk", "off")
 
     @functools.cached_property
     def _switchdev(self) -> bool:
@@ -169,8 +188,10 @@ def interfaces(pod: int) -> list[str]:
 
 
 def life(node: ShareNode) -> Object:
-    """Two shares come, the settings change, and the shares go; what was published, and the rates after each."""
-    said: Object = {"before": node.rates()}
+    """Two shares come, the settings change, and the shares go; then both are one claim's. What was published, and the
+    rates after each."""
+    node.trust_all()
+    said: Object = {"before": node.rates(), "checked before": node.spoofchk()}
     service = node.service()
     published = [one for one in service.inventory.refresh().devices if one["name"] == node.device]
     said["published"] = published[0]["capacity"]
@@ -178,9 +199,11 @@ def life(node: ShareNode) -> Object:
     node.attach(service, big, 0)
     said["one"] = node.rates()
     node.attach(service, small, 1)
-    said["both"] = node.rates()
+    said["both"], said["checked"] = node.rates(), node.spoofchk()
     said["pods"] = [interfaces(0), interfaces(1)]
     said["held"] = sorted(str(one.device.known.address) for nic in service.shares.nics() for one in nic.shares)
+    (nic,) = share_report.shares(service.ledger.records(), service.ledger.boot, service.inventory)
+    said["reported"] = [[one["inForce"], one["ceiling"]] for one in nic["shares"]]
     node.settings = node.with_rule(**CHANGED)
     service.inventory.refresh()
     assert service.shares.refresh()
@@ -188,7 +211,12 @@ def life(node: ShareNode) -> Object:
     service.unprepare(big)
     said["small alone"] = node.rates()
     service.unprepare(small)
-    return {**said, "after": node.rates(), "pods after": [interfaces(0), interfaces(1)], "files": node.files()}
+    pair = node.allocate("pair", "200M", "100M")
+    node.attach(service, pair, 0)
+    said["pair"], said["pair's pod"] = node.rates(), interfaces(0)
+    service.unprepare(pair)
+    said.update({"after": node.rates(), "checked after": node.spoofchk()})
+    return {**said, "pods after": [interfaces(0), interfaces(1)], "files": node.files()}
 
 
 class Killed:

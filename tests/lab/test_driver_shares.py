@@ -142,6 +142,10 @@ def test_shares_come_and_go(one: Node, pods: str) -> None:
     assert (said["before"], said["after"]) == (nothing, nothing)
     assert said["one"] == wanted(500, 0, most=1000) and said["both"] == wanted(500, 300, most=1000)
     assert said["changed"] == wanted(375, 225, most=600) and said["small alone"] == wanted(0, 300, most=600)
+    assert said["reported"] == [[rate * 10**6, (rate if pods == "igb" else 1000) * 10**6] for rate in (500, 300)]
+    assert said["pair"] == wanted(200, 100, most=600) and said["pair's pod"] == ["lo", "net1", "net2"]
+    checks = {"checked before": [False, True], "checked": [True, True], "checked after": [False, True]}
+    assert {name: said[name] for name in checks} == (dict.fromkeys(checks, []) if pods == "switchdev" else checks)
     assert said["pods"] == [["lo", "net1"]] * 2 and said["pods after"] == [["lo"]] * 2
     assert len(set(said["held"])) == 2 and said["files"] == []
 

@@ -39,7 +39,7 @@ _FACTOR = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{1,2})?", re.ASCII)
 class DividedNic:
     """A NIC that is divided: its node, the device for its shares, its factor, and its v1 DeviceCapacity `bandwidth`.
 
-    `ceiling` is the most that one share may use, and `physical` what is divided, in bit/s; None where that is not known.
+    `ceiling` is the most that one share may use, `physical` what is divided, in bit/s; None where that is not known.
     """
 
     node: str
@@ -131,14 +131,17 @@ def _above(rule: ShareRule, link: int, place: str) -> list[Problem]:
     """Rates of an entry that are above what the fastest of its NICs, whose link has `link`, can have or promise."""
     fastest = f"the fastest link of the NICs that it matches has {quantity(link)}"
     promised = int(min(link, rule.bandwidth or link) * rule.factor)
-    limits = {"ceiling": (rule.ceiling, link, "the link"), "bandwidth": (rule.bandwidth, link, "the link")}
     what = f"the {quantity(promised)} that a NIC of this entry promises"
-    limits.update(default=(rule.default, promised, what), min=(rule.least, promised - rule.step, f"{what}, less a step"))
+    limits: list[tuple[str, int | None, int, str]] = [
+        ("ceiling", rule.ceiling, link, "the link"),
+        ("bandwidth", rule.bandwidth, link, "the link"),
+        ("default", rule.default, promised, what),
+        ("min", rule.least, promised - rule.step, f"{what}, less a step"),
+    ]
+    fix = "lower it, or leave it out"
     return [
-        Problem(
-            child(place, key), f"{quantity(rate)} is above {words}: {fastest}", "out-of-range", "lower it, or leave it out"
-        )
-        for key, (rate, most, words) in limits.items()
+        Problem(child(place, key), f"{quantity(rate)} is above {words}: {fastest}", "out-of-range", fix)
+        for key, rate, most, words in limits
         if rate is not None and rate > most
     ]
 

@@ -329,7 +329,12 @@ def test_the_driver_of_another_nic_divides_nothing() -> None:
         ([{"ceiling": "9999G"}], nic(bandwidth="1G"), "dra_driver_settings.shares[0].ceiling", "above the link"),
         ([{"bandwidth": "9999G"}], nic(bandwidth="1G"), "dra_driver_settings.shares[0].bandwidth", "above the link"),
         ([{"default": "9999G"}], nic(bandwidth="1G"), "dra_driver_settings.shares[0].default", "a NIC of this entry"),
-        ([{"min": "9999G", "default": "9999G"}], nic(bandwidth="1G"), "dra_driver_settings.shares[0].min", "less a step"),
+        (
+            [{"min": "9999G", "default": "9999G"}],
+            nic(bandwidth="1G"),
+            "dra_driver_settings.shares[0].min",
+            "less a step",
+        ),
         ([{"factor": 2}], nic(bandwidth="500G"), f"{PLACE}.share.bandwidth", "is more than any NIC has: 400G"),
         ([{"factor": 0}], nic(bandwidth="1G", factor=1), "dra_driver_settings.shares[0].factor", "(node n)"),
         (
