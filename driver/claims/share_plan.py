@@ -63,12 +63,13 @@ def shares_of(base: str, records: t.Iterable[Record]) -> list[DeviceRecord]:
 
 
 def excludes(one: DeviceRecord, other: DeviceRecord) -> bool:
-    """Whether two claims cannot have these: the same device, the same VF, or a NIC and a share of it."""
+    """Whether two claims cannot have these: the same device, the same VF, or a NIC or a VF of it and a share of it."""
     if one.share and other.share:
         return one.own_name == other.own_name != one.device
     if one.share or other.share:
         share, whole = (one, other) if one.share else (other, one)
-        return bool(share.share and whole.device in (share.share.of, share.own_name))
+        of_nic = bool(share.share and whole.device in (share.share.of, share.own_name))
+        return of_nic or whole.lock == share.lock != ""
     return one.device == other.device
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver import changes, shares_world
+from ansible_collections.lanewise.dra.tests.driver.answers import NODE
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, differences, host_state
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
@@ -26,13 +27,16 @@ from ansible_collections.lanewise.dra.tests.driver.shares_world import (
 )
 from lanewise_driver.base.calls import ClaimRef
 from lanewise_driver.base.errors import Busy, Refused
-from lanewise_driver.claims import share_report
-from lanewise_driver.claims.records import ATTACHED, PREPARED
+from lanewise_driver.claims import share_plan, share_report
+from lanewise_driver.claims.records import ATTACHED, PREPARED, DeviceRecord
 from lanewise_driver.claims.share_metrics import ShareMetrics
 from lanewise_driver.dra.config.share_rates import InForce
 from lanewise_driver.interface.identity import Identity
 from lanewise_driver.kernel import htb
+from lanewise_driver.publish.device import Device
 from lanewise_driver.shares import by_class, by_vf
+from lanewise_driver.shares.share import ShareRecord
+from lanewise_driver.topology.publish import device_name
 from prometheus_client import CollectorRegistry, generate_latest
 
 pytestmark = pytest.mark.namespaces
@@ -217,20 +221,24 @@ def test_a_changed_factor_is_reported_to_those_it_affects(
 ) -> None:
     """Also where nothing was published between the last allocation and the change."""
     service = shares.service()
+
+    def reports() -> list[tuple[str, str, str]]:
+        return [one for one in shares.cluster.events if one[1] == "ShareGuaranteeChanged"]
+
     soft = shares.allocate(f"soft-{published}", "600M")
     hard = shares.allocate(f"hard-{published}", "200M", share={"hard": True, "guarantee": "200M"})
     for claim, pod in ((soft, pods[0]), (hard, pods[1])):
         shares.attach(service, claim, pod)
     if published == "once":
-        assert service.shares.refresh() and shares.cluster.events == []
+        assert service.shares.refresh() and reports() == []
     shares.settings = shares.with_rule(factor=2)
     again = shares.service()  # the role restarts the driver with its new settings
     assert again.recover()
     again.inventory.refresh()
     assert again.shares.refresh() and again.shares.refresh()
-    until(lambda: shares.cluster.events)
-    ((name, reason, note),) = shares.cluster.events
-    assert (name, reason) == (soft.name, "ShareGuaranteeChanged")
+    until(reports)
+    ((name, _reason, note),) = reports()
+    assert name == soft.name
     assert "is promised 2 times its bandwidth from now on, before 1" in note
     assert "is guaranteed 300Mbit/s, before 600Mbit/s" in note
     shares.cluster.events.clear()
@@ -275,6 +283,31 @@ def test_what_is_refused(shares: SharesWorld, pods: list[Sandbox]) -> None:
     service.prepare(whole)
     refused(Busy, f"still has net-{NIC}", "100M")
     service.unprepare(whole)
+
+
+def test_a_vf_as_a_whole_excludes_shares_of_its_card() -> None:
+    """As where the settings divide a card of which a pod has a VF already."""
+    pf, name = "0000:23:00.0", "pci-0000-23-00-0"
+    share = DeviceRecord(
+        f"{name}-share",
+        NODE,
+        "nic",
+        Device(f"{name}-share", {}, "0000:23:10.0", pf=pf, vf=0),
+        lock=pf,
+        share=ShareRecord(name, "vfs", 10**9, 10**9, 10**10, 10**10),
+    )
+
+    def whole(address: str, of: str | None) -> DeviceRecord:
+        known = Device(device_name(address), {}, address, pf=of)
+        return DeviceRecord(known.name, NODE, "nic", known, lock=of or address)
+
+    for other, excluded in (
+        (whole("0000:23:10.2", pf), True),
+        (whole(pf, None), True),
+        (whole("0000:23:10.1", "0000:23:00.1"), False),
+        (whole("0000:43:00.0", None), False),
+    ):
+        assert share_plan.excludes(share, other) == share_plan.excludes(other, share) == excluded
 
 
 def test_a_class_caps_the_ceiling(shares: SharesWorld, pods: list[Sandbox]) -> None:
