@@ -49,7 +49,8 @@ def set_rates_of(wanted: t.Mapping[vf.Function, InForce]) -> dict[vf.Function, I
 
 def in_force(addresses: t.Iterable[str]) -> dict[str, InForce]:
     """The rates of virtual functions now, by their PCI addresses, without those that are gone. Raises KernelError."""
-    functions, found = _there(addresses), {}
+    functions = _there(addresses)
+    found = {}
     with _ways(functions.values()) as ways:
         for address, one in functions.items():
             with step(f"read the rates of {_name(one)}"):
@@ -153,7 +154,8 @@ def _ways(functions: t.Iterable[vf.Function]) -> t.Iterator[dict[vf.Function, _W
         yield {}
         return
     with Netlink() as connection, Devlink() as devlink:
-        by_interface, of_card = _ByInterface(connection), {}
+        by_interface = _ByInterface(connection)
+        of_card: dict[str, _Way] = {}
         for one in functions:
             if one.pf not in of_card:
                 with step(f"read the switch mode of {one.pf}"):
