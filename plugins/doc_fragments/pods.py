@@ -7,8 +7,6 @@ from __future__ import annotations
 _POD = r"""
 requirements:
   - cel-expr-python >= 0.1.3
-notes:
-  - Run it where the data is, usually with C(delegate_to=localhost).
 options:
   {option}:
     suboptions:
@@ -39,14 +37,6 @@ options:
         description: The pod's labels, which spread constraints select.
         type: dict
         default: {{}}
-  kubernetes_version:
-    description: The minor version of Kubernetes.
-    type: str
-    default: "1.37"
-  feature_gates:
-    description: Feature gates of the cluster that differ from the defaults of its version.
-    type: dict
-    default: {{}}
 """
 
 
@@ -54,6 +44,44 @@ class ModuleDocFragment:
     # Annotated, because ansible-test's yamllint takes the value of a plain assignment for a literal.
     # The pods of one workload, for modules that place them on data of a cluster.
     WORKLOAD: str = _POD.format(option="workload", prefix="workload.")
+    # For modules that work on data of a cluster, which says nothing about its release.
+    SERVER = r"""
+notes:
+  - Run it where the data is, usually with C(delegate_to=localhost).
+options:
+  kubernetes_version:
+    description: The minor version of Kubernetes.
+    type: str
+    default: "1.37"
+  feature_gates:
+    description: Feature gates of the cluster that differ from the defaults of its version.
+    type: dict
+    default: {}
+"""
+    # What is to be swapped for a tier.
+    SWAPPED = r"""
+options:
+  devices:
+    description: The devices, as C(driver/pool/device). Give these or O(workload).
+    type: list
+    elements: str
+    default: []
+  workload:
+    description: A pod of the tier. Its claims have to tolerate the hold and the swap of the tier.
+    type: dict
+  count:
+    description: How many of these pods are to have devices, those that run on the swap already included.
+    type: int
+    default: 1
+  share:
+    description:
+      - In place of O(count), a percentage of the pods that the empty fleet has places for, rounded down.
+    type: int
+  ignore_budgets:
+    description: Whether pods may be ended whose PodDisruptionBudget does not allow it.
+    type: bool
+    default: false
+"""
     # For modules that find pods to be moved or ended.
     MOVED = r"""
 notes:

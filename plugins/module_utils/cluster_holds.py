@@ -168,25 +168,36 @@ class Rules:
         return found
 
 
-def run(module: AnsibleModule, failure: str, work: Work) -> None:
-    """End a module with what `work` returns for the cluster of its parameters `kubeconfig` and `context`.
+class Failed(Exception):
+    """The work on a cluster is not done; the text says what failed."""
 
-    A failure of `work` is reported with the words `failure` before it.
+
+def connected(kubeconfig: str | None, context: str | None, failure: str, work: Work) -> Object:
+    """What `work` returns for a cluster.
+
+    Raises Failed, with the words `failure` before the reason if the cluster was reached.
     """
     if LIBRARY_ERROR:
-        module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
-    params = module.params
-    failed = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
+        raise Failed(missing_required_lib("kubernetes"))
+    failed = f"the kubeconfig {kubeconfig or 'of kubectl'} cannot be used"
     try:
-        api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
+        api = kubernetes.config.new_client_from_config(kubeconfig, context=context)
         failed = "the version of the API server cannot be read"
         version = minor(kubernetes.client.VersionApi(api).get_code())
         failed = failure
-        result = work(api, version)
+        return work(api, version)
     except kubernetes.client.ApiException as error:
-        module.fail_json(msg=f"{failed}: {refusal(error)}")
+        raise Failed(f"{failed}: {refusal(error)}") from error
     except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        module.fail_json(msg=f"{failed}: {error}")
+        raise Failed(f"{failed}: {error}") from error
+
+
+def run(module: AnsibleModule, failure: str, work: Work) -> None:
+    """End a module with what `work` returns for the cluster of its parameters `kubeconfig` and `context`."""
+    try:
+        result = connected(module.params["kubeconfig"], module.params["context"], failure, work)
+    except Failed as error:
+        module.fail_json(msg=str(error), **({"exception": LIBRARY_ERROR} if LIBRARY_ERROR else {}))
     module.exit_json(**result)
 
 

@@ -8,28 +8,39 @@ them, and waits. What a killed run leaves behind says which swap it belongs to a
 
 from __future__ import annotations
 
+import itertools
 import time
 import typing as t
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from .cluster_holds import Rules
-from .cluster_lists import read_all
+from .cluster_lists import SECONDS
+from .cluster_objects import listed, reduced, version_of
 from .dra.holds import hold as forms
 from .dra.holds import swap
 from .dra.holds.changes import Refused, refuse
 from .dra.holds.hold import DeviceId, Hold
+from .dra.kube.bounded_json import loads_cut
 from .dra.kube.objects import Object, ObjectView
-from .dra.plan.giving_way import Leaving, Taking, Users
+from .dra.plan.giving_way import ENDED, Leaving, Taking, Users
 
 if t.TYPE_CHECKING:
     import kubernetes
 
-#: Seconds between two looks, and for the controller to count pods.
-PAUSE, COUNTING = 0.25, 60.0
+#: The seconds between two looks: the first and the longest pause, each longer than the one before.
+FIRST, PAUSE = 0.02, 0.25
+#: Seconds for the controller to count pods, and for the claims of pods that have gone to be deleted.
+COUNTING, CLAIMS = 60.0, 60.0
+#: Requests at the same time.
+THREADS = 4
 #: How often devices are read again after their pods have gone: a pod may have been bound just before the hold.
 ROUNDS = 5
 _GONE, _CONFLICT = 404, 409
 _TRIES = 5
+#: What is read to choose devices, besides rules, and to see what taking them means.
+_CHOICE = ("Node", "ResourceSlice", "ResourceClaimTemplate", "DeviceClass")
+_USERS = ("Pod", "ResourceClaim", "PodDisruptionBudget")
 
 
 class Unfinished(Exception):
@@ -46,12 +57,18 @@ class Done:
 
 
 class Swaps:
-    """The swaps of a cluster. The methods raise ApiException of the package kubernetes and urllib3's HTTPError."""
+    """The swaps of a cluster of a minor release. `tell` gets a line before pods are ended.
 
-    def __init__(self, api: kubernetes.client.ApiClient, api_version: str) -> None:
+    The methods raise ApiException of the package kubernetes and urllib3's HTTPError.
+    """
+
+    def __init__(
+        self, api: kubernetes.client.ApiClient, api_version: str, kubernetes: str, tell: t.Callable[[str], None]
+    ) -> None:
         client = kubernetes_client()
         self.rules = Rules(api, api_version)
-        self.api_version = api_version
+        self.api_version, self.kubernetes, self._tell = api_version, kubernetes, tell
+        self._api = api
         self._core, self._custom = client.CoreV1Api(api), client.CustomObjectsApi(api)
         self._error = client.ApiException
 
@@ -59,22 +76,24 @@ class Swaps:
 
     def taking(self, tier: str, devices: t.Iterable[DeviceId]) -> Taking:
         """What it means now to take devices for a tier."""
-        objects = [
-            *read_all(self._core.list_pod_for_all_namespaces, "v1", "Pod"),
-            *self._listed("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim"),
-            *self._listed("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
-        ]
-        return Users(objects, tier).taking(devices)
+        return Users(self._read(_USERS), tier).taking(devices)
 
-    def _listed(self, group: str, version: str, plural: str, kind: str) -> list[Object]:
-        def page(**query: t.Any) -> t.Any:
-            return self._custom.list_cluster_custom_object(group, version, plural, **query)
+    def in_use(self, tier: str, devices: t.Iterable[DeviceId]) -> tuple[DeviceId, ...]:
+        """Which of these devices the claims of a tier have."""
+        return Users(self._read(["ResourceClaim"]), tier).taking(devices).there
 
-        return read_all(page, f"{group}/{version}", kind)
+    def choice(self) -> list[Object]:
+        """What devices are chosen from: nodes, their slices, and who uses what. The rules are not among it."""
+        return self._read([*_CHOICE, *_USERS])
 
-    def holds(self) -> tuple[dict[str, Hold], dict[str, list[Object]]]:
-        """The holds, and the rules that count or end pods, by the name of their swap."""
-        rules = self.rules.list()
+    def _read(self, kinds: t.Iterable[str]) -> list[Object]:
+        """The objects of some kinds, without the parts that nobody uses."""
+        versions = {kind: version_of(kind, "resource.k8s.io/v1", self.kubernetes) for kind in kinds}
+        return [reduced(one) for kind, version in versions.items() for one in listed(self._api, kind, version)]
+
+    def holds(self, rules: t.Sequence[Object] | None = None) -> tuple[dict[str, Hold], dict[str, list[Object]]]:
+        """The holds, and the rules that count or end pods, by the name of their swap; of the rules there are now."""
+        rules = self.rules.list() if rules is None else rules
         ending: dict[str, list[Object]] = {}
         for one in rules:
             name = swap.swap_of(one)
@@ -107,7 +126,7 @@ class Swaps:
         counted = None
         try:
             for _round in range(ROUNDS):
-                found = self.taking(hold.name, evict)
+                found = self._settled(hold.name, evict, {claim for one in ended.values() for claim in one.claims})
                 if not found.leaving and not found.refused:
                     self._remove(hold.name)
                     return Done(changed or begun or bool(ended), tuple(ended.values()), counted)
@@ -120,7 +139,7 @@ class Swaps:
                 begun = True
                 self._set(hold, devices, swap.EVICT)
                 ended.update({one.uid: one for one in found.leaving})
-                self._wait(hold, evict, max(one.grace for one in found.leaving) + seconds)
+                self._wait(hold, found.leaving, max((one.grace for one in found.leaving), default=0) + seconds)
             raise Unfinished(f"new pods get devices of swap {hold.name} all the time: their claims tolerate its hold")
         except Refused as error:
             if begun:
@@ -142,8 +161,7 @@ class Swaps:
             refuse(old, owner)
             if old.purpose != forms.SWAP:
                 raise Refused(f"{old.title()} was made to {old.purpose}: this is no swap")
-        for one in ending.get(name, ()):
-            self.rules.delete(one, check)
+        _each(lambda one: self.rules.delete(one, check), ending.get(name, ()))
         return bool(self.rules.release(name, owner, check)) or bool(ending.get(name))
 
     # parts of the steps
@@ -157,9 +175,7 @@ class Swaps:
             self.rules.release(hold.name)
 
     def _remove(self, name: str) -> None:
-        for one in self.rules.list():
-            if swap.swap_of(one) == name:
-                self.rules.delete(one)
+        _each(self.rules.delete, [one for one in self.rules.list() if swap.swap_of(one) == name])
 
     def _set(self, hold: Hold, devices: t.Sequence[DeviceId], effect: str) -> None:
         """Give each device its rule with this effect, and remove the swap's rules of other devices.
@@ -169,12 +185,10 @@ class Swaps:
         wanted = {swap.rule_name(one): swap.rule(hold, one, effect, self.api_version) for one in devices}
         for _turn in range(_TRIES):
             there = {str(one["metadata"]["name"]): one for one in self.rules.list() if swap.swap_of(one) is not None}
+            other = [one for name, one in there.items() if name not in wanted and swap.swap_of(one) == hold.name]
             try:
-                for name, new in wanted.items():
-                    self._put(new, there.get(name))
-                for name, old in there.items():
-                    if name not in wanted and swap.swap_of(old) == hold.name:
-                        self.rules.delete(old)
+                _each(self._put, [(new, there.get(name)) for name, new in wanted.items()])
+                _each(self.rules.delete, other)
             except self._error as error:
                 if error.status not in (_CONFLICT, _GONE):
                     raise
@@ -182,7 +196,9 @@ class Swaps:
             return
         raise Refused(f"other runs change the rules of swap {hold.name} all the time: run this again later")
 
-    def _put(self, new: Object, old: ObjectView | None) -> None:
+    def _put(self, change: tuple[Object, ObjectView | None]) -> None:
+        """Make a rule, or change the one that is there."""
+        new, old = change
         name, taint = new["metadata"]["name"], new["spec"]["taint"]
         where = (*self.api_version.split("/"), "devicetaintrules")
         if old is None:
@@ -198,6 +214,7 @@ class Swaps:
         """The pods that the controller would end for each rule that only counts. Raises Refused if it counts none."""
         names = {swap.rule_name(one) for one in devices}
         end = time.monotonic() + COUNTING
+        pauses = _pauses()
         while True:
             found, missing = {}, set(names)
             for one in self.rules.list():
@@ -215,7 +232,7 @@ class Swaps:
                     f"the controller of DeviceTaintRules has not counted pods for {len(missing)} of {len(names)} "
                     f"rule(s) in {COUNTING:.0f} s: is kube-controller-manager running? No pod was ended"
                 )
-            time.sleep(PAUSE)
+            time.sleep(next(pauses))
 
     def _counted(self, hold: Hold, devices: t.Sequence[DeviceId], found: Taking) -> int:
         """What the controller counted, summed over devices. Raises Refused if it would end more pods than are known."""
@@ -232,20 +249,58 @@ class Swaps:
             )
         return sum(counts.values())
 
-    def _wait(self, hold: Hold, devices: t.Sequence[DeviceId], seconds: int) -> None:
+    def _wait(self, hold: Hold, leaving: t.Iterable[Leaving], seconds: int) -> None:
+        """Wait until pods have gone. Raises Unfinished after some seconds."""
+        left = list(leaving)
+        self._tell(f"{hold.name}: {len(left)} pod(s) are ended; waiting for them for up to {seconds} s")
         end = time.monotonic() + seconds
-        while True:
-            left = self.taking(hold.name, devices).leaving
-            if not left:
-                return
+        pauses = _pauses()
+        while left:
+            if not self._there(left[0]):
+                left.pop(0)
+                continue
             if time.monotonic() > end:
+                left = [one for one in left if self._there(one)]
                 names = ", ".join(f"{one.pod} on {one.node}" for one in left[:8])
                 raise Unfinished(
                     f"after {seconds} s, {len(left)} pod(s) still have devices: {names}. If a node is lost, remove its "
                     f"pods or its Node. The hold and the rules of swap {hold.name} stay: run it again to go on, or "
                     "give it back"
                 )
-            time.sleep(PAUSE)
+            time.sleep(next(pauses))
+
+    def _there(self, pod: Leaving) -> bool:
+        """Whether a pod is still there, and has not ended by itself."""
+        space, _slash, name = pod.pod.partition("/")
+        try:
+            answer = self._core.read_namespaced_pod(name, space, _request_timeout=SECONDS, _preload_content=False)
+        except self._error as error:
+            if error.status != _GONE:
+                raise
+            return False
+        found = loads_cut(answer.data)
+        return found["metadata"]["uid"] == pod.uid and (found.get("status") or {}).get("phase") not in ENDED
+
+    def _settled(self, tier: str, devices: t.Sequence[DeviceId], ended: t.AbstractSet[str]) -> Taking:
+        """What it means to take devices once the claims of pods that have ended are gone, which takes a moment."""
+        end = time.monotonic() + CLAIMS
+        pauses = _pauses()
+        while True:
+            found = self.taking(tier, devices)
+            if not ended & set(found.unused) or time.monotonic() > end:
+                return found
+            time.sleep(next(pauses))
+
+
+def _pauses() -> t.Iterator[float]:
+    """The seconds to sleep between looks."""
+    return (min(PAUSE, FIRST * 1.5 ** min(turn, 9)) for turn in itertools.count())
+
+
+def _each(work: t.Callable[[t.Any], object], items: t.Iterable[t.Any]) -> None:
+    """Do this for all items, some at the same time. Raises the first error, after what has begun has ended."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(work, items))
 
 
 def kubernetes_client() -> t.Any:

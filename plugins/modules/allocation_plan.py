@@ -26,6 +26,7 @@ description:
   - Devices that belong to several nodes are not counted.
 extends_documentation_fragment:
   - lanewise.dra.pods.workloads
+  - lanewise.dra.pods.server
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
   - lanewise.dra.attributes.actiongroup_lanewise

@@ -24,6 +24,7 @@ description:
     scores, which are not modelled.
 extends_documentation_fragment:
   - lanewise.dra.pods.workload
+  - lanewise.dra.pods.server
   - lanewise.dra.pods.moved
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module

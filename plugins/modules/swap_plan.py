@@ -22,6 +22,8 @@ description:
     PodDisruptionBudgets that would be violated.
 extends_documentation_fragment:
   - lanewise.dra.pods.workload
+  - lanewise.dra.pods.server
+  - lanewise.dra.pods.swapped
   - lanewise.dra.pods.moved
   - lanewise.dra.attributes
   - lanewise.dra.attributes.info_module
@@ -31,26 +33,6 @@ options:
     description: The tier that gets the devices.
     type: str
     required: true
-  devices:
-    description: The devices, as C(driver/pool/device). Give these or O(workload).
-    type: list
-    elements: str
-    default: []
-  workload:
-    description: A pod of the tier. Its claims have to tolerate the hold and the swap of the tier.
-    type: dict
-  count:
-    description: How many of these pods are to have devices, those that run on the swap already included.
-    type: int
-    default: 1
-  share:
-    description:
-      - In place of O(count), a percentage of the pods that the empty fleet has places for, rounded down.
-    type: int
-  ignore_budgets:
-    description: Whether pods may be ended whose PodDisruptionBudget does not allow it.
-    type: bool
-    default: false
 seealso:
   - module: lanewise.dra.dra_swap
   - module: lanewise.dra.reservation_plan
@@ -120,27 +102,15 @@ compiled_once.begin()
 
 from ..module_utils.dra.cel.engine import engine_for
 from ..module_utils.dra.kube.objects import Object
-from ..module_utils.dra.plan.given import WORKLOAD, objects_of, templates_of, workload
-from ..module_utils.dra.plan.swapping import MOST, Ask, choose, device_ids, device_names, lines
+from ..module_utils.dra.plan.given import WORKLOAD, objects_of
+from ..module_utils.dra.plan.swapping import asked, choose, device_names, lines, shown
 from ..module_utils.plan_module import run
 
 
 def planned(params: Object) -> Object:
     """What the module returns. Raises ValueError, KeyError and EngineMissing."""
-    for name, value, most in (("count", params["count"], MOST), ("share", params["share"], 100)):
-        if value is not None and not 1 <= value <= most:
-            raise ValueError(f"{name}: {value} is not from 1 to {most}")
     objects = objects_of(params["objects"])
-    ask = Ask(
-        params["tier"],
-        device_ids(params["devices"]),
-        workload(params["workload"], templates_of(objects)) if params["workload"] else None,
-        params["count"],
-        params["share"],
-        params["ignore_budgets"],
-    )
-    if bool(ask.devices) == bool(ask.workload):
-        raise ValueError("give either devices or workload")
+    ask = asked(params, objects)
     version = params["kubernetes_version"]
     found = choose(objects, ask, engine_for(version), version, params["feature_gates"])
     leaving = sorted(found.taking.leaving, key=lambda one: one.pod)
@@ -148,10 +118,7 @@ def planned(params: Object) -> Object:
         "found": not found.reason,
         "devices": device_names(found.hold),
         "evict": device_names(found.evict),
-        "leaving": [
-            {"pod": one.pod, "node": one.node, "grace": one.grace, "devices": device_names(one.devices)}
-            for one in leaving
-        ],
+        "leaving": [shown(one) for one in leaving],
         "refused": list(found.taking.refused),
         "budgets": list(found.taking.budgets),
         "lines": lines(found, ask),

@@ -6,9 +6,6 @@
 
 from __future__ import annotations
 
-import os
-import pathlib
-
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import SiteAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Variables
@@ -62,13 +59,3 @@ class ClusterAction(SiteAction):
             asked = f" (kubeconfig {where['kubeconfig']})" if "kubeconfig" in where else ""
             raise AnsibleActionFail(f"{name}: {_reason(done)}{asked}")
         return dict(done)
-
-    def _from_current_folder(self, path: str, variables: Variables) -> str:
-        """A path relative to the current folder as an absolute one, if the playbook is part of the collection.
-
-        Ansible reads paths relative to the playbook's folder, which is no use inside an installed collection.
-        """
-        own = pathlib.Path(__file__).resolve().parents[2] / "playbooks"
-        if pathlib.Path(str(variables.get("playbook_dir") or "/")).resolve() != own:
-            return path
-        return os.path.join(os.environ.get("PWD") or os.getcwd(), path)

@@ -17,6 +17,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.before_fork import lo
 from ansible_collections.lanewise.dra.plugins.plugin_utils.core_version import require_supported_core
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import Unusable
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import refusal, set_by_facts
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Variables
 from jinja2 import TemplateError
 
 load_filters()
@@ -36,6 +37,16 @@ class SiteAction(ActionBase):
         if names:
             raise AnsibleActionFail(refusal(host, names))
         return dict(result)
+
+    def _from_current_folder(self, path: str, variables: Variables) -> str:
+        """A path relative to the current folder as an absolute one, if the playbook is part of the collection.
+
+        Ansible reads paths relative to the playbook's folder, which is no use inside an installed collection.
+        """
+        own = pathlib.Path(__file__).resolve().parents[2] / "playbooks"
+        if pathlib.Path(str(variables.get("playbook_dir") or "/")).resolve() != own:
+            return path
+        return os.path.join(os.environ.get("PWD") or os.getcwd(), path)
 
 
 class ControllerAction(SiteAction):

@@ -25,7 +25,8 @@ from .pods import selected
 
 #: Labels and annotations with this prefix are those of pods that Kueue admits.
 KUEUE = "kueue.x-k8s.io/"
-_ENDED = ("Succeeded", "Failed")
+#: The phases of pods that have ended, whose devices are free.
+ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,15 @@ class Leaving:
 class Taking:
     """What it means to take devices: the pods that are ended, what speaks against it, and budgets that it violates.
 
-    `there` are the devices that claims of the tier have already.
+    `there` are the devices that claims of the tier have already. `unused` are the claims that have one of the devices
+    and no pod: `refused` names them, too, as a claim whose pod has just ended is about to be deleted.
     """
 
     leaving: tuple[Leaving, ...] = ()
     refused: tuple[str, ...] = ()
     budgets: tuple[str, ...] = ()
     there: tuple[DeviceId, ...] = ()
+    unused: tuple[str, ...] = ()
 
 
 @dataclass
@@ -94,7 +97,7 @@ class Users:
                 self._uses[title(one)] = _Use(claim, had)
             elif kind == "PodDisruptionBudget":
                 self._budgets.append(one)
-            elif kind == "Pod" and (one.get("status") or {}).get("phase") not in _ENDED:
+            elif kind == "Pod" and (one.get("status") or {}).get("phase") not in ENDED:
                 self._pods.append(one)
         self._of_device: dict[DeviceId, list[_Use]] = {}
         for use in self._uses.values():
@@ -110,6 +113,7 @@ class Users:
         taken: dict[str, dict[DeviceId, None]] = {}
         refused: list[str] = []
         there: list[DeviceId] = []
+        unused: dict[str, None] = {}
         for device in devices:
             for use in self._of_device.get(device, ()):
                 if swap.of_tier(use.devices[device], self.tier):
@@ -118,6 +122,7 @@ class Users:
                     for pod in use.pods:
                         taken.setdefault(title(pod), {})[device] = None
                 else:
+                    unused[title(use.claim)] = None
                     refused.append(
                         f"{'/'.join(device)}: claim {title(use.claim)} has it, and no pod that uses the claim is known"
                     )
@@ -126,7 +131,8 @@ class Users:
             if title(pod) in taken:
                 leaving.append(self._leaving(pod, tuple(taken[title(pod)])))
                 refused += self._against(pod, taken[title(pod)])
-        return Taking(tuple(leaving), tuple(refused), tuple(self._violated(leaving)), tuple(there))
+        budgets = self._violated(leaving)
+        return Taking(tuple(leaving), tuple(refused), tuple(budgets), tuple(there), tuple(unused))
 
     def movable(self, budgets: bool) -> tuple[list[Movable], list[str]]:
         """The pods that may be ended, and the claims of those that are ending already.

@@ -18,12 +18,13 @@ from ..cel.engine import Engine
 from ..holds import hold as forms
 from ..holds import swap
 from ..holds.tolerations import bodies, lacking, others
-from ..kube.objects import ObjectView
+from ..kube.objects import Object, ObjectView
 from ..scheduler.published import v1
 from ..scheduler.search_devices import DeviceId, identify
 from .fit import fit
 from .fleet import Fleet, Workload
-from .giving_way import Taking, Users
+from .given import templates_of, workload
+from .giving_way import Leaving, Taking, Users
 from .reader import read
 from .room import SEARCHES, Job, room
 
@@ -60,6 +61,26 @@ class Chosen:
     of: int | None = None
     reason: str = ""
     notes: tuple[str, ...] = ()
+
+
+def asked(params: ObjectView, objects: t.Sequence[Object]) -> Ask:
+    """What the options of a module ask for. Raises ValueError."""
+    for name, value, most in (("count", params["count"], MOST), ("share", params["share"], 100)):
+        if value is not None and not 1 <= value <= most:
+            raise ValueError(f"{name}: {value} is not from 1 to {most}")
+    given = params["workload"]
+    pods = workload(given, templates_of(objects)) if given else None
+    ask = Ask(
+        params["tier"],
+        device_ids(params["devices"]),
+        pods,
+        params["count"],
+        params["share"],
+        params["ignore_budgets"],
+    )
+    if bool(ask.devices) == bool(ask.workload):
+        raise ValueError("give either devices or workload")
+    return ask
 
 
 def choose(
@@ -173,6 +194,11 @@ def lines(chosen: Chosen, ask: Ask) -> list[str]:
     if chosen.taking.there:
         found.append(f"  {len(chosen.taking.there)} device(s) are in use by the tier already")
     return found
+
+
+def shown(pod: Leaving) -> Object:
+    """A pod that is ended, as modules return it."""
+    return {"pod": pod.pod, "node": pod.node, "grace": pod.grace, "devices": device_names(pod.devices)}
 
 
 def device_names(devices: t.Iterable[DeviceId]) -> list[str]:

@@ -1,0 +1,206 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Swap devices for a tier, from the controller. The documentation is in plugins/modules/dra_swap.py.
+
+It runs in Ansible's process: a module would be sent, and would read and compile the planner again at each run.
+"""
+
+from __future__ import annotations
+
+import time
+import typing as t
+from datetime import datetime, timezone
+
+from ansible.errors import AnsibleActionFail
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Failed, connected
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_swaps import Done, Swaps, Unfinished
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import engine_for
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving, swap
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.changes import Refused
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.times import expiry
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import forms as dumps
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.given import WORKLOAD
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.swapping import (
+    Ask,
+    Chosen,
+    asked,
+    choose,
+    device_names,
+    lines,
+    shown,
+)
+from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Spec, Variables
+
+_SPEC: Spec = {
+    "tier": {"type": "str", "required": True},
+    "state": {"type": "str", "choices": ["swapped", "previewed", "returned"], "default": "swapped"},
+    "owner": {"type": "str", "required": True},
+    "reason": {"type": "str"},
+    "hours": {"type": "int", "default": 24},
+    "expires": {"type": "str"},
+    "devices": {"type": "list", "elements": "str", "default": []},
+    "workload": {"type": "dict", "options": WORKLOAD},
+    "count": {"type": "int", "default": 1},
+    "share": {"type": "int"},
+    "ignore_budgets": {"type": "bool", "default": False},
+    "timeout": {"type": "int", "default": 600},
+    "feature_gates": {"type": "dict", "default": {}},
+    "kubeconfig": {"type": "path"},
+    "context": {"type": "str"},
+}
+_VERBS = {"swapped": "made", "previewed": "previewed", "returned": "given back"}
+
+
+class ActionModule(ControllerAction):
+    """Chooses devices, holds them, ends the pods that have them, and waits; or gives the devices back."""
+
+    def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
+        result = super().run(tmp, task_vars)
+        required = [("state", "swapped", ("reason",))]
+        _unused, options = self.validate_argument_spec(argument_spec=_SPEC, required_if=required)
+        begin = time.monotonic()
+        kubeconfig = options["kubeconfig"]
+        if kubeconfig:
+            kubeconfig = self._loader.path_dwim(self._from_current_folder(kubeconfig, task_vars or {}))
+        check = bool(self._task.check_mode)
+
+        def work(api: t.Any, kubernetes: str) -> Object:
+            swaps = Swaps(api, required_version(kubernetes), kubernetes, self._tell)
+            return Work(options, check, swaps).result()
+
+        failure = f"the swap for {options['tier']} cannot be {_VERBS[options['state']]}"
+        try:
+            found = connected(kubeconfig, options["context"], failure, work)
+        except Failed as error:
+            raise AnsibleActionFail(str(error)) from None
+        except (Unfinished, EngineMissing) as error:
+            raise AnsibleActionFail(f"{failure}: {error}") from None
+        result.update(found, seconds=round(time.monotonic() - begin, 3))
+        if not self._task.diff:
+            del result["diff"]
+        return result
+
+    def _tell(self, line: str) -> None:
+        """Say at once what the task waits for; its result comes when it has ended."""
+        self._display.display(line, stderr=True)
+
+
+def required_version(kubernetes: str) -> str:
+    """The version of the API. Raises serving.Unsupported for a release that cannot swap."""
+    if versions.minor_of(kubernetes) < swap.MINOR:
+        raise serving.Unsupported(
+            f"Kubernetes {kubernetes} cannot swap devices: rules that only count pods, and are on by default, are "
+            f"there from 1.{swap.MINOR} on. Upgrade it, or move pods with lanewise.dra.defragment"
+        )
+    return serving.require(kubernetes)
+
+
+class Work:
+    """One task on a cluster. Its methods raise ValueError, Unfinished, EngineMissing, ApiException and HTTPError."""
+
+    def __init__(self, options: Variables, check: bool, swaps: Swaps) -> None:
+        self.options, self.check, self.swaps = options, check, swaps
+        self.tier = str(options["tier"])
+        self.now = datetime.now(timezone.utc)
+        self.rules = swaps.rules.list()
+        there, ending = swaps.holds(self.rules)
+        self.old, self.begun = there.get(self.tier), bool(ending.get(self.tier))
+
+    def result(self) -> Result:
+        """What the task returns."""
+        if self.options["state"] == "returned":
+            return self._returned()
+        ask, chosen = self._choice()
+        said = lines(chosen, ask)
+        if chosen.reason:
+            raise Refused(f"{'; '.join(said)}. Nothing was changed")
+        hold = self._hold(chosen)
+        done = self._previewed(hold, chosen) if self.options["state"] == "previewed" else self._swapped(hold, chosen)
+        return self._shown(done, hold, chosen, said)
+
+    def _choice(self) -> tuple[Ask, Chosen]:
+        """What is asked for, and the devices for it, from one reading of the cluster."""
+        objects = [*self.swaps.choice(), *self.rules]
+        dumps.check(objects)
+        version = self.swaps.kubernetes
+        try:
+            ask = asked(self.options, objects)
+            return ask, choose(objects, ask, engine_for(version), version, self.options["feature_gates"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"the objects of the cluster cannot be read: {error!r}") from error
+
+    def _hold(self, chosen: Chosen) -> Hold:
+        options = self.options
+        expires = expiry(options["expires"], options["hours"], self.old, self.now)
+        reason = options["reason"] or ("preview" if options["state"] == "previewed" else "")
+        hold = Hold(self.tier, options["owner"], reason, expires, chosen.hold, forms.SWAP)
+        forms.check(hold, self.now)
+        return hold
+
+    def _previewed(self, hold: Hold, chosen: Chosen) -> Done:
+        leaving = chosen.taking.leaving
+        users = dict.fromkeys(device for one in leaving for device in one.devices)
+        return Done(False, leaving, None if self.check else self.swaps.preview(hold, list(users)))
+
+    def _swapped(self, hold: Hold, chosen: Chosen) -> Done:
+        found, ignore = chosen.taking, bool(self.options["ignore_budgets"])
+        against = [*found.refused, *([] if ignore or self.begun else found.budgets)]
+        if against:
+            more = ". With ignore_budgets they are ended all the same" if found.budgets and not found.refused else ""
+            raise Refused(f"{'; '.join(against)}{more}. No pod was ended")
+        if self.check:
+            changed = bool(self.swaps.rules.make(hold, check=True)) or bool(found.leaving)
+            return Done(changed, found.leaving)
+        return self.swaps.make(hold, chosen.evict, ignore, self.options["timeout"])
+
+    def _returned(self) -> Result:
+        old = self.old
+        there = self.swaps.in_use(self.tier, old.devices) if old else ()
+        changed = self.swaps.give_back(self.tier, self.options["owner"], self.check)
+        before = _held(old, self.now)
+        return {
+            "changed": changed,
+            "hold": before,
+            "ended": [],
+            "counted": None,
+            "in_use": device_names(there),
+            "budgets": [],
+            "refused": [],
+            "lines": [],
+            "notes": [],
+            "diff": {"before": before, "after": {}},
+        }
+
+    def _shown(self, done: Done, hold: Hold, chosen: Chosen, said: list[str]) -> Result:
+        after = _held(hold, self.now)
+        ended = [shown(one) for one in done.ended]
+        return {
+            "changed": done.changed,
+            "hold": after,
+            "ended": ended,
+            "counted": done.counted,
+            "in_use": device_names(chosen.taking.there),
+            "budgets": list(chosen.taking.budgets),
+            "refused": list(chosen.taking.refused),
+            "lines": said,
+            "notes": list(chosen.notes),
+            "diff": {
+                "before": {**_held(self.old, self.now), "pods": sorted(one["pod"] for one in ended)},
+                "after": {**after, "pods": []},
+            },
+        }
+
+
+def _held(one: Hold | None, now: datetime) -> Result:
+    if one is None:
+        return {}
+    found = one.as_dict(now)
+    return {**found, "devices": sorted(found["devices"])}

@@ -1,0 +1,85 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""The kinds of objects that are read from a cluster, in which version, and which of their parts are left out."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .cluster_lists import read_all
+from .dra.holds import serving
+from .dra.kube.objects import Object
+from .dra.plan import kueue
+from .dra.queues.objects import LOANS
+
+if t.TYPE_CHECKING:
+    import kubernetes
+
+KINDS = ("ResourceClaim", "ResourceSlice", "DeviceClass", "Pod")
+#: Those that are listed only if they are asked for.
+MORE = ("ResourceClaimTemplate", "DeviceTaintRule", "Node", "PodDisruptionBudget", "ResourceQuota", *kueue.KINDS)
+_CORE = ("Pod", "Node", "ResourceQuota")
+#: Parts that are left out: whole pods are large, and arguments and variables of containers may be secret.
+HIDDEN = {
+    "metadata": ("managedFields",),
+    "spec": ("volumes",),
+    "status": ("conditions", "images"),
+}
+#: Parts of pods that decide where they run, which only those with claims keep.
+PLACING = ("affinity", "tolerations")
+#: Annotations that are kept: whether a pod may be evicted, with which others it has to run, and loans of queues.
+ANNOTATIONS = ("cluster-autoscaler.kubernetes.io/safe-to-evict", "scheduling.k8s.io/group-name", LOANS)
+#: The prefix of annotations of pods that Kueue admits.
+QUEUED = "kueue.x-k8s.io/"
+HIDDEN_OF_CONTAINERS = ("args", "command", "env", "envFrom", "lifecycle", "volumeMounts")
+PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+
+
+def reduced(found: Object) -> Object:
+    """An object without the parts that the collection does not use."""
+    for part, names in HIDDEN.items():
+        for name in names:
+            (found.get(part) or {}).pop(name, None)
+    spec, metadata = found.get("spec") or {}, found.get("metadata") or {}
+    notes = metadata.pop("annotations", None) or {}
+    used = {name: value for name, value in notes.items() if name in ANNOTATIONS or name.startswith(QUEUED)}
+    if used:
+        metadata["annotations"] = used
+    for name in PLACING if not spec.get("resourceClaims") else ():
+        spec.pop(name, None)
+    for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
+        for name in (*HIDDEN_OF_CONTAINERS, *PROBES):
+            container.pop(name, None)
+    return found
+
+
+def version_of(kind: str, api_version: str, kubernetes: str) -> str:
+    """The group and version in which a kind is listed. Raises ValueError for a release that is not known."""
+    if kind in _CORE:
+        return "v1"
+    if kind == "PodDisruptionBudget":
+        return "policy/v1"
+    if kind in kueue.KINDS:
+        return kueue.API_VERSION
+    return serving.api_version(kubernetes) if kind == serving.KIND else api_version
+
+
+def listed(api: kubernetes.client.ApiClient, kind: str, api_version: str) -> list[Object]:
+    """All objects of a kind. Raises as cluster_lists.read_all."""
+    import kubernetes.client
+
+    if kind == "Pod":
+        return read_all(kubernetes.client.CoreV1Api(api).list_pod_for_all_namespaces, "v1", kind)
+    if kind == "Node":
+        return read_all(kubernetes.client.CoreV1Api(api).list_node, "v1", kind)
+    if kind == "ResourceQuota":
+        return read_all(kubernetes.client.CoreV1Api(api).list_resource_quota_for_all_namespaces, "v1", kind)
+    group, _slash, version = api_version.partition("/")
+    plural = "deviceclasses" if kind == "DeviceClass" else f"{kind.lower()}s"
+    custom = kubernetes.client.CustomObjectsApi(api)
+    return read_all(
+        lambda **query: custom.list_cluster_custom_object(group, version, plural, **query), api_version, kind
+    )
