@@ -16,6 +16,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.given import
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues import usage
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Forms, NewerForm
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ReportAction
+from ansible_collections.lanewise.dra.plugins.plugin_utils.kueue_metrics import Unreadable, charges
 from ansible_collections.lanewise.dra.plugins.plugin_utils.queue_pages import usage_page
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
 
@@ -64,16 +65,13 @@ class ActionModule(ReportAction):
 
 def _sample(objects: Json, metrics: str) -> usage.Sample:
     try:
-        found = usage.sample(objects_of(dict(objects)), metrics, datetime.now(timezone.utc))
+        charged = charges(metrics) if metrics else None
+    except Unreadable as error:
+        raise AnsibleActionFail(f"metrics cannot be read: {error}") from None
+    try:
+        return usage.sample(objects_of(dict(objects)), datetime.now(timezone.utc), charged)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise AnsibleActionFail(f"objects are not those of lanewise.dra.dra_objects_info: {error!r}") from error
-    if metrics and not any(share.charged for one in found.shares.values() for share in one.values()):
-        if "kueue_cluster_queue_resource_reservation" not in metrics:
-            raise AnsibleActionFail(
-                "metrics has no kueue_cluster_queue_resource_reservation: set metrics.enableClusterQueueResources in "
-                "Kueue's configuration, or leave metrics out"
-            )
-    return found
 
 
 def _stored(path: pathlib.Path) -> tuple[list[str], list[usage.Sample]]:

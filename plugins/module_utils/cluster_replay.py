@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from .cluster_swaps import kubernetes_client
 from .dra.kube.objects import Object, ObjectView
+from .dra.replay.pairs import aligned, kinds
 from .dra.replay.score import Run
 from .dra.replay.trace import Job
 
@@ -27,7 +28,9 @@ RUNS_FOR, JOB = "lanewise.dev/runs-for", "lanewise.dev/replayed-job"
 NODE_LABEL = "lanewise.dev/no-machine"
 _ROOT = "resource.kubernetes.io/pcieRoot"
 _GROUP, _VERSION = "resource.k8s.io", "v1"
-_CONFLICT, _GONE = 409, 404
+_EXPIRED = 410
+#: After this many seconds a watch is requested again, from where it was.
+WATCH_SECONDS = 30
 
 
 class Unsuited(Exception):
@@ -47,13 +50,14 @@ class Replay:
     """One replay. `forms` has the form of each size; a team's jobs go to the queue and namespace of its name.
 
     `speed` is how many seconds of the trace pass in one. `priorities` is false where queues have none: jobs then go
-    without theirs.
+    without theirs. `kinds` says which drivers' devices are GPUs, and which are NICs.
     """
 
     api: kubernetes.client.ApiClient
     forms: t.Mapping[float, Form]
     speed: float
     priorities: bool = True
+    kinds: t.Mapping[str, str] = field(default_factory=kinds)
     runs: dict[int, Run] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -165,15 +169,18 @@ class Replay:
     def _watch(self, source: t.Callable[..., t.Any], *arguments: str) -> t.Iterator[tuple[str, Object]]:
         import kubernetes.watch
 
+        watch = kubernetes.watch.Watch()
         while not self._stop.is_set():
+            since = {"resource_version": watch.resource_version} if watch.resource_version else {}
             try:
-                for event in kubernetes.watch.Watch().stream(source, *arguments, timeout_seconds=30):
+                for event in watch.stream(source, *arguments, timeout_seconds=WATCH_SECONDS, **since):
                     if self._stop.is_set():
                         return
                     yield event["type"], event["raw_object"]
             except self._error as error:
-                if error.status != 410:  # the events are no longer kept: list again
+                if error.status != _EXPIRED:
                     raise
+                watch.resource_version = None  # the events are no longer kept: list again
 
     def _watch_pods(self) -> None:
         for kind, pod in self._watch(self._core.list_pod_for_all_namespaces):
@@ -214,10 +221,6 @@ class Replay:
         allocation = self._allocated.get(uid)
         if allocation is None:
             return
-        by_request: dict[str, list[str | None]] = {}
-        for one in allocation["devices"].get("results") or ():
-            root = self._roots.get((one["driver"], one["pool"], one["device"]))
-            by_request.setdefault("gpu" if str(one["driver"]).startswith("gpu") else "nic", []).append(root)
-        gpus, nics = by_request.get("gpu", []), by_request.get("nic", [])
-        if nics:
-            run.aligned = None not in gpus and sorted(map(str, gpus)) == sorted(map(str, nics))
+        verdict = aligned(allocation["devices"].get("results") or (), self._roots, self.kinds)
+        if verdict is not None:
+            run.aligned = verdict

@@ -60,6 +60,11 @@ options:
       held:
         description: How many GPUs other jobs cannot have meanwhile, by default O(forms[].gpus).
         type: float
+  drivers:
+    description:
+      - The site's DRA drivers, as C(dra_claims_drivers) has them. They say which devices are GPUs, and which are NICs.
+        Built-in drivers are known without it.
+    type: dict
   csv:
     description:
       - The text of a CSV whose first line is C(submit_s,team,priority,gpus,seconds), times in seconds.
@@ -139,6 +144,7 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import run
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_replay import Form, Replay, Unsuited
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.pairs import kinds
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.score import score
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace import PROFILES, Job, Load, drawn, read_csv
 
@@ -156,6 +162,7 @@ SPEC = {
             "held": {"type": "float"},
         },
     },
+    "drivers": {"type": "dict"},
     "csv": {"type": "str"},
     "profile": {"type": "str", "choices": ["pai", "training"], "default": "pai"},
     "shares": {"type": "dict"},
@@ -195,6 +202,7 @@ def main() -> None:
     params = module.params
     try:
         jobs, source = jobs_of(params)
+        known = kinds(params["drivers"])
     except ValueError as error:
         module.fail_json(msg=f"Cannot replay: {error}")
     if module.check_mode:
@@ -207,7 +215,7 @@ def main() -> None:
         }
         window = params["hours"] * 3600
         try:
-            runs = Replay(api, forms, params["speed"], params["priorities"]).run(jobs, window)
+            runs = Replay(api, forms, params["speed"], params["priorities"], known).run(jobs, window)
         except Unsuited as error:
             module.fail_json(msg=f"Cannot replay: {error}")
         found = score(jobs, runs, params["gpus"], window)

@@ -37,6 +37,7 @@ options:
     description:
       - The text of Kueue's metrics, with the charges at this moment. It needs C(metrics.enableClusterQueueResources) in
         Kueue's configuration.
+      - They are read by the Python package prometheus-client, version 0.26.0 or later, on the controller.
       - Without it the charges are those in the status of the ClusterQueues.
     type: str
     default: ""

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.usage import Sample, Share, totals
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.score import Run, score
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace import Job
-from ansible_collections.lanewise.dra.plugins.plugin_utils import queue_pages
+from ansible_collections.lanewise.dra.plugins.plugin_utils import kueue_metrics, queue_pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.plots import Curve, plot
 
 from .chromium import Browser
@@ -49,6 +49,27 @@ def test_what_the_pages_say() -> None:
     text = replay()
     assert text.count('class="plot"') == 2 and "1 of 2" in text and "95 of 100" in text
     assert "There is no sample yet" in queue_pages.usage_page(FOLDERS, "t", totals([]), [], 900).decode()
+
+
+def test_charges_of_kueues_metrics() -> None:
+    """All flavors of a queue and a resource are added, whatever names have in them."""
+    kept = """# HELP kueue_cluster_queue_resource_reservation Reports the cluster_queue's total resource reservation
+# TYPE kueue_cluster_queue_resource_reservation gauge
+kueue_cluster_queue_resource_reservation{cluster_queue="a},\\"b",cohort="",flavor="f",resource="x/gpus"} 3
+kueue_cluster_queue_resource_reservation{cluster_queue="a},\\"b",cohort="",flavor="g",resource="x/gpus"} 1e+01
+kueue_cluster_queue_resource_usage{cluster_queue="red",cohort="",flavor="g",resource="x/gpus"} 7
+"""
+    assert kueue_metrics.charges(kept) == {('a},"b', "x/gpus"): 13.0}
+    empty = "# TYPE kueue_cluster_queue_resource_reservation gauge\n"
+    assert kueue_metrics.charges(empty) == {}
+    for text, said in (
+        ("<html>not found</html>", "not in Prometheus' text format"),
+        ("process_cpu_seconds_total 3\n", "metrics.enableClusterQueueResources"),
+        ('kueue_cluster_queue_resource_reservation{resource="x"} 3\n', "no label 'cluster_queue'"),
+        ('kueue_cluster_queue_resource_reservation{cluster_queue="a",resource="x"} many\n', "text format"),
+    ):
+        with pytest.raises(kueue_metrics.Unreadable, match=said):
+            kueue_metrics.charges(text)
 
 
 def test_a_line_ends_where_nothing_is_known() -> None:

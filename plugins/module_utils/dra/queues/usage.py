@@ -11,7 +11,6 @@ no hour of it counts.
 
 from __future__ import annotations
 
-import re
 import typing as t
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -21,8 +20,8 @@ from ..kube import quantity
 from ..kube.objects import Object, ObjectView
 from .objects import LOANS
 
-_METRIC = re.compile(r"^kueue_cluster_queue_resource_reservation\{([^}]{1,4000})\} ([0-9.e+]{1,40})$", re.MULTILINE)
-_LABEL = re.compile(r'(\w{1,100})="((?:[^"\\]|\\.){0,1000})"')
+#: What Kueue has charged, by queue and resource.
+Charges = t.Mapping[tuple[str, str], float]
 _NAMESPACE = "kubernetes.io/metadata.name"
 #: Seconds after which the next sample comes too late.
 GAP = 900.0
@@ -81,16 +80,15 @@ def stored(value: ObjectView) -> Sample:
     return Sample(times.moment(value["time"]), shares, pool, allocated, list(value["loans"]), str(value["source"]))
 
 
-def sample(objects: t.Iterable[ObjectView], metrics: str, now: datetime) -> Sample:
-    """What a cluster's queues and claims say now. `metrics` is the text of Kueue's metrics; without it the charges are
-    those in the status of the queues. Raises QuantityError for quantities that cannot be read."""
-    found = Sample(now.replace(microsecond=0), source="metrics" if metrics else "status")
-    charged = _reservations(metrics)
+def sample(objects: t.Iterable[ObjectView], now: datetime, metrics: Charges | None = None) -> Sample:
+    """What a cluster's queues and claims say now. `metrics` are the charges of Kueue's metrics; without them the
+    charges are those in the status of the queues. Raises QuantityError for quantities that cannot be read."""
+    found = Sample(now.replace(microsecond=0), source="status" if metrics is None else "metrics")
     owners: dict[str, str] = {}
     claims = []
     for one in objects:
         if one["kind"] == "ClusterQueue":
-            _queue(found, one, charged if metrics else _status(one))
+            _queue(found, one, _status(one) if metrics is None else metrics)
             for namespace in _namespaces(one):
                 owners[namespace] = str(one["metadata"]["name"])
             lines = str((one["metadata"].get("annotations") or {}).get(LOANS) or "").splitlines()
@@ -109,7 +107,7 @@ def sample(objects: t.Iterable[ObjectView], metrics: str, now: datetime) -> Samp
     return found
 
 
-def _queue(found: Sample, queue: ObjectView, charged: t.Mapping[tuple[str, str], float]) -> None:
+def _queue(found: Sample, queue: ObjectView, charged: Charges) -> None:
     name = str(queue["metadata"]["name"])
     for resource, lends, amount in _quotas(queue):
         shares = found.shares.setdefault(resource, {})
@@ -133,15 +131,6 @@ def _status(queue: ObjectView) -> dict[tuple[str, str], float]:
         for one in flavor.get("resources") or ():
             key = (str(queue["metadata"]["name"]), str(one["name"]))
             found[key] = found.get(key, 0.0) + float(quantity.parse(one.get("total", "0")))
-    return found
-
-
-def _reservations(metrics: str) -> dict[tuple[str, str], float]:
-    found: dict[tuple[str, str], float] = {}
-    for labels, value in _METRIC.findall(metrics):
-        named = dict(_LABEL.findall(labels))
-        key = (named.get("cluster_queue", ""), named.get("resource", ""))
-        found[key] = found.get(key, 0.0) + float(value)
     return found
 
 

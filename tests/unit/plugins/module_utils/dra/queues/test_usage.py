@@ -49,20 +49,18 @@ def test_flavors_of_a_resource_are_added(limits: tuple[str | None, str | None], 
     amounts = [{"name": "x/gpus", "nominalQuota": "3", **({"lendingLimit": one} if one else {})} for one in limits]
     flavors = [{"name": f"f{number}", "resources": [one]} for number, one in enumerate(amounts)]
     found["spec"]["resourceGroups"] = [{"flavors": flavors}]
-    assert usage.sample([found], "", NOW).shares == {"x/gpus": {"red": Share(6, 4, lends)}}
+    assert usage.sample([found], NOW).shares == {"x/gpus": {"red": Share(6, 4, lends)}}
 
 
 def test_a_sample_of_objects() -> None:
     pool = {"kind": "Cohort", "metadata": {"name": "c"}, "spec": queue("", "2", "0")["spec"]}
     objects = [queue("red", "5", "1", "red lends blue"), queue("blue", "2", "4", "red lends blue", lendingLimit="1")]
-    found = usage.sample([*objects, pool, claim("blue", 4), claim("elsewhere", 1)], "", NOW)
+    found = usage.sample([*objects, pool, claim("blue", 4), claim("elsewhere", 1)], NOW)
     assert found.shares == {"x/gpus": {"red": Share(5, 1), "blue": Share(2, 4, 1)}}
     assert found.pool == {"x/gpus": 2} and found.allocated == {"blue": {"gpu.nvidia.com": 4}}
     assert found.loans == ["red lends blue"] and found.source == "status"
     assert usage.stored(json.loads(json.dumps(found.as_dict()))) == found
-    labels = 'cluster_queue="blue",cohort="c",flavor="f",resource="x/gpus"'
-    text = f"# HELP x\nkueue_cluster_queue_resource_reservation{{{labels}}} 3\n"
-    measured = usage.sample(objects, text, NOW)
+    measured = usage.sample(objects, NOW, {("blue", "x/gpus"): 3})
     assert measured.shares["x/gpus"]["blue"].charged == 3 and measured.shares["x/gpus"]["red"].charged == 0
     assert measured.source == "metrics"
 

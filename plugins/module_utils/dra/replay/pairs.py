@@ -1,0 +1,53 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""Whether each GPU of a job has a NIC of its own on its PCIe root."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..kube.objects import ObjectView
+from ..vendors.drivers import DRIVERS, knowledge
+from ..vendors.knowledge import DriverKnowledge
+
+GPU, NIC = "gpu", "nic"
+_NICS = frozenset(("nic", "rdma", "vf"))
+
+
+def kinds(drivers: t.Mapping[str, ObjectView | None] | None = None) -> dict[str, str]:
+    """What the devices of each driver are, GPU or NIC; drivers of neither are left out.
+
+    `drivers` are those of the site, as `dra_claims_drivers` has them. Built-in drivers are known without them. Raises
+    Problems.
+    """
+    known = {**DRIVERS, **{name: knowledge(name, options) for name, options in (drivers or {}).items()}}
+    found = {name: _kind(one) for name, one in known.items()}
+    return {name: kind for name, kind in found.items() if kind}
+
+
+def _kind(driver: DriverKnowledge) -> str:
+    if GPU in driver.kinds:
+        return GPU
+    return NIC if _NICS & set(driver.kinds) else ""
+
+
+def aligned(
+    results: t.Iterable[ObjectView],
+    roots: t.Mapping[tuple[str, str, str], str | None],
+    kinds_of: t.Mapping[str, str],
+) -> bool | None:
+    """Whether the devices of an allocation are pairs; None without a NIC.
+
+    `roots` is the PCIe root of each device, by driver, pool and name. A GPU whose root is not known is not aligned.
+    """
+    found: dict[str, list[str | None]] = {GPU: [], NIC: []}
+    for one in results:
+        kind = kinds_of.get(str(one["driver"]))
+        if kind:
+            found[kind].append(roots.get((str(one["driver"]), str(one["pool"]), str(one["device"]))))
+    if not found[NIC]:
+        return None
+    return None not in found[GPU] and sorted(map(str, found[GPU])) == sorted(map(str, found[NIC]))

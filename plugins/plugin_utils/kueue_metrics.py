@@ -1,0 +1,44 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Note: this file is private to the collection.
+
+"""What Kueue's metrics say of charges. They are read by prometheus-client, which is imported here only."""
+
+from __future__ import annotations
+
+from ansible.module_utils.basic import missing_required_lib
+
+CHARGED = "kueue_cluster_queue_resource_reservation"
+#: The most characters of metrics that are read.
+MOST = 64 << 20
+
+
+class Unreadable(ValueError):
+    """This is not the text of Kueue's metrics, or it lacks the charges."""
+
+
+def charges(text: str) -> dict[tuple[str, str], float]:
+    """What Kueue has charged, by queue and resource, summed over flavors. Raises Unreadable."""
+    try:
+        from prometheus_client.parser import text_string_to_metric_families
+    except ImportError as error:
+        raise Unreadable(missing_required_lib("prometheus-client", reason="for Kueue's metrics")) from error
+    if len(text) > MOST:
+        raise Unreadable(f"they have {len(text)} characters; at most {MOST} are read")
+    found: dict[tuple[str, str], float] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            for one in family.samples if family.name == CHARGED else ():
+                key = (one.labels["cluster_queue"], one.labels["resource"])
+                found[key] = found.get(key, 0.0) + one.value
+    except KeyError as error:
+        raise Unreadable(f"{CHARGED} has no label {error}") from error
+    except ValueError as error:
+        raise Unreadable(f"they are not in Prometheus' text format: {error}") from error
+    if CHARGED not in text:
+        raise Unreadable(
+            f"they have no {CHARGED}: set metrics.enableClusterQueueResources in Kueue's configuration, or leave "
+            "metrics out"
+        )
+    return found

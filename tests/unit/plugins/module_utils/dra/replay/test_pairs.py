@@ -1,0 +1,55 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Which devices of a job are pairs, for the drivers of a site."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.pairs import aligned, kinds
+
+SITE = {
+    "accelerators.example.com": {"knowledge": {"kinds": {"gpu": {}}}},
+    "gpu-nics.example.com": {"knowledge": {"kinds": {"rdma": {}}}},
+    "lanewise.dev": None,
+}
+ROOTS: dict[tuple[str, str, str], str | None] = {
+    ("accelerators.example.com", "n", "0"): "pci0000:00",
+    ("accelerators.example.com", "n", "1"): "pci0000:40",
+    ("accelerators.example.com", "n", "2"): None,
+    ("gpu-nics.example.com", "n", "0"): "pci0000:00",
+    ("gpu-nics.example.com", "n", "1"): "pci0000:40",
+}
+
+
+def given(*devices: str) -> list[dict[str, str]]:
+    """Results of an allocation, from g0 for the first GPU and n1 for the second NIC."""
+    drivers = {"g": "accelerators.example.com", "n": "gpu-nics.example.com", "c": "dra.cpu"}
+    return [{"driver": drivers[one[0]], "pool": "n", "device": one[1:]} for one in devices]
+
+
+def test_kinds_are_those_of_the_sites_drivers() -> None:
+    found = kinds(SITE)
+    assert found["accelerators.example.com"] == "gpu" and found["gpu-nics.example.com"] == "nic"
+    assert found["gpu.nvidia.com"] == found["gaudi.intel.com"] == "gpu" and found["lanewise.dev"] == "nic"
+    assert "dra.cpu" not in found
+    with pytest.raises(Problems):
+        kinds({"gpu.example.com": {}})
+
+
+@pytest.mark.parametrize(
+    ("devices", "verdict"),
+    [
+        (("g0", "n0"), True),
+        (("g0", "g1", "n1", "n0", "c0"), True),
+        (("g0", "n1"), False),
+        (("g0", "g1", "n0"), False),
+        (("g2", "n0"), False),
+        (("g0", "g1"), None),
+        ((), None),
+    ],
+)
+def test_pairs(devices: tuple[str, ...], verdict: bool | None) -> None:
+    assert aligned(given(*devices), ROOTS, kinds(SITE)) is verdict
