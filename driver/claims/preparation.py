@@ -193,8 +193,19 @@ class Preparation:
             unclean=self._ledger.unclean.all(),
         )
 
-    def _offers(self, names: t.Iterable[str]) -> dict[str, Offer]:
-        """The divided NICs among the devices with these names."""
+    def _offers(self, names: t.Collection[str]) -> dict[str, Offer]:
+        """The divided NICs among the devices with these names, probed again if none of a NIC's free VFs was on the node
+        at the last probe: pods had them."""
+        offers = self._divided(names)
+        used = {device.known.address for record in self._ledger.records() for device in record.held} if offers else ()
+        for offer in offers.values():
+            free = [vf for vf in offer.vfs if vf.address not in used]
+            if free and not any(vf.interface for vf in free):
+                self._inventory.refresh()
+                return self._divided(names)
+        return offers
+
+    def _divided(self, names: t.Iterable[str]) -> dict[str, Offer]:
         offers = {name: self._inventory.offer(name) for name in names}
         return {name: offer for name, offer in offers.items() if offer}
 
