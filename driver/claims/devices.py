@@ -88,12 +88,13 @@ class Devices:
         changed = False
         held = {device.own_name for record in self._ledger.store.all()[0] for device in record.held}
         for name, entry in self._ledger.unclean.all().items():
-            if name in held:
-                continue
+            if name in held and not entry.config:
+                continue  # of one with children, claims may hold others
             with contextlib.suppress(Busy):
                 try:
                     with self._ledger.device_if_free(entry.lock):
-                        changed |= self._ledger.unclean.retry(entry)
+                        siblings = self._ledger.siblings(entry.known) if entry.known and entry.config else None
+                        changed |= self._ledger.unclean.retry(entry, siblings)
                 except KernelError as error:
                     message = f"the original state of {name} could still not be restored: {error.message}"
                     self._errors.report(name, logging.ERROR, message)

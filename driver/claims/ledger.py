@@ -24,6 +24,10 @@ from ..base.lock import PATIENCE, Locks
 from ..base.objects import Object
 from ..base.pace import Pace
 from ..base.paths import Paths
+from ..interface import host_state
+from ..interface.children import Siblings
+from ..kernel.node_namespaces import Key
+from ..publish.device import Device
 from . import claim_status
 from .claim_files import ClaimFiles
 from .claim_status import HealthProblem
@@ -221,6 +225,19 @@ class Ledger:
         """Whether a claim that this process has worked on has a device whose interface had this name on the node.
         Called for each netlink event of an interface."""
         return any(interface in saved.interfaces for saved in list(self._saved.values()))
+
+    def siblings(self, parent: Device, uid: str = "") -> Siblings:
+        """The children of an interface in pods, by claims of this boot other than `uid`."""
+        found: dict[Key, set[int]] = {}
+        for record in self.records():
+            if record.uid == uid or record.boot != self.boot or record.netns is None:
+                continue
+            for device in record.held:
+                if "child" in device.config and device.known.identity == parent.identity:
+                    child = device.host.get(host_state.CHILD) if device.host else None
+                    index = child.get("index", 0) if child else 0
+                    found.setdefault((record.netns[0], record.netns[1]), set()).add(index)
+        return found
 
     # reports
 

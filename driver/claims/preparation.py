@@ -169,7 +169,8 @@ class Preparation:
         """Hand out the addresses of rails that a new claim asks for, and write its record. The caller holds the lock
         for new records."""
         addresses = self._ledger.addresses
-        addresses.hand_out(record, self._inventory.settings.rail_addresses, self._ledger.records())
+        ranges = self._inventory.settings.rail_addresses
+        addresses.hand_out(record, ranges, self._ledger.records(), self._ledger.unclean.addresses())
         try:
             self._ledger.save(record, PREPARED)
         except BaseException:

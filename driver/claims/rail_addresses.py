@@ -53,16 +53,24 @@ class RailAddresses:
         self._boot = boot
         self._store = store
 
-    def hand_out(self, record: Record, ranges: t.Sequence[RailRange], others: t.Iterable[Record]) -> None:
+    def hand_out(
+        self,
+        record: Record,
+        ranges: t.Sequence[RailRange],
+        others: t.Iterable[Record],
+        kept: t.Collection[str] = (),
+    ) -> None:
         """Give the devices of a planned claim that ask for it addresses of their rails; `others` are the records of all
-        claims. To be called before the record is written; `release` takes back what it has given. Raises Refused, and
-        Busy where a range is exhausted."""
+        claims, `kept` the addresses that nobody may get now, although no claim has them.
+
+        To be called before the record is written; `release` takes back what it has given. Raises Refused, and Busy
+        where a range is exhausted."""
         asking = [device for device in record.held if device.config.get(rails.FIELD) is True]
         if not asking:
             return
         wanted = [(device, _ranges_for(device, ranges)) for device in asking]
         order = self._current(record.uid, others)
-        taken = set(order.held)
+        taken = {*order.held, *kept}
         for device, own in wanted:
             given = []
             for one in own:
@@ -71,7 +79,7 @@ class RailAddresses:
                 order.held[address] = record.uid
                 given.append(rails.handed_out(one, address))
             device.config = {**device.config, rails.FIELD: given}
-        left = [address for address in order.freed if address not in taken]
+        left = [address for address in order.freed if address not in order.held]
         order.freed = [address for address in left if any(_usable(one, address) for one in ranges)]
         self._write(order)
 
@@ -143,7 +151,7 @@ def _free(order: _Order, uids: t.Container[str]) -> None:
     order.freed = [*(one for one in order.freed if one not in back), *back]
 
 
-def _choose(one: RailRange, order: _Order, taken: t.Container[str]) -> str:
+def _choose(one: RailRange, order: _Order, taken: t.Collection[str]) -> str:
     """An address that was never used, or else the one that was returned first. Raises Busy."""
     freed = set(order.freed)
     for address in map(str, one.addresses()):
@@ -153,9 +161,12 @@ def _choose(one: RailRange, order: _Order, taken: t.Container[str]) -> str:
         if text not in taken and _usable(one, text):
             return text
     holders = {uid for address, uid in order.held.items() if _usable(one, address)}
+    kept = sum(_usable(one, address) for address in taken if address not in order.held)
+    but = f", except {kept} that devices withheld from pods could still use" if kept else ""
     raise Busy(
         f"all {one.usable} addresses of {one.range}, this node's on rail {one.rail}, are handed out, to devices of "
-        f"{len(holders)} claims: wait until pods end, or give the nodes more of them (per_node of the address plan)"
+        f"{len(holders)} claims{but}: wait until pods end, or give the nodes more of them (per_node of the address "
+        "plan)"
     )
 
 

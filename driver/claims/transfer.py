@@ -15,7 +15,7 @@ from ..api import events
 from ..base import trace
 from ..base.errors import DriverError, KernelError
 from ..base.metrics import DETACH, Metrics
-from ..interface import interfaces, take_back
+from ..interface import interfaces, rails, take_back
 from ..kernel import netns, rdma
 from .leases import Leases
 from .ledger import Ledger
@@ -177,14 +177,25 @@ class Transfer:
             return "back on the node" if device.rdma and device.rdma.moves else "not moved"
         inside = pin if netns.alive(pin) else None
         policy = self._inventory.settings.reset
-        outcome = take_back.take_back(device.known.identity, device.host, inside, device.config, policy)
+        is_child = "child" in device.config
+        siblings = self._ledger.siblings(device.known, record.uid) if is_child else {}
+        outcome = take_back.take_back(
+            device.known.identity, device.host, inside, device.config, policy, siblings=siblings
+        )
         for note in outcome.notes:
             log.warning("%s", note, extra={"device": device.device})
-        differs = self._ledger.unclean.settle(device.own_name, device.known, device.host, outcome)
+        differs = self._ledger.unclean.settle(
+            device.own_name,
+            device.known,
+            device.host,
+            outcome,
+            {name: device.config[name] for name in ("child", "name") if name in device.config} if is_child else None,
+            [one["address"].partition("/")[0] for one in rails.of(device.config)],
+        )
         if differs:
             self._withhold(record, device, differs)
             return "differs from its original state, withheld"
-        if "child" in device.config:
+        if is_child:
             return f"{device.config['child']['type']} removed"
         return "see the warnings" if outcome.notes else "compared, in its original state"
 

@@ -6,7 +6,8 @@
 reason, until it is restored.
 
 There is one JSON file for each such device, written before its claim is forgotten. After a reboot every interface is
-new, so files of an earlier boot are removed.
+new, so files of an earlier boot are removed. While somebody could still use a device, the addresses of rails that its
+claim had are in its file, and are not handed out.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import logging
 import os
 import re
 import time
-from dataclasses import asdict, dataclass
+import typing as t
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..base import files
 from ..base.errors import DriverError
-from ..base.objects import Object
+from ..base.objects import Object, ObjectView
 from ..dra.kube.bounded_json import loads
 from ..interface import take_back
+from ..interface.children import Siblings
 from ..interface.host_state import HostState
 from ..publish.device import Device
 from ..topology.stored import Forms
@@ -38,12 +41,15 @@ _FORMS = Forms("schema", unnumbered=1)
 _INTERVAL = 30.0
 #: Maximum number of reasons that are kept for a device.
 _MAX_REASONS = 20
+#: Fields that a file need not have, with what that means.
+_OPTIONAL: Object = {"config": {}, "addresses": []}
 
 
 @dataclass
 class Entry:
     """One device. `word` is the reason in one word, for the taint. `known` is the device as it was published and `host`
-    its original state; both are None if the file cannot be read, and it is not restored then."""
+    its original state; both are None if the file cannot be read, and it is not restored then. `config` is the
+    configuration of a claim that had a child of the device, `addresses` those that are not handed out."""
 
     device: str
     word: str
@@ -51,6 +57,8 @@ class Entry:
     known: Device | None
     host: HostState | None
     boot: str
+    config: Object = field(default_factory=dict)
+    addresses: list[str] = field(default_factory=list)
 
     @property
     def lock(self) -> str:
@@ -61,10 +69,12 @@ class Entry:
     def text(self) -> str:
         """The reasons, as one line."""
         more = f" (and {len(self.reasons) - 3} more)" if len(self.reasons) > 3 else ""
-        return "; ".join(self.reasons[:3]) + more
+        kept = f"; until then not handed out: {', '.join(self.addresses)}" if self.addresses else ""
+        return "; ".join(self.reasons[:3]) + more + kept
 
     def as_json(self) -> Object:
-        return {**asdict(self), "known": self.known.as_json() if self.known else {}}
+        found = {**asdict(self), "known": self.known.as_json() if self.known else {}}
+        return {name: value for name, value in found.items() if value or name not in _OPTIONAL}
 
 
 def _read(content: bytes) -> Entry:
@@ -73,9 +83,12 @@ def _read(content: bytes) -> Entry:
     fields = {"device": str, "word": str, "reasons": list, "known": dict, "host": dict, "boot": str}
     if not all(isinstance(value.get(name), form) for name, form in fields.items()):
         raise ValueError(f"it must have the fields {', '.join(fields)}")
-    if not all(isinstance(reason, str) for reason in value["reasons"]):
-        raise ValueError("reasons must be a list of strings")
-    return Entry(**{**{name: value[name] for name in fields}, "known": Device.from_json(value["known"])})
+    more: Object = {name: value.get(name, empty) for name, empty in _OPTIONAL.items()}
+    if not all(isinstance(more[name], type(empty)) for name, empty in _OPTIONAL.items()):
+        raise ValueError("config must be a mapping, and addresses a list")
+    if not all(isinstance(text, str) for texts in (value["reasons"], more["addresses"]) for text in texts):
+        raise ValueError("reasons and addresses must be lists of strings")
+    return Entry(**{**{name: value[name] for name in fields}, **more, "known": Device.from_json(value["known"])})
 
 
 class Unclean:
@@ -87,20 +100,44 @@ class Unclean:
         #: When each device was last tried, in seconds of time.monotonic.
         self._tried: dict[str, float] = {}
 
-    def settle(self, device: str, known: Device, host: HostState, outcome: take_back.Outcome) -> str:
-        """Record the outcome of taking a device back. Returns why it is withheld from pods now, or an empty string.
-        Raises DriverError."""
+    def settle(
+        self,
+        device: str,
+        known: Device,
+        host: HostState,
+        outcome: take_back.Outcome,
+        config: ObjectView | None = None,
+        addresses: t.Sequence[str] = (),
+    ) -> str:
+        """Record the outcome of taking a device back, or with `config` a child of it; its claim had these `addresses`
+        of rails. Returns why it is withheld from pods now, or an empty string. Raises DriverError."""
         path = self._path(device)
+        before = self._of_children(device) if config else None
         if not outcome.reasons:
-            files.remove(path)
-            return ""
+            if before is None:
+                files.remove(path)
+            return ""  # what the child of another claim left there is `retry`'s to judge
         reasons = [reason.text for reason in outcome.reasons[:_MAX_REASONS]]
-        entry = Entry(device, outcome.reasons[0].word, reasons, known, host, self._boot)
+        entry = Entry(device, outcome.reasons[0].word, reasons, known, host, self._boot, dict(config or {}))
+        if entry.word == take_back.STACKED:
+            entry.addresses = list(addresses)
+        if before is not None:
+            # the older host state does not have what came since as something that was there before
+            entry.host, entry.config = before.host, before.config
+            entry.addresses = list(dict.fromkeys([*before.addresses, *entry.addresses]))
+        return self._write(entry, path)
+
+    def _of_children(self, device: str) -> Entry | None:
+        """What is recorded of a device because of a child that a claim had of it."""
+        entry = self.all().get(device)
+        return entry if entry is not None and entry.host is not None and entry.config else None
+
+    def _write(self, entry: Entry, path: Path) -> str:
         try:
             files.replace(path, json.dumps(_FORMS.write(entry.as_json()), sort_keys=True, indent=1).encode(), 0o600)
         except OSError as error:
             raise DriverError(
-                f"could not record that {device} must be withheld from pods ({entry.text}): {error}"
+                f"could not record that {entry.device} must be withheld from pods ({entry.text}): {error}"
             ) from error
         return entry.text
 
@@ -128,16 +165,25 @@ class Unclean:
                 files.remove(self._folder / name)
         return found
 
-    def retry(self, entry: Entry) -> bool:
-        """Try to restore a device, which no claim may hold. Returns whether its state is restored; an attempt follows
-        the one before it after _INTERVAL at the earliest. Raises KernelError."""
+    def addresses(self) -> set[str]:
+        """The addresses of rails that somebody could still use, although their claims have ended."""
+        return {address for entry in self.all().values() for address in entry.addresses}
+
+    def retry(self, entry: Entry, siblings: Siblings | None = None) -> bool:
+        """Try to restore a device, which no claim may hold, unless claims have children of it; `siblings` are theirs.
+        Returns whether its state is restored; an attempt follows the one before it after _INTERVAL at the earliest.
+        Raises KernelError."""
         now = time.monotonic()
         if entry.known is None or entry.host is None or now - self._tried.get(entry.device, -_INTERVAL) < _INTERVAL:
             return False
         self._tried[entry.device] = now
-        outcome = take_back.take_back(entry.known.identity, entry.host, None, {}, patience=0)  # there is a next attempt
-        if self.settle(entry.device, entry.known, entry.host, outcome):
+        outcome = take_back.take_back(  # without patience, as there is a next attempt
+            entry.known.identity, entry.host, None, entry.config, patience=0, siblings=siblings or {}
+        )
+        if outcome.reasons:
+            self.settle(entry.device, entry.known, entry.host, outcome, entry.config, entry.addresses)
             return False
+        files.remove(self._path(entry.device))
         log.info("%s has its original state again and is available to pods", entry.device)
         return True
 

@@ -2,7 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Child interfaces for a pod, whose parent stays on the node: macvlan and ipvlan."""
+"""Child interfaces for a pod, whose parent stays on the node: macvlan and ipvlan.
+
+A pod with NET_ADMIN and without a user namespace can move its child, and what it made on it, to another namespace. So
+when a claim ends, all namespaces are searched for upper interfaces of the parent. The claim's own child is removed
+wherever it is. Of others the kernel does not say whose they are. Unless they belong to the node, to another claim or to
+what was there before, the parent is withheld until they are gone.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +18,28 @@ import typing as t
 from pathlib import Path
 
 from ..base.objects import ObjectView
-from ..kernel import links, netlink, stacked
+from ..kernel import links, netlink, node_namespaces, stacked
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
+from . import host_state
 from .host_state import HostState
 from .identity import Identity, find
 from .wanted import name_of
 
 _MACVLAN = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
 _IPVLAN = {"l2": 0, "l3": 1, "l3s": 2}
+_UNLISTED = "in a network namespace that no process or mount refers to"
+
+#: The namespaces of the pods that have children of the same parent by other claims: the indexes of those children; 0
+#: for one whose index is not recorded.
+Siblings = t.Mapping[node_namespaces.Key, t.Collection[int]]
 
 
-def make(identity: Identity, config: ObjectView, netns: Path, name: str, attributes: t.Iterable[bytes]) -> int:
+def make(
+    identity: Identity, host: HostState, config: ObjectView, netns: Path, name: str, attributes: t.Iterable[bytes]
+) -> int:
     """Create a macvlan or ipvlan with these attributes in the pod's namespace. The parent stays on the node and is set
-    up. Returns the child's index."""
+    up. Adds to the host state what finds the child again, and returns its index."""
     child = config["child"]
     kind = child["type"]
     with Netlink() as outside:
@@ -36,6 +50,7 @@ def make(identity: Identity, config: ObjectView, netns: Path, name: str, attribu
         with step(f"set {parent.name} up"):
             if not parent.up:
                 links.set_up(outside, parent.index, True)
+            known: host_state.Child = {"received": sorted(stacked.received(outside, parent))}
         if kind == "macvlan":
             mode = netlink.u32(1, _MACVLAN[child.get("mode", "bridge")])
         else:
@@ -61,6 +76,7 @@ def make(identity: Identity, config: ObjectView, netns: Path, name: str, attribu
                     raise OSError(errno.ENODEV, "it did not appear")
         finally:
             os.close(descriptor)
+    host[host_state.CHILD] = {**known, "index": found.index, "mac": found.mac}
     return found.index
 
 
@@ -73,9 +89,16 @@ def get(netns: Path, config: ObjectView, name: str, parent: links.Link | None = 
     return link if parent is None or link.number(links.IFLA_LINK) == parent.index else None
 
 
-def remove(identity: Identity, host: HostState, netns: Path | None, config: ObjectView) -> None:
-    """Remove the child and all other upper interfaces that the pod created on its parent. Those in other namespaces
-    stay: they may belong to the node, other claims or other programs."""
+def remove(
+    identity: Identity,
+    host: HostState,
+    netns: Path | None,
+    config: ObjectView,
+    siblings: Siblings | None = None,
+    patience: float = node_namespaces.ENDING,
+) -> str:
+    """Remove the child, and all other upper interfaces of its parent in the pod. With `siblings` those in other
+    namespaces are looked for, too. Returns why the parent must be withheld; empty if it need not be."""
     name = name_of(config, host["name"])
     with Netlink() as outside:
         with step(f"look for {identity.name} on the node"):
@@ -88,10 +111,67 @@ def remove(identity: Identity, host: HostState, netns: Path | None, config: Obje
                         links.delete(inside, link.index)
                     if parent is not None:
                         stacked.end_inside(inside, parent, from_node=True)
-        if parent is not None and parent.up and not host["up"]:
+        if parent is None:
+            return ""
+        with step(f"look for upper interfaces of {parent.name}"):
+            says = "" if siblings is None else _strays(outside, parent, host, config, siblings, patience)
+        if parent.up and not host["up"] and not says:
             with step(f"set {parent.name} down, as it was before"):
-                says, _uppers = stacked.lasting(
+                used, _uppers = stacked.lasting(
                     outside, parent
                 )  # those of the pod may be about to end with its namespace
-                if not says:
+                if not used:
                     links.set_up(outside, parent.index, False)
+        return f"{parent.name}: {says}, so a pod whose claim has ended could still use its addresses" if says else ""
+
+
+def _strays(
+    outside: Netlink, parent: links.Link, host: HostState, config: ObjectView, siblings: Siblings, patience: float
+) -> str:
+    """Remove the child where it is now, and look who else has an upper interface of its parent, until there is nobody
+    or `patience` seconds are over. Returns who has, a few words."""
+    says = ""
+    for _turn in node_namespaces.looks(patience):
+        if parent.master or not stacked.evidence(outside, parent):
+            return ""
+        here = stacked.found(outside, parent)
+        own = [one for one in here if _is_the_child(one, host, config, siblings)]
+        if own:
+            stacked.remove(outside, own)
+            here = stacked.found(outside, parent)
+        says = _unknown(outside, parent, host, here, siblings)
+        if not says:
+            break
+    return says
+
+
+def _is_the_child(one: stacked.Upper, host: HostState, config: ObjectView, siblings: Siblings) -> bool:
+    """Whether an upper interface of the parent is the claim's child: a parent has no two macvlans with one MAC address
+    that are up. An ipvlan has the address of its parent, so that one cannot be told from another."""
+    mac = host.get(host_state.CHILD, {}).get("mac")
+    if not mac or one.mac != mac or one.kind != config["child"]["type"] or one.kind != "macvlan":
+        return False
+    if stacked.known(one) in host.get(host_state.UPPERS, ()):
+        return False
+    others = siblings.get(one.key, ()) if one.key else ()
+    return one.ifindex not in others and 0 not in others
+
+
+def _unknown(
+    outside: Netlink, parent: links.Link, host: HostState, here: t.Sequence[stacked.Upper], siblings: Siblings
+) -> str:
+    """Who has upper interfaces of the parent that are neither the node's nor another claim's, and were not there before
+    the claim's child was made; empty if nobody has. `here` are those that can be listed."""
+    before = host.get(host_state.UPPERS, ())
+    strange = [str(one) for one in here if one.key and one.key not in siblings and stacked.known(one) not in before]
+    if strange:
+        return f"{', '.join(strange[:4])} uses it"
+    if not here:
+        says = stacked.evidence(outside, parent)
+        return f"{says}, {_UNLISTED}" if says else ""
+    child = host.get(host_state.CHILD)
+    if child is None:  # it was not made, or by an older driver
+        return ""
+    known = {mac for one in here for mac in (one.mac, *one.received)}
+    hidden = stacked.received(outside, parent) - known - set(child["received"])
+    return f"it receives for {min(hidden)}, an address of no interface that can be listed" if hidden else ""

@@ -30,6 +30,7 @@ TAG = "lanewise-"
 #: Keys that are not restored.
 MARK: t.Final = "mark"
 UPPERS: t.Final = "uppers"
+CHILD: t.Final = "child"
 
 
 class _Mark(t.TypedDict):
@@ -42,6 +43,18 @@ class Mark(_Mark, total=False):
     """What identifies a virtual interface while it is in a pod (identity.mark)."""
 
     space: int
+
+
+class _Child(t.TypedDict):
+    received: list[str]
+
+
+class Child(_Child, total=False):
+    """What finds a claim's child interface again if it left its pod: its index and MAC address when it was made.
+    `received` are the addresses that its parent received before."""
+
+    index: int
+    mac: str
 
 
 class Sizes(t.TypedDict, total=False):
@@ -92,6 +105,7 @@ class HostState(_HostState, Sizes, total=False):
     vfs: dict[str, VfSettings]
     mark: Mark
     uppers: list[stacked.Mark]  # its upper interfaces before a pod had it, if any
+    child: Child  # of its claim, which has a child of it
 
 
 def read(connection: Netlink, link: links.Link, address: str | None) -> HostState:
@@ -216,7 +230,7 @@ def _follows(item: ObjectView | str) -> bool:
 def restored(state: HostState) -> Object:
     """The part of a host state that is restored and compared."""
     # rules stay on the node when an interface leaves: a missing one was deleted there, and is not restored
-    return {key: value for key, value in state.items() if key not in (MARK, UPPERS, "rules")}
+    return {key: value for key, value in state.items() if key not in (MARK, UPPERS, CHILD, "rules")}
 
 
 def learnt(item: ObjectView) -> bool:

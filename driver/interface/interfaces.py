@@ -194,7 +194,7 @@ def _attach(identity: Identity, host: HostState, config: ObjectView, netns: Path
     name = name_of(config, host["name"])
     network = wanted(host, config)
     if "child" in config:
-        index = children.make(identity, config, netns, name, link_attributes(config))
+        index = children.make(identity, host, config, netns, name, link_attributes(config))
         set_ethtool(name, netns, config)
     else:
         index = move(identity, host, config, netns, name)

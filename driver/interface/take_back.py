@@ -69,6 +69,7 @@ def take_back(
     config: ObjectView,
     policy: str = reset.NEVER,
     patience: float = node_namespaces.ENDING,
+    siblings: children.Siblings | None = None,
 ) -> Outcome:
     """Bring the interface back to the node and restore its host state, wherever it is now. May be called again, also
     after attach or detach were killed at any step.
@@ -77,14 +78,14 @@ def take_back(
     under the name it had in the pod or as `devN`, and has destroyed virtual interfaces, which is a note. An interface
     that the pod moved elsewhere is looked for in all namespaces of the node. `policy` says when a PCI function is reset
     (`reset` in the settings). `patience` is how many seconds to wait for something in a namespace that cannot be
-    listed, because the kernel may be about to destroy that namespace. KernelError only if the interface is not back on
-    the node.
+    listed, because the kernel may be about to destroy that namespace. `siblings` are for children only; without them a
+    child that left its pod is not looked for. KernelError only if the interface is not back on the node.
     """
     if netns is not None and (not namespaces.alive(netns) or namespaces.is_host(netns)):
         netns = None
     if "child" in config:
-        children.remove(identity_, host, netns, config)
-        return Outcome()
+        says = children.remove(identity_, host, netns, config, siblings, patience)
+        return Outcome(reasons=[Reason(STACKED, says)] if says else [])
     known = host.get(host_state.MARK)
     if netns is not None:
         with step(f"take {identity_.name} back from the pod"), Netlink(netns) as connection:

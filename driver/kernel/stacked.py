@@ -11,6 +11,9 @@ shows whether there is any macvlan, macvtap, ipvlan, macsec, bond, bridge, team 
 The request uses a name that exists already in the target namespace. The kernel checks that last, so nothing is ever
 created.
 
+An interface of which that is known has several of them. The addresses that those that are up receive are in the filter
+of their lower interface (dev_uc_add), where the node can read them.
+
 VLANs do not use an rx_handler. They are found by requesting every VLAN ID with an MTU that is refused after the check
 that the ID is free (net/8021q/vlan_netlink.c, vlan_newlink).
 """
@@ -48,17 +51,23 @@ PAIRS = ("veth", "netkit", "vxcan")
 _PASSED_ON = ("macvlan", "macvtap")
 _RTM_GETNSID = 90
 _NSID, _NSID_FD, _NSID_TARGET = 1, 3, 4
+_RTM_GETNEIGH = 30
+#: struct ndmsg, its flag for entries of the device itself, and the attribute with the address.
+_NDMSG, _NTF_SELF, _NDA_LLADDR = struct.Struct("=BxxxiHBB"), 2, 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Upper(t.NamedTuple):
-    """An upper interface. `key` identifies its namespace (None: the node's)."""
+    """An upper interface. `key` identifies its namespace (None: the node's). `mac` is its own address, `received` are
+    others that it asks its lower interface for."""
 
     name: str
     kind: str
     ifindex: int
     key: node_namespaces.Key | None
     owner: str
+    mac: str = ""
+    received: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return f"the {self.kind or 'interface'} {self.name} of {self.owner}"
@@ -171,17 +180,33 @@ def found(connection: Netlink, link: links.Link) -> list[Upper]:
     own = os.open(netns.HOST, os.O_RDONLY | os.O_CLOEXEC)
     try:
         here = uppers(link, links.listed(connection), None)
-        result = [Upper(one.name, one.kind, one.index, None, "the node") for one in here]
+        result = [_upper(connection, one, None, "the node") for one in here]
         for space in node_namespaces.all_but_own():
             with contextlib.suppress(OSError, KernelError), Netlink(space.descriptor) as there:
                 inside = links.listed(there)  # first: the kernel assigns the IDs when it lists
                 number = namespace_number(there, own)
                 if number is not None:
                     here = uppers(link, inside, number)
-                    result += [Upper(one.name, one.kind, one.index, space.key, space.owner) for one in here]
+                    result += [_upper(there, one, space.key, space.owner) for one in here]
         return result
     finally:
         os.close(own)
+
+
+def _upper(connection: Netlink, link: links.Link, key: node_namespaces.Key | None, owner: str) -> Upper:
+    return Upper(link.name, link.kind, link.index, key, owner, link.mac, received(connection, link))
+
+
+def received(connection: Netlink, link: links.Link) -> frozenset[str]:
+    """The unicast addresses, except its own, that an interface of the connection's namespace is asked to receive: those
+    of its macvlans that are up, in any namespace, and those that were added by hand. Raises OSError."""
+    found = set()
+    for _unused, reply in connection.dump(_RTM_GETNEIGH, _NDMSG.pack(socket.AF_BRIDGE, link.index, 0, 0, 0)):
+        _family, index, _state, flags, _kind = _NDMSG.unpack_from(reply)
+        address = netlink.attributes(reply, _NDMSG.size).get(_NDA_LLADDR, b"")
+        if index == link.index and flags & _NTF_SELF and address and not address[0] & 1:
+            found.add(links.mac_text(address))
+    return frozenset(found - {link.mac})
 
 
 def lasting(connection: Netlink, link: links.Link, patience: float = node_namespaces.ENDING) -> tuple[str, list[Upper]]:
@@ -261,6 +286,12 @@ def end(connection: Netlink, link: links.Link, kept: t.Collection[Mark] = ()) ->
     """Removes all upper interfaces of an interface of the node that can be listed, except those in `kept`
     (:func:`known`). Returns the removed ones. Raises OSError."""
     gone = [one for one in found(connection, link) if known(one) not in kept]
+    remove(connection, gone)
+    return gone
+
+
+def remove(connection: Netlink, gone: t.Sequence[Upper]) -> None:
+    """Removes upper interfaces of an interface of the node, wherever they are. Raises OSError."""
     for one in gone:
         if one.key is None:
             links.delete(connection, one.ifindex)
@@ -271,7 +302,6 @@ def end(connection: Netlink, link: links.Link, kept: t.Collection[Mark] = ()) ->
                 with contextlib.suppress(KernelError), Netlink(space.descriptor) as there:
                     for one in here:
                         links.delete(there, one.ifindex)
-    return gone
 
 
 def known(upper: Upper) -> Mark:

@@ -37,8 +37,9 @@ class RailNode:
     """The driver; `ranges` are the node's, as the role writes them into its settings."""
 
     def __init__(self, folder: Path, ranges: t.Sequence[Object], **settings: t.Any) -> None:
-        given: Object = {"node_name": NODE, "virtual_interfaces": list(NICS), "metrics_address": "", **settings}
-        given.update(rails={name: rail for rail, name in enumerate(NICS)}, rail_addresses=list(ranges))
+        given: Object = {"node_name": NODE, "virtual_interfaces": list(NICS), "metrics_address": ""}
+        given["rails"] = {name: rail for rail, name in enumerate(NICS)}
+        given.update(settings, rail_addresses=list(ranges))
         self.paths = folders.beside(folder)
         self.paths.settings.write_text(json.dumps(given))
         self.settings = read(given)

@@ -311,6 +311,7 @@ def test_a_child_leaves_its_parent_on_the_node() -> None:
         with pytest.raises(KernelError, match="File exists"):
             interfaces.attach(nodes.ONE, host, config, pod.pin)
         assert "net1" in pod.run("ip link")
+    host.pop("child")  # what attach has added
     assert interfaces.snapshot(nodes.ONE) == host
 
 

@@ -39,6 +39,22 @@ def test_a_note_holds_for_its_boot_and_its_device_alone(tmp_path: Path) -> None:
         notes.settle("../../etc/passwd", KNOWN, {}, wrong)
 
 
+def test_claims_with_children_of_one_device_share_its_note(tmp_path: Path) -> None:
+    notes, child = Unclean(tmp_path, "boot 1"), {"child": {"type": "macvlan"}}
+    stray = Outcome(reasons=[Reason("stacked", "a macvlan uses it")])
+    notes.settle(DEVICE, KNOWN, {"uppers": []}, stray, child, ["10.1.0.1"])
+    # the stray was there when the second claim began, which is no reason to forget it when that one ends
+    second: dict[str, list[list[int]]] = {"uppers": [[1]]}
+    assert notes.settle(DEVICE, KNOWN, second, Outcome(), child, ["10.1.0.2"]) == ""
+    assert notes.addresses() == {"10.1.0.1"}
+    assert notes.settle(DEVICE, KNOWN, second, stray, child, ["10.1.0.2"]).endswith(": 10.1.0.1, 10.1.0.2")
+    (entry,) = notes.all().values()
+    assert entry.host == {"uppers": []} and entry.config == child
+    changed = Outcome(reasons=[Reason("changed", "its MTU")])
+    notes.settle("net-wire1", KNOWN, {}, changed, None, ["10.1.0.3"])  # nobody can use that one
+    assert notes.addresses() == {"10.1.0.1", "10.1.0.2"}
+
+
 NOTE = {"device": DEVICE, "word": "changed", "reasons": ["r"], "known": KNOWN.as_json(), "host": {}, "boot": "boot 1"}
 
 
@@ -53,8 +69,10 @@ NOTE = {"device": DEVICE, "word": "changed", "reasons": ["r"], "known": KNOWN.as
         json.dumps({**NOTE, "known": {"name": DEVICE}}),
         json.dumps({**NOTE, "reasons": [1]}),
         json.dumps({**NOTE, "schema": 2}),
+        json.dumps({**NOTE, "config": []}),
+        json.dumps({**NOTE, "addresses": [1]}),
     ],
-    ids=["cut", "nested", "empty", "list", "known", "known device", "reasons", "newer"],
+    ids=["cut", "nested", "empty", "list", "known", "known device", "reasons", "newer", "config", "addresses"],
 )
 def test_a_note_that_cannot_be_read_keeps_its_device(tmp_path: Path, content: str) -> None:
     notes = Unclean(tmp_path, "boot 1")

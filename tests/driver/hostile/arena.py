@@ -20,8 +20,10 @@ from pathlib import Path
 
 from lanewise_driver.dra.config.rail_range import read_ranges
 from lanewise_driver.dra.kube.reader import Reader
-from lanewise_driver.interface import interfaces, rails, take_back
+from lanewise_driver.interface import host_state, interfaces, rails, take_back
+from lanewise_driver.interface.children import Siblings
 from lanewise_driver.interface.identity import Identity
+from lanewise_driver.kernel import netns
 
 from . import frames
 
@@ -32,7 +34,7 @@ PATIENCE = 120.0
 NONE, RAW, ADMIN = "", "net_raw", "net_raw net_admin"
 _END = "end"
 #: What changes when another pod comes, and what igbvf creates again after a reset.
-_NOT_COMPARED = ("uppers", "permanentMac")
+_NOT_COMPARED = ("uppers", "child", "permanentMac")
 #: How many multicast frames the ACLs of the switch let a pod send.
 _FEW = "limit rate over 50/second burst 20 packets"
 _RANGES = [
@@ -160,6 +162,10 @@ class Arena:
     pods: dict[str, Host] = field(default_factory=dict)
     #: What the driver could not restore, and what differs on the node, of claims that ended during an attempt.
     ended: list[str] = field(default_factory=list)
+    #: Why the driver withheld a card from the next pods.
+    withheld: list[str] = field(default_factory=list)
+    #: Whether pods have heard the network: its parts need some time at first.
+    _connected: bool = False
     _states: dict[str, tuple[Identity, t.Any, dict[str, t.Any]]] = field(default_factory=dict)
 
     @property
@@ -178,6 +184,11 @@ class Arena:
         self.pods = {"neighbour": self.attach("neighbour", self.neighbour_nic, 1)}
         self.pods["hostile"] = self.attach("hostile", self.hostile_nic, 2)
         self.hostile.rights = rights
+        if not self._connected:
+            for host in self.pods.values():
+                with Ears(host, rights=ADMIN) as ears:
+                    ears.all(self.router)
+            self._connected = True
         if self.acls:
             guard_port(self.pods.values())
 
@@ -198,7 +209,8 @@ class Arena:
         """A pod's claim ends, and then the pod. Returns what the driver could not restore, and what differs on the
         node."""
         nic, state, config = self._states.pop(name)
-        outcome = take_back.take_back(nic, state, pin(name), config)
+        outcome = take_back.take_back(nic, state, pin(name), config, siblings=self._siblings())
+        self.withheld += [one.text for one in outcome.reasons]
         if self.pods[name].process:
             os.kill(self.pods[name].process, signal.SIGKILL)
             os.waitpid(self.pods[name].process, 0)
@@ -209,7 +221,15 @@ class Arena:
             for key in state
             if key not in _NOT_COMPARED and now.get(key) != state[key]
         ]
-        return [*(one.text for one in outcome.reasons), *outcome.notes, *unlike]
+        return [*outcome.notes, *unlike]
+
+    def _siblings(self) -> Siblings:
+        """The children of the card in the pods whose claims have not ended."""
+        found: dict[tuple[int, int], list[int]] = {}
+        for name, (_nic, state, _config) in self._states.items():
+            device, inode = netns.identity(pin(name))
+            found[device, inode] = [state[host_state.CHILD]["index"]] if host_state.CHILD in state else []
+        return found
 
     def end_all(self) -> list[str]:
         found = [*self.ended, *(says for name in list(self._states) for says in self.end(name))]

@@ -32,13 +32,16 @@ class Attempt:
 
 
 def outcome(arena: Arena, attempt: Attempt) -> tuple[str, list[str]]:
-    """The least rights with which an attempt got through (`none`, `NET_RAW` or `NET_ADMIN`), else `stopped`; and what
-    the driver could not restore after it."""
+    """The least rights with which an attempt got through (`none`, `NET_RAW` or `NET_ADMIN`), else `stopped`, and
+    whether the driver withheld the NIC after it; and what the driver could not restore after it."""
     left: list[str] = []
-    if not _gets_through(arena, attempt, ADMIN, left):
-        return "stopped", left
+    arena.withheld.clear()
+    through = _gets_through(arena, attempt, ADMIN, left)
+    withheld = ", withheld" if arena.withheld else ""
+    if not through:
+        return f"stopped{withheld}", left
     least = next((one for one in (NONE, RAW) if _gets_through(arena, attempt, one, left)), ADMIN)
-    return (least.split()[-1].upper() if least else "none"), left
+    return (least.split()[-1].upper() if least else "none") + withheld, left
 
 
 def _gets_through(arena: Arena, attempt: Attempt, rights: str, left: list[str]) -> bool:
@@ -276,6 +279,12 @@ def keeps_the_interface(arena: Arena) -> bool:
     return _keeps(arena, arena.hostile.interface, arena.hostile.mac)
 
 
+def keeps_the_interface_under_another_mac(arena: Arena) -> bool:
+    own = arena.hostile
+    changed = "ip link set {0} down && ip link set {0} address {1} && ip link set {0} up"
+    return own.run(changed.format(own.interface, NOBODY)) and _keeps(arena, own.interface, NOBODY)
+
+
 def keeps_an_interface_on_it(arena: Arena) -> bool:
     own = arena.hostile
     made = f"ip link add link {own.interface} name tap address {NOBODY} type macvlan mode bridge"
@@ -359,6 +368,7 @@ ATTEMPTS = (
         "makes a macvlan in mode source, to read what a machine sends to its neighbour", stacks_a_macvlan_by_source
     ),
     Attempt("moves its NIC to another pod, to keep it after its claim", keeps_the_interface),
+    Attempt("does the same under another MAC address", keeps_the_interface_under_another_mac),
     Attempt("makes a macvlan on its NIC and moves it to another pod, to keep it", keeps_an_interface_on_it),
     Attempt("changes its NIC before it gives it back, for the next pod", leaves_settings),
 )

@@ -1,0 +1,260 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A pod moves its macvlan child, or one that it made, to another namespace, to keep it when its claim ends: the driver
+removes the child wherever it is, and withholds the NIC where it cannot say whose an interface is. Its neighbours on the
+NIC keep theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, ip
+from ansible_collections.lanewise.dra.tests.driver.nodes import ONE, Hidden, Pod, on_a_node, pair, run, without_dad
+from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
+from ansible_collections.lanewise.dra.tests.driver.rail_node import NICS, RailNode
+from ansible_collections.lanewise.dra.tests.driver.test_take_back import other_name
+from lanewise_driver.base.errors import Busy
+from lanewise_driver.claims import unclean
+from lanewise_driver.interface import host_state, interfaces, take_back
+from lanewise_driver.interface.children import Siblings
+from lanewise_driver.kernel import links as kernel_links
+from lanewise_driver.kernel import netns
+from lanewise_driver.kernel.netlink import Netlink
+
+MACVLAN = {"name": "net1", "child": {"type": "macvlan"}}
+OTHER_MAC = "02:00:00:00:0e:01"
+#: A macvlan on the pod's child is one on the child's parent.
+TAP = "ip link add link net1 name tap0"
+_BRIDGE = "type macvlan mode bridge"
+Object = dict[str, t.Any]
+#: Of linux/if_packet.h.
+_SOL_PACKET, _ADD, _UNICAST = 263, 1, 3
+
+
+class Children:
+    """Claims with children of one NIC, and what the driver records of them."""
+
+    def __init__(self, *names: str) -> None:
+        without_dad()
+        pair("one")
+        self.pods = {name: Pod(name) for name in names}
+        self.hosts: dict[str, host_state.HostState] = {}
+        for name, pod in self.pods.items():
+            self.hosts[name] = interfaces.snapshot(ONE)
+            interfaces.attach(ONE, self.hosts[name], MACVLAN, pod.pin)
+
+    def siblings(self, name: str) -> Siblings:
+        found: dict[tuple[int, int], list[int]] = {}
+        for other in self.hosts.keys() - {name}:
+            device, inode = netns.identity(self.pods[other].pin)
+            found[device, inode] = [self.hosts[other]["child"]["index"]]
+        return found
+
+    def end(self, name: str, patience: float = 0) -> list[str]:
+        """A claim ends. Returns why its NIC must be withheld."""
+        outcome = take_back.take_back(
+            ONE, self.hosts[name], self.pods[name].pin, MACVLAN, patience=patience, siblings=self.siblings(name)
+        )
+        assert not outcome.notes
+        return [reason.text for reason in outcome.reasons]
+
+
+def links(pod: Pod | Hidden) -> set[str]:
+    return {one["ifname"] for one in json.loads(pod.run("ip -j link"))} - {"lo"}
+
+
+def asks_for(mac: str, interface: str, where: Path | None) -> socket.socket:
+    """A program's socket for which an interface receives one more address."""
+    made = netns.run(where, socket.socket, socket.AF_PACKET, socket.SOCK_RAW, 0)
+    with Netlink(where) as connection:
+        link = kernel_links.get(connection, name=interface)
+    assert link
+    made.setsockopt(_SOL_PACKET, _ADD, struct.pack("=IHH8s", link.index, _UNICAST, 6, kernel_links.mac_bytes(mac)))
+    return made
+
+
+#: What a pod does before its claim ends; `away` is where its interface goes.
+MOVED = {
+    "up": "ip link set net1 netns {away}",
+    "down": "ip link set net1 down; ip link set net1 netns {away}",
+    "renamed": "ip link set net1 netns {away} name eth7",
+    "with another index": "ip link add dummy7 index 4000 type veth peer name dummy8; ip link set net1 netns {away}",
+    "with a copy in its place": f"{TAP} address {{mac}} {_BRIDGE}; ip link set net1 netns {{away}}; "
+    "ip link set tap0 name net1 up",
+}
+
+
+@pytest.mark.parametrize("how", MOVED)
+@on_a_node
+def test_a_child_that_left_its_pod_is_removed(how: str) -> None:
+    one = Children("pod", "neighbour")
+    with one.pods["pod"] as pod, one.pods["neighbour"] as neighbour, Pod("away") as away:
+        mac = one.hosts["pod"]["child"]["mac"]
+        pod.run(MOVED[how].format(away=other_name(away), mac=mac))
+        assert links(away)
+        away.run("ip link set net1 up", check=False)
+        assert one.end("pod") == []
+        assert links(away) == set() and "net1" not in links(pod) and links(neighbour) == {"net1"}
+        assert one.end("neighbour") == []
+        assert "UP" in run("ip -o link show one")
+
+
+#: Interfaces of which nothing says whose they are.
+KEPT = {
+    "under another address": f"ip link set net1 down; ip link set net1 address {OTHER_MAC}; "
+    "ip link set net1 netns {away} name tap0",
+    "made on it": f"{TAP} {_BRIDGE}; ip link set tap0 netns {{away}}",
+    "made on it, to see all": f"{TAP} type macvlan mode source; ip link set tap0 netns {{away}}",
+}
+
+
+@pytest.mark.parametrize("neighbours", [["neighbour"], []], ids=["shared", "alone"])
+@pytest.mark.parametrize("how", KEPT)
+@on_a_node
+def test_a_nic_with_an_interface_of_nobody_known_is_withheld(how: str, neighbours: list[str]) -> None:
+    one = Children("pod", *neighbours)
+    with one.pods["pod"] as pod, Pod("away") as away:
+        pod.run(KEPT[how].format(away=other_name(away)))
+        away.run("ip link set tap0 up")
+        (reason,) = one.end("pod")
+        assert reason.startswith("one: the macvlan tap0 of the mount ") and "could still use its addresses" in reason
+        assert links(away) == {"tap0"} and not links(pod)  # it may be another program's, so it is not removed
+        away.run("ip link del tap0")
+        assert one.end("pod") == []
+        for name in neighbours:
+            assert links(one.pods[name]) == {"net1"}
+            assert one.end(name) == []
+
+
+@pytest.mark.parametrize("neighbours", [["neighbour"], []], ids=["shared", "alone"])
+@pytest.mark.parametrize("mac", [OTHER_MAC, ""], ids=["another address", "its address"])
+@on_a_node
+def test_an_interface_in_a_namespace_that_cannot_be_listed(mac: str, neighbours: list[str]) -> None:
+    one = Children("pod", *neighbours)
+    hidden = Hidden(passed=True)
+    with one.pods["pod"] as pod:
+        if mac:
+            pod.run(f"ip link set net1 down; ip link set net1 address {mac}")
+        pod.run(f"ip link set net1 netns {hidden.path()} name tap0")
+        hidden.run("ip link set tap0 up")
+        hidden.hide()
+        (reason,) = one.end("pod")
+        known = mac or one.hosts["pod"]["child"]["mac"]
+        unlisted = "a macvlan or macvtap uses it, in a network namespace that no process or mount refers to"
+        assert (f"it receives for {known}, an address of no interface" if neighbours else unlisted) in reason
+        hidden.show()
+        if mac:
+            assert "the macvlan tap0 of an open file" in one.end("pod")[0]
+            hidden.run("ip link del tap0")
+        assert one.end("pod") == [] and not links(hidden)
+        hidden.end()
+
+
+@on_a_node
+def test_interfaces_of_the_node_and_of_others_stay() -> None:
+    without_dad()
+    pair("one")
+    with Pod("before") as before, Pod("ended") as ended:
+        run(f"ip link add link one name mv0 netns {other_name(before)} type macvlan mode bridge")
+        before.run("ip link set mv0 up")
+        run("bridge fdb add 02:00:00:00:0e:05 dev one")
+        host = interfaces.snapshot(ONE)
+        interfaces.attach(ONE, host, MACVLAN, ended.pin)
+        run("ip link add link one name shim type macvlan mode bridge; ip link set shim up")
+        asked = [asks_for(OTHER_MAC, "mv0", before.pin), asks_for("02:00:00:00:0e:06", "shim", None)]
+        assert {OTHER_MAC, "02:00:00:00:0e:06"} <= set(run("bridge fdb show dev one").split())
+        outcome = take_back.take_back(ONE, host, ended.pin, MACVLAN, patience=0, siblings={})
+        assert outcome == take_back.Outcome()
+        assert links(before) == {"mv0"} and "shim" in run("ip -o link") and not links(ended)
+        for one in asked:
+            one.close()
+
+
+@on_a_node
+def test_a_child_of_another_claim_with_the_same_address_stays() -> None:
+    """A claim may choose its MAC address, also that of a neighbour that comes later."""
+    one = Children("pod", "neighbour")
+    with one.pods["pod"], one.pods["neighbour"] as neighbour:
+        mac = one.hosts["pod"]["child"]["mac"]
+        one.pods["pod"].run("ip link set net1 down")
+        neighbour.run(f"ip link set net1 down; ip link set net1 address {mac}; ip link set net1 up")
+        assert one.end("pod") == []
+        assert links(neighbour) == {"net1"}
+
+
+RANGES = [{"rail": 0, "range": "10.100.0.16/31", "pool": "10.100.0.0/16"}]
+
+
+@contextlib.contextmanager
+def _nics() -> t.Iterator[None]:
+    for name in NICS:
+        ip("link", "add", name, "type", "veth", "peer", "name", f"{name}-far")
+        ip("link", "set", f"{name}-far", "up")
+        ip("link", "set", name, "up")
+    try:
+        yield
+    finally:
+        for name in NICS:
+            ip("link", "del", name)
+
+
+@pytest.mark.namespaces
+def test_the_address_of_a_child_that_still_works_is_not_handed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unclean, "_INTERVAL", 0.0)
+
+    def claim(name: str, nic: str) -> t.Any:
+        fields: Object = {"name": "net1", "railAddresses": True, "dad": "none", "child": {"type": "macvlan"}}
+        return node.allocate(name, {"nic": f"net-{nic}"}, config(fields))
+
+    def given(name: str) -> list[str]:
+        record = node.service.store.load(f"0000-{name}")
+        assert record
+        return [address for device in record.held for address in (device.network or {"ips": []})["ips"]]
+
+    with _nics():
+        node = RailNode(tmp_path, RANGES, rails=dict.fromkeys(NICS, 0))
+        pods = {name: Sandbox() for name in ("hostile", "away", "second", "third")}
+        try:
+            hostile, second, third = claim("hostile", NICS[0]), claim("second", NICS[1]), claim("third", NICS[1])
+            node.attach(hostile, pods["hostile"].path)
+            (address,) = given("hostile")
+            inside, away = pods["hostile"].pid, pods["away"].pid
+            ip("link", "set", "net1", "down", netns=inside)
+            ip("link", "set", "net1", "address", OTHER_MAC, netns=inside)
+            ip("link", "set", "net1", "netns", f"/proc/{away}/ns/net", "name", "tap0", netns=inside)
+            ip("link", "set", "tap0", "up", netns=away)
+            node.service.unprepare(hostile)
+            (entry,) = node.service.unclean.all().values()
+            assert entry.word == "stacked" and "the macvlan tap0 of process" in entry.text
+            assert entry.text.endswith(f"; until then not handed out: {address.partition('/')[0]}")
+            with pytest.raises(Busy, match="net-nic0 is withheld from pods until .*tap0"):
+                node.service.prepare(claim("next", NICS[0]))
+            node.service = node.start()  # a new driver knows it, too
+            assert not node.service.retry_unclean()
+            node.attach(second, pods["second"].path)
+            assert given("second") and given("second") != [address]
+            node.service.unprepare(second)
+            node.attach(second, pods["second"].path)
+            with pytest.raises(Busy, match="except 1 that devices withheld from pods could still use"):
+                node.cluster.claims.pop("next")
+                node.service.prepare(node.allocate("third", {"nic": "net-nic0"}, config({"railAddresses": True})))
+            ip("link", "del", "tap0", netns=away)
+            assert node.service.retry_unclean() and not node.service.unclean.all()
+            node.service.unprepare(second)
+            third = claim("third", NICS[1])
+            node.attach(third, pods["third"].path)
+            assert given("third") == [address]  # it came back before the one of `second`
+            node.service.unprepare(third)
+        finally:
+            for pod in pods.values():
+                pod.end()
