@@ -4,7 +4,8 @@
 
 """What a DeviceClass lets claims set: a real API server with the admission policies, against the driver.
 
-LANEWISE_TENANCY_PAIRS sets how many pairs of class and claim are tried on each release.
+LANEWISE_TENANCY_PAIRS sets how many pairs of class and claim are tried on each release, LANEWISE_TENANCY_SEED which
+ones.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import typing as t
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import interface_policy, tenancy_policy
@@ -26,6 +29,9 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from lanewise_driver.base.errors import Refused
+from lanewise_driver.publish.offer import Offer
+from lanewise_driver.topology.publish_shares import ShareRule, share_name
+from lanewise_driver.topology.selector import Selector
 
 #: How many pairs are tried on the newest release and on the oldest one.
 PAIRS = {"1.37": 300, "1.34": 100}
@@ -33,12 +39,29 @@ if "LANEWISE_TENANCY_PAIRS" in os.environ:
     PAIRS = dict.fromkeys(PAIRS, int(os.environ["LANEWISE_TENANCY_PAIRS"]))
 #: Pairs that are tried together: their classes are written, and when the server has seen them, their claims are tried.
 BATCH = 50
-SEED = 20261124
+SEED = int(os.environ.get("LANEWISE_TENANCY_SEED", "20261124"))
 MERGE = "application/merge-patch+json"
+SHARE = '"share": {'
 DRIVER = interface_config.DRIVER
 SECOND = "pci-0000-8a-06-0"
 KNOWN = {name: device(name, f"eth{name[12:14]}", pf="0000:8a:00.0", vf=0) for name in (VF, SECOND)}
+#: Two divided NICs, each with a VF for a share, and more bandwidth than any claim asks for.
+CARDS = ("pci-0000-8b-00-0", "pci-0000-8c-00-0")
+PHYSICAL = 10**14
+OFFERS = {
+    share_name(card): Offer(
+        device(card, "eth8"),
+        {"name": share_name(card), "allowMultipleAllocations": True},
+        ShareRule(Selector()),
+        PHYSICAL,
+        (device(card.replace("00-0", "01-0"), f"eth9{number}", pf=f"0000:{card[9:11]}:00.0", vf=0),),
+    )
+    for number, card in enumerate(CARDS)
+}
+KNOWN.update({name: replace(offer.base, name=name, device=offer.published) for name, offer in OFFERS.items()})
+SHARED = tuple(OFFERS)
 
+RATE = re.compile(interface_config.FIELDS["share"].fields["guarantee"].pattern or "")
 Object = dict[str, t.Any]
 
 
@@ -55,27 +78,38 @@ class Pair(t.NamedTuple):
 
 @st.composite
 def settings_of(draw: st.DrawFn, bad: int, several: bool) -> Object:
-    """An InterfaceConfig. Left out: shares, which need another device, and what must fit together between the
-    interfaces of a pod, which the driver alone checks: names and VRFs where a claim has several devices."""
+    """An InterfaceConfig. Left out is what must fit together between the interfaces of a pod, which the driver alone
+    checks: names and VRFs where a claim has several devices."""
     config = draw(claims_strategies.configs(bad))
-    without = ("share", "vrf", "name") if several else ("share",)
+    without = ("vrf", "name") if several else ()
     return {name: value for name, value in config.items() if name not in without}
+
+
+def with_share(draw: st.DrawFn, config: Object, bad: int) -> Object:
+    """The configuration with a share, most of which are right, and without what a share cannot have beside it."""
+    share = draw(claims_strategies.shares(bad))
+    return {**{name: value for name, value in config.items() if name not in ("child", "vf")}, "share": share}
 
 
 @st.composite
 def pairs(draw: st.DrawFn) -> Pair:
     classes: list[list[Object]] = []
+    shared = not draw(st.integers(0, 2))  # else both seldom have a share
     requests = draw(st.sampled_from([[[0]], [[0]], [[0], [1]], [[0, 1]], [[0, 1], [0]]]))
     several = len(requests) > 1
     for _number in range(2):
         configs = [draw(settings_of(0, several)) for _count in range(draw(st.sampled_from([0, 0, 1, 1, 2])))]
+        configs = [with_share(draw, one, 0) if shared and draw(st.booleans()) else one for one in configs]
         configs = [one for one in configs if not interface_config.validate(one, "")]
         if draw(st.integers(0, 3)):
             configs.append(draw(claims_strategies.policies()))
         classes.append(configs)
     configs = []
     for _count in range(draw(st.sampled_from([1, 1, 2]))):
-        fields = draw(settings_of(draw(st.sampled_from([0, 0, 0, 2])), several))
+        bad = draw(st.sampled_from([0, 0, 0, 2]))
+        fields = draw(settings_of(bad, several))
+        if shared and draw(st.booleans()):
+            fields = with_share(draw, fields, bad)
         if draw(st.booleans()):  # as a class sets it
             known = tenancy.settings_of(classes[0])
             fields = {**fields, **{name: value for name, value in known.items() if draw(st.booleans())}}
@@ -114,6 +148,19 @@ def claim_of(pair: Pair, names: t.Sequence[str]) -> Object:
     }
 
 
+def allocated(request: str, number: int, configs: t.Sequence[Object]) -> Object:
+    """What the scheduler allocates for a request by these configurations: a whole VF, or where they have a share, one
+    of a divided NIC, as much as it asks for. Whether a class selects shares, how much of the NIC there is and who may
+    have it is not in configurations, so the policy cannot know it, and the driver alone checks it."""
+    own = [one for one in configs if isinstance(one, dict)]
+    share = interface_config.joined({"share": one["share"]} for one in own if isinstance(one.get("share"), dict))
+    if not any("share" in one for one in own):
+        return result(request, (VF, SECOND)[number])
+    guarantee = share.get("share", {}).get("guarantee")
+    consumed = guarantee if isinstance(guarantee, str) and RATE.fullmatch(guarantee) else "1G"
+    return result(request, SHARED[number], shareID=f"s-{number}", consumedCapacity={"bandwidth": consumed})
+
+
 def driver_says(pair: Pair) -> str:
     """Why the driver refuses a claim: for one of the alternatives that the scheduler could allocate."""
     for picks in itertools.product(*(range(len(chosen)) for chosen in pair.requests)):
@@ -121,13 +168,19 @@ def driver_says(pair: Pair) -> str:
         for number, pick in enumerate(picks):
             one = len(pair.requests[number]) == 1
             request = f"r{number}" if one else f"r{number}/a{pick}"
-            results.append(result(request, (VF, SECOND)[number]))
-            for parameters in pair.classes[pair.requests[number][pick]]:
+            of_class = pair.classes[pair.requests[number][pick]]
+            covers = [
+                one for one in pair.configs if not one["requests"] or {request, f"r{number}"} & set(one["requests"])
+            ]
+            settings_of_it = [one for one in of_class if not tenancy.is_policy(one)]
+            both = [*settings_of_it, *(one["opaque"]["parameters"] for one in covers)]
+            results.append(allocated(request, number, both))
+            for parameters in of_class:
                 opaque = {"driver": DRIVER, "parameters": parameters}
                 configs.append({"source": "FromClass", "requests": [request], "opaque": opaque})
         configs += [{"source": "FromClaim", **config} for config in pair.configs]
         try:
-            made(claim(results, configs, namespace=pair.namespace), known=KNOWN)
+            made(claim(results, configs, namespace=pair.namespace), known=KNOWN, offers=OFFERS)
         except Refused as error:
             return error.message
     return ""
@@ -206,7 +259,7 @@ def test_the_server_takes_the_policy_without_a_warning(guarded: ControlPlane) ->
 
 
 def test_the_policy_and_the_driver_say_the_same(guarded: ControlPlane, classes: Classes, version: str) -> None:
-    verdicts = {"taken": 0, "form": 0, "class": 0}
+    verdicts = {"taken": 0, "form": 0, "class": 0, "share taken": 0, "share refused by its class": 0}
     waiting: list[Pair] = []
 
     def compare(pool: ThreadPoolExecutor) -> None:
@@ -219,6 +272,8 @@ def test_the_policy_and_the_driver_say_the_same(guarded: ControlPlane, classes: 
             kind = "class" if tenancy_policy.NAME in said else "form" if said else "taken"
             assert kind != "form" or interface_policy.NAME in said, said
             verdicts[kind] += 1
+            if SHARE in json.dumps([pair.classes, pair.configs]) and kind != "form":
+                verdicts["share taken" if kind == "taken" else "share refused by its class"] += 1
         waiting.clear()
 
     with ThreadPoolExecutor(4) as pool:
@@ -240,12 +295,12 @@ def test_the_policy_and_the_driver_say_the_same(guarded: ControlPlane, classes: 
         collect()
         if waiting:
             compare(pool)
-    total = sum(verdicts.values())
+    print(version, SEED, verdicts)
+    total = verdicts["taken"] + verdicts["form"] + verdicts["class"]
     # every verdict is common, or the comparison would show little
-    assert total >= PAIRS[version] * 9 // 10 and verdicts["taken"] > total // 10 and verdicts["class"] > total // 5, (
-        verdicts
-    )
-    print(version, verdicts)
+    assert total >= PAIRS[version] * 9 // 10, verdicts
+    assert verdicts["taken"] > total // 10 and verdicts["class"] > total // 5, verdicts
+    assert verdicts["share taken"] > total // 40 and verdicts["share refused by its class"] > total // 20, verdicts
 
 
 def test_admin_access_needs_nothing_of_a_class(guarded: ControlPlane, classes: Classes) -> None:

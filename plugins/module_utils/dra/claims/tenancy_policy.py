@@ -59,7 +59,10 @@ def objects(labels: t.Mapping[str, str]) -> list[Object]:
 def _variables() -> dict[str, str]:
     """Each may use those before it."""
     default = f"[{_constant({'allow': tenancy.DEFAULT})}]"
-    merged = ", ".join(f"?{literal(name)}: {_last(name, 'variables.settings + ps')}" for name in FIELDS)
+    both = "variables.settings + ps"
+    merged = ", ".join(f"?{literal(name)}: {_last(name, both)}" for name in FIELDS)
+    shares = f"({both}).filter(s, has(s.share)).map(s, s.share)"
+    share = ", ".join(f"?{literal(name)}: {_last(name, shares)}" for name in FIELDS["share"].fields)
     return {
         "devices": _DEVICES,
         "asking": f"variables.devices.requests.filter(r, {_ASKS})",
@@ -75,6 +78,7 @@ def _variables() -> dict[str, str]:
         ".filter(t, !has(t.namespaces) || request.namespace in t.namespaces)",
         "allow": "size(variables.tenants) > 0 ? dyn(variables.tenants[0].allow) : dyn({})",
         "merged": f"variables.wanted.map(one, one.map(ps, {{{merged}}}))",
+        "shares": f"variables.wanted.map(one, one.map(ps, {{{share}}}))",
     }
 
 
@@ -108,9 +112,10 @@ def validations() -> list[dict[str, str]]:
         test = f"!has(p.{name}) || {value}.orValue(p.{name}) == p.{name}"
         found.append(_validation(_every(test), f"sets {name}, which a claim cannot change or extend"))
     found += [_validation(_every(_choice(choice)), _says(choice)) for choice in CHOICES]
-    for rule in RULES:
-        test = f"variables.merged.all(one, one.all(m, {rule.cel.format(x='m')}))"
-        found.append(_validation(test, f"and the claim together: {rule.says}"))
+    for of, rules in (("merged", RULES), ("shares", FIELDS["share"].rules)):
+        for rule in rules:
+            test = f"variables.{of}.all(one, one.all(m, {rule.cel.format(x='m')}))"
+            found.append(_validation(test, f"and the claim together: {rule.says}"))
     return found
 
 

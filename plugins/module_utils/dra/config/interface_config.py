@@ -306,6 +306,13 @@ FIELDS: dict[str, Field] = {
             lambda v: v.get("hard", False) == ("guarantee" in v),
             "(has({x}.hard) && {x}.hard) == has({x}.guarantee)",
         ),
+        Rule(
+            "burst must not be less than guarantee",
+            lambda v: (
+                not {"burst", "guarantee"} <= set(v) or quantity.parse(v["burst"]) >= quantity.parse(v["guarantee"])
+            ),
+            "!has({x}.burst) || !has({x}.guarantee) || !quantity({x}.burst).isLessThan(quantity({x}.guarantee))",
+        ),
         says="burst, hard and guarantee of a share",
     ),
 }

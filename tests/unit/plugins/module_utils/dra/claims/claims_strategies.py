@@ -382,6 +382,16 @@ def configs(draw: st.DrawFn, bad: int = 4) -> t.Any:
 
 
 @st.composite
+def shares(draw: st.DrawFn, bad: int = 0) -> t.Any:
+    """What an InterfaceConfig says of a share: wrong ones only with `bad`, and one in eight against the rules."""
+    form = interface_config.FIELDS["share"]
+    found = draw(_value(form, bad))
+    while not bad and draw(st.integers(0, 7)) and interface_config.validate({"share": found}, "", complete=False):
+        found = draw(_value(form, 0))
+    return found
+
+
+@st.composite
 def interfaces(draw: st.DrawFn) -> Values:
     """What an inventory says in `interface`; right, and of one device."""
     fields = interface_config.FIELDS
