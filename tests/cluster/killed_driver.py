@@ -11,7 +11,7 @@ from 0, that the operation makes outside it; where there are N changes only, aft
 answered. Without FILE nothing is killed. It is read at the start of each operation. What the main thread does is the
 operation start, which ends with the driver.
 
-A change is what others can see (changes.py). The detach within an unprepare counts for itself.
+A change is what others can see (driver_changes.py). The detach within an unprepare counts for itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lanewise_driver import cli
 from lanewise_driver.base.metrics import Metrics
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "driver"))
-import changes
+import driver_changes
 
 FILE = Path(sys.argv[1])
 
@@ -100,7 +100,7 @@ def operation(self: Metrics, name: str) -> t.Iterator[None]:
 
 _operation = Metrics.operation
 Metrics.operation = operation
-changes.watch(change)
+driver_changes.watch(change)
 if begin("start"):
     RUNNING.append("start")
 status = cli.main(sys.argv[2:])

@@ -38,7 +38,7 @@ Watch = t.Callable[[t.Callable[[str], None]], None]
 
 def watch_calls(change: t.Callable[[str], None]) -> None:
     """Call `change` before each call of a function that changes something, or may: many of them only read. Every call
-    in the process then takes several times as long; `changes.watch` costs next to nothing."""
+    in the process then takes several times as long; `driver_changes.watch` costs next to nothing."""
 
     def watch(_frame: types.FrameType, event: str, function: t.Any) -> None:
         if event == "c_call" and _changes(function):

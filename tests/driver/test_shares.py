@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
-from ansible_collections.lanewise.dra.tests.driver import changes, shares_world
+from ansible_collections.lanewise.dra.tests.driver import driver_changes, shares_world
 from ansible_collections.lanewise.dra.tests.driver.answers import NODE
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, differences, host_state
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
@@ -371,7 +371,7 @@ def test_killed_before_each_change(shares: SharesWorld, pods: list[Sandbox], ope
         shares.settings = shares.with_rule()
         if operation != "attach":
             shares.attach(shares.service(), goer, pods[1])
-        killed = killed_at(step, act, changes.watch)
+        killed = killed_at(step, act, driver_changes.watch)
         if operation == "change":
             shares.settings = changed
         service = shares.service()

@@ -20,7 +20,7 @@ import time
 import typing as t
 from pathlib import Path
 
-import changes  # this one and the next two are beside this file there
+import driver_changes  # this one and the next two are beside this file there
 from answers import NODE, Cluster, annotations
 from killed import killed_at
 from lanewise_driver.base import files
@@ -258,7 +258,7 @@ class Killed:
             "detach": lambda: victim.unprepare(self.goer),
             "change": lambda: self._change(victim),
         }[self.operation]
-        killed = killed_at(step, act, changes.watch)
+        killed = killed_at(step, act, driver_changes.watch)
         if self.operation == "change":
             node.settings = node.with_rule(**CHANGED)
         self.driver = node.service()

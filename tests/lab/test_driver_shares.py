@@ -107,7 +107,7 @@ def _pods(one: Node, request: pytest.FixtureRequest) -> t.Iterator[str]:
     """Two namespaces as pods, and a card with two virtual functions whose rates are set in the way that is named."""
     one.copy(packages(), "/opt")
     one.copy(made.tools() / made.LIBRARIES / "libstdc++.so.6", f"/{made.LIBRARIES}")
-    for program in ("lab/share_node.py", "driver/answers.py", "driver/changes.py", "driver/killed.py"):
+    for program in ("lab/share_node.py", "driver/answers.py", "driver/driver_changes.py", "driver/killed.py"):
         one.copy(COLLECTION / "tests" / program, "/opt/shares")
     virtual(one)
     if request.param != "igb":
