@@ -6,7 +6,7 @@
 
 Ansible sends a module and its module_utils as a zip archive of sources. Python's zipimport compiles each source twice:
 :meth:`zipimporter.get_filename`, which the import system calls for the location of a module, compiles it and drops
-the result. The finder here states the location itself. Loading is left to the same zipimporter. Outside an archive,
+the result. The finder here works out the location itself. Loading is left to the same zipimporter. Outside an archive,
 as on the controller, nothing changes.
 """
 
@@ -25,7 +25,7 @@ class Finder:
 
     @staticmethod
     def find_spec(name: str, path: t.Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        """Where the module `name` is, or None for the import system to look elsewhere."""
+        """Where the module `name` is, or None, so that the import system looks elsewhere."""
         if not name.startswith(f"{_PACKAGE}.") or not path or len(path) != 1:
             return None
         try:
@@ -44,6 +44,9 @@ class Finder:
 
 
 def begin() -> None:
-    """Find the modules that are imported from now on by :class:`Finder`. Nothing changes outside an archive."""
+    """From now on, find modules of this package with :class:`Finder`. Nothing changes outside an archive.
+
+    Python 3.9's zipimporter has no `exec_module`, and is left as it is.
+    """
     if isinstance(getattr(__spec__, "loader", None), zipimporter) and hasattr(zipimporter, "exec_module"):
         sys.meta_path.insert(0, t.cast("t.Any", Finder))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Replacing a NIC: first what depends on the card, afterwards whether the new card is as good."""
+"""Checks for replacing a NIC: before, what depends on the card; after, whether the new card can replace it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .report_facts import View, natural, read_facts
 from .values import Variables
 
 _DEPTH = 12
-#: Variables of Ansible itself or read from the node, which are not written in the inventory.
-_NOT_WRITTEN = re.compile(r"^(__|ansible_|topology_(facts|probe|report)$|replace_nic_|groups$|hostvars$|vars$)")
+#: Variables that Ansible sets or that are read from the node. The inventory does not define them.
+_NOT_IN_INVENTORY = re.compile(r"^(__|ansible_|topology_(facts|probe|report)$|replace_nic_|groups$|hostvars$|vars$)")
 
 
 def needed(card: Card, management: t.Mapping[str, str]) -> list[str]:
-    """Why the node becomes unreachable without the card. `management` has reasons by interface."""
+    """Why the node becomes unreachable without the card. `management` maps an interface to the reason."""
     reasons = []
     for function in card["functions"]:
         names = [entry["name"] for entry in function["interfaces"]]
@@ -37,7 +37,7 @@ def needed(card: Card, management: t.Mapping[str, str]) -> list[str]:
 
 
 def card_lines(card: Card, users: t.Mapping[str, str]) -> list[str]:
-    """A card as lines, one for each function; `users` are who has a function, by address."""
+    """A card as lines, one for each function. `users` maps a PCI address to what uses the function."""
     found = [title(card)]
     for function in card["functions"]:
         words = [entry["name"] + (f" {entry['mac']}" if entry["mac"] else "") for entry in function["interfaces"]]
@@ -47,7 +47,7 @@ def card_lines(card: Card, users: t.Mapping[str, str]) -> list[str]:
         words += [f"rail {function['rail']}"] if function["rail"] is not None else []
         if function["near"]["gpus"]:
             words.append(f"{function['near']['level']} to GPU {', '.join(function['near']['gpus'])}")
-        found.append(f"    {function['address']}: {', '.join(words) or 'no more is known'}")
+        found.append(f"    {function['address']}: {', '.join(words) or 'nothing else is known'}")
         if function["vfs"]:
             found.append(f"        its VFs: {', '.join(function['vfs'])}")
     found += [
@@ -63,7 +63,7 @@ def inventory_lines(
     driver: Variables | None = None,
     variables: Variables | None = None,
 ) -> list[str]:
-    """The parts of the inventory that concern a card, a line each.
+    """The parts of the inventory that concern a card, one line each.
 
     `facts` are those of the node with the card; `rules` are fabric_nics, `driver` the driver's settings, `variables`
     all variables of the host.
@@ -74,15 +74,15 @@ def inventory_lines(
         name = rule.get("name") or f"fabric_nics[{number}]"
         chosen = _chosen(rule.get("select") or {}, nics, facts)
         if chosen:
-            found.append(f"fabric_nics: {name} chooses {chosen}")
+            found.append(f"fabric_nics: {name} selects {chosen}")
     for kind in ("include", "exclude"):
         for number, select in enumerate((driver or {}).get(kind) or ()):
             chosen = _chosen(select, nics, facts)
             if chosen:
-                found.append(f"dra_driver_settings.{kind}[{number}] chooses {chosen}")
-    for word, patterns in _identities(card).items():
+                found.append(f"dra_driver_settings.{kind}[{number}] selects {chosen}")
+    for kind, patterns in _identities(card).items():
         for path in _places(variables or {}, re.compile("|".join(patterns), re.IGNORECASE)) if patterns else ():
-            found.append(f"{path} names its {word}")
+            found.append(f"{path} names its {kind}")
     return found
 
 
@@ -95,32 +95,32 @@ def _chosen(select: Variables, nics: t.Sequence[NicFacts], facts: NodeFacts) -> 
     addresses = [nic["address"] for nic in nics if chosen.matches(values_of(nic, facts))]
     if not chosen.type and not chosen.address:
         addresses = [one for one in addresses if not any(nic["address"] == one and nic["physfn"] for nic in nics)]
-    return f"{', '.join(addresses)} by {', '.join(sorted(select)) or 'nothing'}" if addresses else ""
+    return f"{', '.join(addresses)} by {', '.join(sorted(select)) or 'an empty selector'}" if addresses else ""
 
 
 def _identities(card: Card) -> dict[str, list[str]]:
     """Patterns for the identifiers of this card in any notation, by kind."""
 
-    def spelled(value: str) -> str:
+    def pattern_for(value: str) -> str:
         digits = re.sub("[^0-9a-f]", "", value.lower())
         pairs = [digits[at : at + 2] for at in range(0, len(digits), 2)]
         return "(?<![0-9a-f])" + "[:.-]?".join(pairs) + "(?![0-9a-f])"
 
     return {
-        "MAC address": [spelled(mac) for mac in macs(card)],
-        "GUID": [spelled(guid) for guid in guids(card)],
+        "MAC address": [pattern_for(mac) for mac in macs(card)],
+        "GUID": [pattern_for(guid) for guid in guids(card)],
         "serial number": [rf"\b{re.escape(card['serial'])}\b"] if card["serial"] else [],
         "PCI address": [re.escape(address) + "(?![0-9a-f])" for address in sorted(owned(card))],
     }
 
 
 def _places(value: object, pattern: re.Pattern[str], path: str = "", depth: int = 0) -> t.Iterator[str]:
-    """Where variables contain a text, as `name.key[0]`. Never the value: it may be a secret."""
+    """The paths of variables that match the pattern, as `name.key[0]`. Never the value: it may be a secret."""
     if depth > _DEPTH:
         return
     if isinstance(value, dict):
         for key, item in value.items():
-            if depth == 0 and _NOT_WRITTEN.match(str(key)):
+            if depth == 0 and _NOT_IN_INVENTORY.match(str(key)):
                 continue
             here = f"{path}.{key}" if path else str(key)
             if pattern.search(str(key)):
@@ -134,7 +134,7 @@ def _places(value: object, pattern: re.Pattern[str], path: str = "", depth: int 
 
 
 def published(card: Card, node: str, cluster: Variables) -> list[Object]:
-    """The devices in a cluster that are functions of a card, in the form of `cluster_nodes.describe`.
+    """The devices in a cluster that are functions of a card, as `cluster_nodes.describe` returns them.
 
     `cluster` has Nodes, ResourceSlices and ResourceClaims as `nodes`, `slices` and `claims`. Any attribute with a PCI
     address of the card identifies a device, as each driver names it differently.
@@ -151,13 +151,13 @@ def published(card: Card, node: str, cluster: Variables) -> list[Object]:
 
 
 def cluster_lines(devices: t.Sequence[Object], claims: t.Sequence[Object]) -> list[str]:
-    """Who has devices of the card in the cluster, a line each."""
+    """What uses the card's devices in the cluster, one line each."""
     users = {}
     for claim in claims:
         name = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
         reserved = (claim.get("status") or {}).get("reservedFor") or ()
         pods = ", ".join(f"{one['resource'].removesuffix('s')} {one['name']}" for one in reserved)
-        users[name] = f"claim {name} has it" + (f", for {pods}" if pods else "")
+        users[name] = f"allocated to claim {name}" + (f", used by {pods}" if pods else "")
     return [
         f"{one['driver']} publishes {one['name']} ({one['address']})"
         + (": " + "; ".join(users[name] for name in one["claims"]) if one["claims"] else "")
@@ -172,32 +172,33 @@ def unlike(old: Card, new: Card, other_model: bool = False) -> list[str]:
     if not other_model:
         ours, theirs = (_model(card) for card in (new, old))
         if new["part_number"] and old["part_number"] and new["part_number"] != old["part_number"]:
-            found.append(f"the new card is {_called(new)}, the old one was {_called(old)} ({allow})")
+            found.append(f"the new card is {_model_name(new)}, the old one was {_model_name(old)} ({allow})")
         elif ours != theirs:
             found.append(f"the new card is {', '.join(ours)}, the old one was {', '.join(theirs)} ({allow})")
         elif len(new["functions"]) != len(old["functions"]):
-            counts = f"{len(new['functions'])} ports, the old one {len(old['functions'])}"
+            counts = f"{len(new['functions'])} PCI functions, the old one {len(old['functions'])}"
             found.append(f"the new card has {counts} ({allow}; or restore the settings of the card's firmware)")
     for function, before in zip(new["functions"], old["functions"], strict=False):
-        found += _worse(function, before, other_model)
+        found += _function_problems(function, before, other_model)
     return found
 
 
 def _model(card: Card) -> list[str]:
-    """The IDs of a card's functions, with the board maker's if there is no part number."""
+    """The IDs of a card's functions, with the subsystem IDs if there is no part number."""
     return sorted(
         {one["id"] if card["part_number"] else f"{one['id']} {one['subsystem']}" for one in card["functions"]}
     )
 
 
-def _called(card: Card) -> str:
+def _model_name(card: Card) -> str:
     return f"{card['name']} ({card['part_number']})"
 
 
-def _worse(new: Function, old: Function, other_model: bool) -> t.Iterator[str]:
+def _function_problems(new: Function, old: Function, other_model: bool) -> t.Iterator[str]:
     address = new["address"]
     if old["driver"] and not new["driver"]:
-        yield f"{address}: no driver is bound, the old one had {old['driver']} (look for its firmware in 'dmesg')"
+        check = "look in dmesg for errors of this device's driver or firmware"
+        yield f"{address}: no driver is bound, the old one had {old['driver']} ({check})"
     ours, theirs = new["link"], old["link"]
     slower = not other_model and (_less(ours["gts"], theirs["gts"]) or _less(ours["width"], theirs["width"]))
     reseat = "reseat it, and check the slot's speed and bifurcation in the firmware setup"
@@ -209,12 +210,13 @@ def _worse(new: Function, old: Function, other_model: bool) -> t.Iterator[str]:
         names = ", ".join(entry["name"] for entry in new["interfaces"]) or "no interface"
         yield (
             f"{address} ({names}): the port is down, the old one's was up (plug the cable in; if it is in, look for "
-            "the old MAC address or GUID in the network configuration of node and switch, and in the subnet manager)"
+            "the old MAC address or GUID in the network configuration of the node and the switch, and in the subnet "
+            "manager)"
         )
     elif not other_model and old["speed_mbps"] and new["speed_mbps"] and new["speed_mbps"] < old["speed_mbps"]:
         yield (
             f"{address}: the port runs at {new['speed_mbps'] / 1000:g}G, the old one's ran at "
-            f"{old['speed_mbps'] / 1000:g}G (check cable, transceiver and the switch's port)"
+            f"{old['speed_mbps'] / 1000:g}G (check the cable, the transceiver and the switch port)"
         )
 
 
@@ -227,13 +229,13 @@ def _link(link: Link) -> str:
 
 
 def elsewhere(before: NodeFacts, after: NodeFacts, old: Card, new: Card | None) -> list[str]:
-    """How the rest of the node differs, a sentence each, except for its configuration (VFs, drivers)."""
+    """How the rest of the node differs, one sentence each, except for its configuration (VFs, drivers)."""
     mine = owned(old) | (owned(new) if new else set())
     ours, theirs = _rest(after, owned(new or old)), _rest(before, owned(old))
     known = {device.address: device for device in theirs.devices}
     for device in ours.devices:
         other = known.get(device.address)
-        if other and not (device.notes and other.notes):  # a pod may have the interface, so its state is unknown
+        if other and not (device.notes and other.notes):  # a pod may be using the interface, so its state is unknown
             device.notes = other.notes = []
     found = differences(ours, theirs)
     then = {card["functions"][0]["address"]: card for card in cards(before)}
@@ -241,12 +243,14 @@ def elsewhere(before: NodeFacts, after: NodeFacts, old: Card, new: Card | None) 
         other_card = then.get(card["functions"][0]["address"])
         if other_card and not owned(card) & mine and same(card, other_card) is False:
             serials = f": serial {card['serial']} instead of {other_card['serial']}" if card["serial"] else ""
-            found.append(f"{place(card)}: another card than before, too{serials}")
+            found.append(f"{place(card)}: this card has been replaced, too{serials}")
     drives = {drive["address"]: drive["serial"] for drive in before["nvme"]}
     for drive in after["nvme"]:
         had = drives.get(drive["address"])
         if had and drive["serial"] and had != drive["serial"]:
-            found.append(f"{drive['address']}: another NVMe drive: serial {drive['serial']} instead of {had}")
+            found.append(
+                f"{drive['address']}: the NVMe drive has been replaced: serial {drive['serial']} instead of {had}"
+            )
     return found
 
 
@@ -262,7 +266,7 @@ def _rest(facts: NodeFacts, own: set[str]) -> View:
 
 
 def exchanged(old: Card, new: Card) -> list[str]:
-    """Changed names and identifiers, a line each: other systems may refer to them."""
+    """Changed names and identifiers, one line each: other systems may refer to them."""
     found = []
     if old["serial"] != new["serial"]:
         found.append(f"serial number {old['serial'] or 'unknown'} -> {new['serial'] or 'unknown'}")
@@ -277,15 +281,15 @@ def exchanged(old: Card, new: Card) -> list[str]:
     return found
 
 
-def _renamed(name: str, before: str, word: str, value: str | None, value_before: str | None) -> t.Iterator[str]:
+def _renamed(name: str, before: str, kind: str, value: str | None, value_before: str | None) -> t.Iterator[str]:
     if value != value_before:
-        yield f"{name}: {word} {value_before or 'unknown'} -> {value or 'unknown'}"
+        yield f"{name}: {kind} {value_before or 'unknown'} -> {value or 'unknown'}"
     if name != before:
         yield f"{before} is now {name}"
 
 
 def counterparts(old: Card, new: Card, addresses: t.Iterable[str]) -> list[str]:
-    """The functions of the new card that correspond to those of the old one, VFs by their number."""
+    """The functions of the new card that correspond to those of the old one at `addresses`, VFs by their number."""
     pairs: dict[str, str] = {}
     for function, before in zip(new["functions"], old["functions"], strict=False):
         pairs[before["address"]] = function["address"]

@@ -62,7 +62,7 @@ def _interleaved(
 ) -> dict[str, float]:
     """The median seconds of each action, run in turns so that noise hits all alike. One round before warms up.
 
-    With C(burst), each turn runs the action that often and takes the fastest, so that none is charged for the caches
+    With `burst`, each turn runs the action that often and takes the fastest, so that none is charged for the caches
     that another one left cold.
     """
     times: dict[str, list[float]] = {name: [] for name in actions}

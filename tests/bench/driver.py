@@ -7,7 +7,7 @@
     python -m tests.bench.driver PART
 
 runs one part in an environment that has the driver's dependencies, and prints its figures as JSON, one a line; parts
-that need a node of their own make it, and need root. C(tests.bench) runs all parts.
+that need a node of their own make it, and need root. `tests.bench` runs all parts.
 
 It has more than 500 lines because all parts take and print their figures in the same way.
 """

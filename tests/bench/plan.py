@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Measure plans of fleets, against the real scheduler and the real allocator's own code."""
+"""Measure planning, against the real scheduler and the real allocator's own code."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlP
 from ansible_collections.lanewise.dra.tests.common.hard_questions import Questions
 from ansible_collections.lanewise.dra.tests.oracle.program import Program
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
-from environment import Missing  # tests.bench.__main__ has put its folder on the path
+from environment import Missing  # importing tests.bench.__main__ adds tools/ to sys.path
 
 MACHINES = ("hgx-h100", "dgx-a100", "hgx-b200", "missing-nic")
 DRIVERS = {"gpu.nvidia.com": fleets.OPTIONS["plain"], "lanewise.dev": {}}
 ORACLE = Path(__file__).resolve().parents[1] / "oracle" / "allocator"
 SEED = 20261124
-TURNS = 7
+ROUNDS = 7
 REFUSALS = 200
-NODES = 100  # of the real scheduler, and of the real allocator
+NODES = 100  # in the comparisons with the real scheduler and the real allocator
 
 Object = dict[str, t.Any]
 Figures = t.Iterator[Object]
 
 
 def objects(count: int, machines: t.Sequence[str] = MACHINES[:1], held: float = 0) -> list[Object]:
-    """A cluster with this many nodes. Claims have this part of the devices, any of them: nearly every node is then in a
-    state of its own."""
-    chance = random.Random(SEED)
+    """A cluster with this many nodes. A random fraction `held` of the devices is allocated, so that nearly every
+    node is in a different state."""
+    generator = random.Random(SEED)
     texts = [json.dumps(slices(offers("NODE", facts(name), DRIVERS))) for name in machines]
     found: list[Object] = list(fleets.CLASSES.values())
     for number in range(count):
@@ -61,31 +61,31 @@ def objects(count: int, machines: t.Sequence[str] = MACHINES[:1], held: float = 
             {"driver": one["spec"]["driver"], "pool": one["spec"]["pool"]["name"], "device": device["name"]}
             for one in published
             for device in one["spec"].get("devices", ())
-            if chance.random() < held
+            if generator.random() < held
         ]
-        for place, result in enumerate(results):
+        for index, result in enumerate(results):
             claim: Object = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
-            claim["metadata"] = {"name": f"c-{number}-{place}", "namespace": "team"}
+            claim["metadata"] = {"name": f"c-{number}-{index}", "namespace": "team"}
             claim["spec"] = {"devices": {}}
             claim["status"] = {"allocation": {"devices": {"results": [{"request": "r", **result}]}}}
             found.append(claim)
     return found
 
 
-def work(name: str = "one-pair") -> Workload:
+def workload(name: str = "one-pair") -> Workload:
     return Workload(name, (fleets.SPECS[name],))
 
 
 def plans(trees: Path) -> Figures:
     engine = Engine()
-    seconds, counting, total = _fit_of_a_thousand(engine)
+    seconds, counting, total = _fit_of_1000_nodes(engine)
     yield {
         "name": "plan_fit_1000_nodes_s",
         "value": round(seconds, 3),
         "unit": "s",
-        "against": f"2 s at most (measured {seconds:.2f} s of CPU for {total} pairs)",
+        "against": f"limit 2 s (measured {seconds:.2f} s of CPU for {total} pairs)",
         "method": "CPU time of checking and reading the objects of 1,000 nodes with 8 GPUs and 8 NICs, all free, and "
-        "counting; median of 3",
+        "of counting the pairs; median of 3",
     }
     yield from _against_the_scheduler(counting, seconds, total)
     yield from _against_the_allocator(engine)
@@ -94,8 +94,8 @@ def plans(trees: Path) -> Figures:
     yield from _refusals(engine)
 
 
-def _fit_of_a_thousand(engine: Engine) -> tuple[float, float, int]:
-    """CPU seconds with reading and without, and the pairs."""
+def _fit_of_1000_nodes(engine: Engine) -> tuple[float, float, int]:
+    """CPU seconds including and excluding reading, and the number of pairs."""
     given = objects(1000)
     times = []
     total = 0
@@ -103,17 +103,17 @@ def _fit_of_a_thousand(engine: Engine) -> tuple[float, float, int]:
         start = time.process_time()
         forms.check(given)
         fleet = reader.read(given)
-        read = time.process_time()
-        (found,) = fits.fit(fleet, [work()], engine)
+        after_reading = time.process_time()
+        (found,) = fits.fit(fleet, [workload()], engine)
         end = time.process_time()
-        times.append((end - start, end - read))
+        times.append((end - start, end - after_reading))
         total = found.total
     return (*sorted(times)[1], total)
 
 
 def _against_the_scheduler(seconds: float, with_reading: float, total: int) -> Figures:
-    """Pairs a second that the real scheduler binds on 100 such nodes, and ours in CPU seconds without and with
-    reading."""
+    """Pairs that the real scheduler binds per second on 100 such nodes, and pairs that we count per CPU second,
+    excluding and including reading."""
     try:
         plane = ControlPlane()
     except Missing as missing:
@@ -133,51 +133,50 @@ def _against_the_scheduler(seconds: float, with_reading: float, total: int) -> F
             for one in json.loads(json.dumps(published).replace("NODE", name)):
                 plane.expect("POST", f"{fleets.RESOURCE}/resourceslices", one)
         pods = 8 * NODES // 4
-        start, processor = time.perf_counter(), _seconds(plane)
+        start, cpu_before = time.perf_counter(), _scheduler_cpu_seconds(plane)
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda _turn: site.start("one-pair"), range(pods)))
         bound, _waiting = site.settled()
-        wall = len(bound) / (time.perf_counter() - start)
-        theirs = len(bound) / (_seconds(plane) - processor)
+        per_wall_second = len(bound) / (time.perf_counter() - start)
+        theirs = len(bound) / (_scheduler_cpu_seconds(plane) - cpu_before)
         version = plane.version
     ours = total / seconds
     yield {
         "name": "plan_fit_vs_scheduler",
         "value": round(ours / theirs),
         "unit": "ratio",
-        "against": f"kube-scheduler {version}, {theirs:.0f} pairs bound per second of its CPU time, {wall:.0f} per "
+        "against": f"kube-scheduler {version}, {theirs:.0f} pairs bound per second of its CPU time, {per_wall_second:.0f} per "
         f"second of wall time (ours {ours:.0f} pairs counted per second of CPU time)",
-        "method": f"ours on 1,000 equal nodes that were read before ({total / with_reading / theirs:.0f} with the "
-        f"reading of their objects), theirs {len(bound)} pods on {NODES} nodes with the API server on loopback; "
-        "same run, beside other work on both CPUs",
+        "method": f"ours on 1,000 identical nodes, already read ({total / with_reading / theirs:.0f} with reading), "
+        f"theirs {len(bound)} pods on {NODES} nodes with the API server on loopback; same run",
     }
 
 
-def _seconds(plane: ControlPlane) -> float:
+def _scheduler_cpu_seconds(plane: ControlPlane) -> float:
     """The CPU time of the scheduler so far."""
     tasks = Path(f"/proc/{plane.pids['kube-scheduler']}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
 def _against_the_allocator(engine: Engine) -> Figures:
-    """The same questions to both, in turns: every node in another state, all its pairs one after the other."""
+    """Ask both the same questions by turns: each node in a different state, its pairs one by one."""
     if shutil.which("go") is None:
         print("plan_fit_vs_allocator left out: no Go toolchain", file=sys.stderr)
         return
     given = objects(NODES, held=0.3)
     fleet = reader.read(given)
-    states = States(fleet, [work()], engine)
+    states = States(fleet, [workload()], engine)
     distinct = len({states.key(node) for node in fleet.nodes.values()})
-    (found,) = fits.fit(fleet, [work()], engine)
+    (found,) = fits.fit(fleet, [workload()], engine)
     questions = list(_questions(fleet, found))
     our_times, their_times = [], []
     with Program(ORACLE) as oracle:
-        for _turn in range(TURNS):
+        for _turn in range(ROUNDS):
             fresh = reader.read(given)
             start = time.process_time()
-            states = States(fresh, [work()], engine)
+            states = States(fresh, [workload()], engine)
             for node in fresh.nodes.values():
-                states.of(node, work()).upto(MOST)
+                states.of(node, workload()).upto(MOST)
             our_times.append(time.process_time() - start)
             answers = [oracle.ask(one) for one in questions]
             their_times.append(sum(one["nanoseconds"] for one in answers) / 1e9)
@@ -189,10 +188,10 @@ def _against_the_allocator(engine: Engine) -> Figures:
         "value": round(ours / theirs, 2),
         "unit": "ratio",
         "against": f"k8s.io/dynamic-resource-allocation/structured in its own process, {theirs * 1000:.0f} ms of CPU "
-        f"time of the thread that allocates, after decoding (ours {ours * 1000:.0f} ms); 4 at most",
+        f"time of the thread that allocates, after decoding (ours {ours * 1000:.0f} ms); limit 4",
         "method": f"{found.total} pairs and {NODES} refusals on {NODES} nodes, {distinct} of them in different states, "
-        f"all of one machine; objects read before, ours with the reasons of refusals; median of {TURNS} "
-        "turns of each",
+        f"all of one type of machine; objects already read; ours includes the reasons of refusals; median of {ROUNDS} "
+        "rounds",
     }
 
 
@@ -217,25 +216,26 @@ def _questions(fleet: Fleet, found: fits.Fit) -> t.Iterator[Object]:
 
 
 def _by_size(engine: Engine) -> Figures:
-    """CPU time for each node in a state of its own, by the number of nodes."""
-    each = {}
+    """CPU time per node, each in a different state, for three sizes of fleets."""
+    ms_per_node = {}
     for count in (100, 1000, 10_000):
         fleet = reader.read(objects(count, held=0.5))
         start = time.process_time()
-        fits.fit(fleet, [work()], engine)
-        each[count] = (time.process_time() - start) / count * 1000
+        fits.fit(fleet, [workload()], engine)
+        ms_per_node[count] = (time.process_time() - start) / count * 1000
     yield {
         "name": "plan_ms_per_state_10000",
-        "value": round(each[10_000], 2),
+        "value": round(ms_per_node[10_000], 2),
         "unit": "ms",
-        "against": f"the same of 100 nodes, {each[100]:.2f} ms, and of 1,000, {each[1000]:.2f} ms",
-        "method": "CPU time of counting aligned pairs, divided by the nodes; half of the devices are in use, at random",
+        "against": f"with 100 nodes, {ms_per_node[100]:.2f} ms, and with 1,000, {ms_per_node[1000]:.2f} ms",
+        "method": "CPU time of counting aligned pairs, divided by the number of nodes; half of the devices are in use, "
+        "at random",
     }
 
 
 def _half_full(engine: Engine) -> Figures:
     given = objects(5000, MACHINES, held=0.5)
-    works = [work()]
+    works = [workload()]
     start = time.process_time()
     forms.check(given)
     fleet = reader.read(given)
@@ -243,17 +243,17 @@ def _half_full(engine: Engine) -> Figures:
     (found,) = fits.fit(fleet, works, engine, states)
     lost = stranded(fleet, works, engine, states)
     names = list(fleet.nodes)[:500]
-    (then,) = fits.fit(after(fleet, [{"drain": {"nodes": names}}]), works, engine, states)
+    (after_drain,) = fits.fit(after(fleet, [{"drain": {"nodes": names}}]), works, engine, states)
     seconds = time.process_time() - start
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     yield {
         "name": "plan_5000_nodes_s",
         "value": round(seconds, 1),
         "unit": "s",
-        "against": f"60 s and 2 GB at most (measured {memory:.2f} GiB at its peak, what came before included)",
-        "method": f"CPU time of checking, reading, counting ({found.total} more pairs), finding {len(lost)} stranded "
-        f"devices and counting again after 500 nodes are drained ({then.total}); {len(MACHINES)} machines, half of the "
-        "devices in use at random",
+        "against": f"limits 60 s and 1.86 GiB (peak {memory:.2f} GiB, including the benchmarks before)",
+        "method": f"CPU time of checking, reading, counting ({found.total} pairs still fit), finding {len(lost)} stranded "
+        f"devices and counting again after 500 nodes are drained ({after_drain.total}); {len(MACHINES)} types of "
+        "machines, half of the devices in use at random",
     }
 
 
@@ -279,7 +279,7 @@ def _refusals(engine: Engine) -> Figures:
         "name": "plan_refusal_ms",
         "value": round(slowest * 1000),
         "unit": "ms",
-        "against": f"200 ms at most (median {median * 1000:.1f} ms)",
+        "against": f"limit 200 ms (median {median * 1000:.1f} ms)",
         "method": f"CPU time of the slowest of {REFUSALS} refusals with their diagnosis: random pods with one to three "
-        f"claims on random machines in use; it was {asked}",
+        f"claims on partly used random machines; the slowest was {asked}",
     }

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Run a control plane in the foreground until Ctrl-C: C(make cluster).
+"""Run a control plane in the foreground until Ctrl-C: `make cluster`.
 
     python -m tests.cluster [--kubernetes 1.34] [--gate NAME=true ...]
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A certificate authority for one control plane. C(cryptography) comes with ansible-core, so no program is needed."""
+"""A certificate authority for one control plane. `cryptography` comes with ansible-core, so no program is needed."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def room(pairs: Map, gpus: t.Collection[str], nics: t.Collection[str], count: in
 
 
 def _address(attribute: str, addresses: t.Iterable[str]) -> Object:
-    """A selector by address; `attribute` is C(domain/name)."""
+    """A selector by address; `attribute` is `domain/name`."""
     domain, _slash, name = attribute.partition("/")
     listed = json.dumps(sorted(addresses))
     return {"cel": {"expression": f'device.attributes["{domain}"].{name} in {listed}'}}

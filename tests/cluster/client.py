@@ -22,7 +22,7 @@ APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 class Client:
     """One user of one server on 127.0.0.1. Each thread has its own connection, which is kept for the next request.
 
-    C(certificate) holds certificate and key; without one the user is anonymous.
+    `certificate` holds certificate and key; without one the user is anonymous.
     """
 
     def __init__(self, port: int, authority: Path, certificate: Path | None = None, timeout: float = 60) -> None:
@@ -41,7 +41,7 @@ class Client:
     def request(self, method: str, path: str, body: t.Any = None, content_type: str | None = None) -> tuple[int, t.Any]:
         """The status and what came back: the parsed JSON, else the text.
 
-        C(body) is sent as JSON unless it is bytes. A PATCH is a merge patch unless C(content_type) says otherwise.
+        `body` is sent as JSON unless it is bytes. A PATCH is a merge patch unless `content_type` says otherwise.
         Raises OSError or http.client.HTTPException where there is no answer.
         """
         content = body if body is None or isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
@@ -68,7 +68,7 @@ class Client:
         return status, loads_cut(answer) if kind == "application/json" and answer else answer.decode()
 
     def openapi(self, group_version: str) -> dict[str, t.Any]:
-        """The OpenAPI v3 document of C(v1) or of a group's version, as C(resource.k8s.io/v1)."""
+        """The OpenAPI v3 document of `v1` or of a group's version, as `resource.k8s.io/v1`."""
         top = "apis" if "/" in group_version else "api"
         status, document = self.request("GET", f"/openapi/v3/{top}/{group_version}")
         if status != 200:

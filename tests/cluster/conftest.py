@@ -94,8 +94,8 @@ def control_plane(planes: Planes, request: pytest.FixtureRequest) -> ControlPlan
 
 @pytest.fixture(scope="module")
 def node(request: pytest.FixtureRequest) -> t.Iterator[Node]:
-    """A control plane and a node with kubelet and containerd, of the newest Kubernetes or of the one that C(K8S) names,
-    as C(1.34). Skips where there is no sandbox for it."""
+    """A control plane and a node with kubelet and containerd, of the newest Kubernetes or of the one that `K8S` names,
+    as `1.34`. Skips where there is no sandbox for it."""
     if not inside():
         pytest.skip("needs namespaces of its own: 'make test ONLY=node' runs it in tests/cluster/sandbox.py, as root")
     minor = os.environ.get("K8S") or minors()[0]

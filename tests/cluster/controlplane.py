@@ -7,7 +7,7 @@
     with ControlPlane("1.37") as plane:
         status, answer = plane.request("GET", "/version")
 
-See docs/cluster.md. There are no kubelets: nodes are objects that C(add_node) makes, and a pod that the scheduler has
+See docs/cluster.md. There are no kubelets: nodes are objects that `add_node` makes, and a pod that the scheduler has
 bound stays Pending. node.py adds a real one.
 """
 
@@ -61,9 +61,9 @@ def free_ports(number: int) -> list[int]:
 class ControlPlane:
     """etcd, kube-apiserver and, unless switched off, kube-scheduler and kube-controller-manager.
 
-    Leave it with C(close) or as a context manager; what it started also ends when this process dies.
+    Leave it with `close` or as a context manager; what it started also ends when this process dies.
 
-    version: Kubernetes minor version, as C(1.37); the newest that is pinned by default.
+    version: Kubernetes minor version, as `1.37`; the newest that is pinned by default.
     gates: feature gates of every program.
     runtime_config: APIs to switch on or off besides all versions of resource.k8s.io, as C({"api/beta": True}).
     flags: more flags by program, as C({"kube-apiserver": ["--v=4"]}). A flag that is set twice counts the second time.
@@ -209,7 +209,7 @@ class ControlPlane:
         return answer
 
     def run(self, name: str, command: t.Sequence[str]) -> None:
-        """Start another program that ends with the control plane. Its log is C(NAME.log) in the folder."""
+        """Start another program that ends with the control plane. Its log is `NAME.log` in the folder."""
         self.pids[name] = self._tell(start=name, command=list(command), log=str(self.log(name)))["pid"]
 
     def start(self, name: str) -> None:
@@ -301,7 +301,7 @@ class ControlPlane:
         return write(path, json.dumps(content, indent=1).encode())
 
     def write_kubeconfig_of_two(self, path: Path) -> Path:
-        """The administrator's, whose context C(test) is this control plane. The current one is that of no server."""
+        """The administrator's, whose context `test` is this control plane. The current one is that of no server."""
         content = json.loads(self.kubeconfig.read_text())
         content["clusters"].append({"name": "none", "cluster": {"server": "https://127.0.0.1:1"}})
         content["contexts"].append(
@@ -330,7 +330,7 @@ class ControlPlane:
         labels: t.Mapping[str, str] | None = None,
         capacity: t.Mapping[str, str] | None = None,
     ) -> dict[str, t.Any]:
-        """Make a node object that is Ready, has no taint and takes pods. C(capacity) adds to cpu, memory and pods."""
+        """Make a node object that is Ready, has no taint and takes pods. `capacity` adds to cpu, memory and pods."""
         amounts = {"cpu": "128", "memory": "1Ti", "pods": "250", **(capacity or {})}
         node = {
             "apiVersion": "v1",

@@ -35,7 +35,7 @@ Object = dict[str, t.Any]
 
 
 class Driver:
-    """The driver of C(node). C(settings) adds to its settings file, C(arguments) to its command; C(program) is what
+    """The driver of `node`. `settings` adds to its settings file, `arguments` to its command; `program` is what
     Python runs as the driver."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Driver:
         (FOLDER / "driver.yml").write_text(json.dumps(self.settings))
 
     def start(self, *before: str) -> None:
-        """Start the driver; C(before) is a command that runs it."""
+        """Start the driver; `before` is a command that runs it."""
         program = [sys.executable, *self.program, *self.arguments, "run"]
         self.plane.run("driver", [*before, *program, "--hook-python", sys.executable])
 
@@ -154,7 +154,7 @@ class Driver:
 
 
 def add_rail(number: int) -> str:
-    """A veth pair: railN is the device, and wireN in the network namespace C(switch) the other end."""
+    """A veth pair: railN is the device, and wireN in the network namespace `switch` the other end."""
     names = [line.split()[0] for line in ip("netns list").splitlines()]
     if "switch" not in names:
         ip("netns add switch")
@@ -174,7 +174,7 @@ def answers(address: str) -> bool:
 
 
 def host_state(name: str) -> str:
-    """Everything that C(ip) knows of an interface of the node, without what counts up and without its index.
+    """Everything that `ip` knows of an interface of the node, without what counts up and without its index.
 
     Waits until the kernel has taken its IPv6 addresses, each of which brings a route.
     """

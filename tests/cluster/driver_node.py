@@ -2,10 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node of its own for the driver's publisher: a network namespace with its own /sys.
+"""A separate node for the driver's publisher: a network namespace with its own /sys.
 
-As a program (below C(unshare --net --mount)) it is the node: it publishes as the settings file says until its standard
-input ends. As a module it starts one, and lets it reach the API server, whose loopback is another.
+As a program (below `unshare --net --mount`) it is the node: it publishes as the settings file says until its standard
+input ends. As a module it starts one, and forwards its connections to the API server, which is in another network
+namespace.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ PORT = 6443  # of the API server, as the node sees it
 
 
 class Node:
-    """A node whose driver publishes as long as this lives. Raises OSError where namespaces cannot be made.
+    """A node whose driver publishes until `close()`. Raises OSError if namespaces cannot be made.
 
-    C(root) is the tree that it probes: its own /sys, or a machine's.
+    `root` is the folder that it probes: `/`, or an example machine's.
     """
 
     def __init__(
@@ -45,33 +46,33 @@ class Node:
             "clusters": [{"name": "node", "cluster": cluster}],
         }
         kubeconfig.write_text(json.dumps(content))
-        own, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         config = {
             "name": name,
             "settings": str(self.settings),
             "kubeconfig": str(kubeconfig),
             "token": str(token_file),
             "root": root,
-            "channel": theirs.fileno(),
+            "channel": child_end.fileno(),
         }
         command = ["unshare", "--net", "--mount", sys.executable, __file__, json.dumps(config)]
         self.log = folder / "driver.log"
         with open(self.log, "w") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stderr=log, text=True, pass_fds=[theirs.fileno()]
+                command, stdin=subprocess.PIPE, stderr=log, text=True, pass_fds=[child_end.fileno()]
             )
-        theirs.close()
-        own.settimeout(30)
-        _data, descriptors, _flags, _address = socket.recv_fds(own, 1, 1)
-        own.close()
+        child_end.close()
+        parent_end.settimeout(30)
+        _data, descriptors, _flags, _address = socket.recv_fds(parent_end, 1, 1)
+        parent_end.close()
         if not descriptors:
             self.close()
-            raise OSError(f"the node does not start: {self.log.read_text()}")
+            raise OSError(f"the node did not start: {self.log.read_text()}")
         self._listener = socket.socket(fileno=descriptors[0])
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
-        """The listening socket is the node's, connections from it go to the API server of the test."""
+        """The listening socket is in the node's namespace. Its connections are forwarded to the test's API server."""
         with contextlib.suppress(OSError):
             while True:
                 near, _address = self._listener.accept()
@@ -108,7 +109,7 @@ class Node:
             self._process.kill()
             self._process.wait()
         if hasattr(self, "_listener"):
-            self._listener.shutdown(socket.SHUT_RDWR)  # accept() would go on otherwise
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
             self._listener.close()
 
 
@@ -146,7 +147,7 @@ def main(config: dict[str, t.Any]) -> None:
     publisher.start()
     sys.stdin.read()
     publisher.stop()
-    os._exit(0)  # the watch need not end
+    os._exit(0)  # without waiting for the thread of the watch
 
 
 if __name__ == "__main__":

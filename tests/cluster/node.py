@@ -297,7 +297,7 @@ SystemdCgroup = false
     # using
 
     def pod(self, name: str, **spec: t.Any) -> dict[str, t.Any]:
-        """A pod of one container that sleeps, with the machine's programs; C(spec) is added to the pod's."""
+        """A pod of one container that sleeps, with the machine's programs; `spec` is added to the pod's."""
         mounts = [{"name": "usr", "mountPath": "/usr", "readOnly": True}]
         container = {
             "name": "main",
@@ -344,7 +344,7 @@ SystemdCgroup = false
         return pod if ready else None
 
     def events(self, name: str) -> list[str]:
-        """What was said about an object, as C(REASON: MESSAGE)."""
+        """What was said about an object, as `REASON: MESSAGE`."""
         found = self.plane.expect("GET", "/api/v1/namespaces/default/events")["items"]
         return [f"{e['reason']}: {e['message']}" for e in found if e["involvedObject"]["name"] == name]
 
@@ -367,7 +367,7 @@ SystemdCgroup = false
 
 
 def ip(command: str) -> str:
-    """What C(ip COMMAND) prints, in the node's network namespace."""
+    """What `ip COMMAND` prints, in the node's network namespace."""
     done = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
     if done.returncode:
         raise Failed(f"ip {command}: {done.stderr}")

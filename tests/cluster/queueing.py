@@ -7,9 +7,9 @@
     with ControlPlane("1.37") as plane:
         queueing = Queueing(plane, {"resources": {"deviceClassMappings": [...]}})
 
-They end with the control plane. Kueue reads its configuration when it starts: C(configure) restarts it.
+They end with the control plane. Kueue reads its configuration when it starts: `configure` restarts it.
 
-Pods on nodes that C(add_node) makes run as soon as they are bound. The annotation of RUNS_FOR, such as C(2s), says when
+Pods on nodes that `add_node` makes run as soon as they are bound. The annotation of RUNS_FOR, such as `2s`, says when
 they end; without it they run until they are deleted.
 """
 

@@ -5,7 +5,7 @@
 """Compiled claims on a real scheduler: it allocates what the offline allocator says, and nothing that is not aligned.
 
 Every example machine is a node whose slices hold what its drivers would publish. Not every claim is tried on every
-machine unless LANEWISE_ALLOCATION_CLAIMS is C(all); a number there is how many tries there are at least.
+machine unless LANEWISE_ALLOCATION_CLAIMS is `all`; a number there is how many tries there are at least.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The node that other tests put pods on: it runs them, says why it does not, and ends them."""
+"""The node that other tests put pods on: it runs them, reports why one cannot start, and stops them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_pod_runs_in_a_separate_network_namespace(node: Node) -> None:
     assert node.plane.request("GET", "/api/v1/namespaces/default/pods/plain")[0] == 404
 
 
-def test_pod_that_cannot_start_is_reported_with_its_events(node: Node) -> None:
+def test_a_pod_that_cannot_start_is_reported_with_its_events(node: Node) -> None:
     pod = node.pod("broken")
     pod["spec"]["containers"][0]["image"] = "lanewise.dev/missing:1"
     with pytest.raises(Failed, match="is not present with pull policy of Never"):
@@ -30,15 +30,15 @@ def test_pod_that_cannot_start_is_reported_with_its_events(node: Node) -> None:
     node.delete_pod("broken")
 
 
-def test_pod_outlives_kubelet(node: Node) -> None:
+def test_a_pod_survives_a_restart_of_kubelet(node: Node) -> None:
     node.run_pod(node.pod("lasting"))
     node.stop("kubelet")
     node.start("kubelet")
-    node.plane.wait_for(lambda: _says(node, "lasting"), "the pod's container", 60)
+    node.plane.wait_for(lambda: _responds(node, "lasting"), "the pod's container", 60)
     node.delete_pod("lasting")
 
 
-def _says(node: Node, pod: str) -> bool:
+def _responds(node: Node, pod: str) -> bool:
     try:
         return node.execute(pod, "echo", "here") == "here\n"
     except Failed:

@@ -5,8 +5,8 @@
 """Whatever is killed, at whatever moment, no device is lost and nothing of a claim stays: real pods, kubelet,
 containerd and scheduler.
 
-C(LANEWISE_CHAOS_STRIDE=1) kills the driver at every step of every operation instead of a few; C(LANEWISE_OUTAGE) is how
-many seconds the API server is away; C(LANEWISE_PODS) how many pods come and go in a row.
+`LANEWISE_CHAOS_STRIDE=1` kills the driver at every step of every operation instead of a few; `LANEWISE_OUTAGE` is how
+many seconds the API server is away; `LANEWISE_PODS` how many pods come and go in a row.
 
 It has more than 500 lines because all tests use one node and look for the same leftovers.
 """
@@ -307,7 +307,7 @@ def killed_at_start(scene: Scene, operation: str, step: int) -> bool:
 
 
 def wait_for_end(scene: Scene, offset: int, operation: str) -> str:
-    """Wait until the driver was killed, or has come through an operation, by its log from C(offset) on."""
+    """Wait until the driver was killed, or has come through an operation, by its log from `offset` on."""
 
     def end() -> str:
         over = killed(scene)  # looked at before the log is
@@ -375,7 +375,7 @@ if STRIDE:
 
 
 def bring(scene: Scene, name: str, moment: str, template: str = "whole", **spec: t.Any) -> None:
-    """Make a pod and wait until it is where C(moment) says, as well as this can be seen from outside."""
+    """Make a pod and wait until it is where `moment` says, as well as this can be seen from outside."""
     scene.post(name, template, **spec)
     if moment in ("prepared", "attached"):
         wanted = ["attached"] if moment == "attached" else ["prepared", "attaching", "attached"]

@@ -192,7 +192,7 @@ def one_name_twice(scene: Scene) -> str:
 
 class Row(t.NamedTuple):
     """A line of the table: a fault, and what is seen with our driver and with DRANET. What differs from run to run is
-    separated by C( or )."""
+    separated by ` or `."""
 
     fault: str
     make: t.Callable[[Scene], str]

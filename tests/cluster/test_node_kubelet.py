@@ -66,7 +66,7 @@ pytestmark = [
 
 
 class ServiceNode(SystemdNode):
-    """A node whose kubelet is C(kubelet.service)."""
+    """A node whose kubelet is `kubelet.service`."""
 
     def start(self, name: str) -> None:
         if name == "containerd":

@@ -277,7 +277,7 @@ def test_a_unit_that_systemd_has_not_read_is_reloaded_and_restarted(site: Site) 
 
 
 def changed_wheel(site: Site, name: str, *changes: tuple[str, str]) -> Path:
-    """A wheel of the driver with changes to its cli.py, and its version by C(name)."""
+    """A wheel of the driver with changes to its cli.py, and its version by `name`."""
     return other_wheel(next((site.folder / "cache").glob("*/*.whl")), site.folder, name, *changes)
 
 

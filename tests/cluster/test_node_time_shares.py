@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods share a GPU by MPS and by time-slicing, as far as NVIDIA's own driver sets it up.
+"""Pods share a GPU by MPS and by time-slicing, as NVIDIA's DRA driver sets it up.
 
-The driver calls nvidia-smi and starts a daemon, which is a Deployment. Here both programs only record how they are
-called: what they do to a GPU is not shown.
+The driver calls nvidia-smi and starts the MPS daemon as a Deployment. Here both programs only record how they are
+called: what they do to a GPU is not tested.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from ansible_collections.lanewise.dra.tests.nvidia.driver import IMAGE
 from ansible_collections.lanewise.dra.tests.nvidia.root import gpus
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
-pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
+pytest.importorskip(
+    "lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' installs it"
+)
 pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
 
 from ansible_collections.lanewise.dra.tests.cluster import map_judge
@@ -42,7 +44,7 @@ NIC = {"name": "nic", "kind": "nic"}
 
 
 def image() -> dict[str, Path]:
-    """The files of an image with these programs of the machine and their libraries."""
+    """The files of an image with PROGRAMS of this host and their libraries."""
     found: dict[str, Path] = {}
     for name in PROGRAMS:
         program = str(shutil.which(name))
@@ -54,13 +56,13 @@ def image() -> dict[str, Path]:
 
 
 def site(engine: str, share: dict[str, t.Any]) -> dict[str, t.Any]:
-    """A claim that several pods name, and a template with a NIC below the PCIe root of the GPU."""
+    """Variables of a site: a claim that several pods share, and a template with a NIC below the GPU's PCIe root."""
     drivers = gpu_claims.drivers("0.5.0")
     drivers["gpu.nvidia.com"] = {**drivers["gpu.nvidia.com"], "engine": engine, "feature_gates": GATES}
-    part = {**gpu_claims.GPU, "share": share}
-    both = {"name": f"{engine}-nic", "namespace": "default", "align": "pcie_root", "devices": [part, NIC]}
-    claim = {"name": engine, "namespace": "default", "devices": [part]}
-    return gpu_claims.variables("0.5.0", [both], site=engine, drivers=drivers, claims=[claim])
+    shared_gpu = {**gpu_claims.GPU, "share": share}
+    pair = {"name": f"{engine}-nic", "namespace": "default", "align": "pcie_root", "devices": [shared_gpu, NIC]}
+    claim = {"name": engine, "namespace": "default", "devices": [shared_gpu]}
+    return gpu_claims.variables("0.5.0", [pair], site=engine, drivers=drivers, claims=[claim])
 
 
 @pytest.fixture(name="machine", scope="module")
@@ -84,7 +86,7 @@ def uuid_of(machine: GpuNode, address: str) -> str:
     return next(gpu.uuid for gpu in gpus(machine.tree) if gpu.address == address)
 
 
-def end(machine: GpuNode, *names: str) -> None:
+def delete_pods(machine: GpuNode, *names: str) -> None:
     """Delete pods, and wait until they are gone."""
     for name in names:
         try:
@@ -95,7 +97,7 @@ def end(machine: GpuNode, *names: str) -> None:
 
 
 def test_two_pods_take_turns_on_a_gpu(node: Node, machine: GpuNode) -> None:
-    """The driver sets the interval before they start, and the default again when both have ended."""
+    """The driver sets the interval before they start, and restores the default when both have ended."""
     machine.start(dict.fromkeys(("one", "two"), "time-slicing"), "resourceClaimName")
     [gpu] = machine.seen("one").gpus
     assert machine.seen("two").gpus == [gpu]
@@ -103,13 +105,13 @@ def test_two_pods_take_turns_on_a_gpu(node: Node, machine: GpuNode) -> None:
     smi = functools.partial(machine.root.calls, "nvidia-smi")
     set_long = [f"-i {uuid} -c DEFAULT", f"compute-policy -i {uuid} --set-timeslice 3"]
     assert smi()[-2:] == set_long
-    end(machine, "one", "two")
+    delete_pods(machine, "one", "two")
     set_default = [set_long[0], f"compute-policy -i {uuid} --set-timeslice 0"]
     node.plane.wait_for(lambda: smi()[-2:] == set_default, "the default interval", 30)
 
 
 def test_two_pods_share_a_gpu_by_mps(node: Node, machine: GpuNode) -> None:
-    """One daemon for both, with the limits of the claim. Its sockets and its memory are in the pods."""
+    """One daemon for both, with the limits of the claim. Its socket and its shared memory are visible in the pods."""
     machine.start(dict.fromkeys(("one", "two"), "mps"), "resourceClaimName")
     [gpu] = machine.seen("one").gpus
     assert machine.seen("two").gpus == [gpu]
@@ -127,15 +129,17 @@ def test_two_pods_share_a_gpu_by_mps(node: Node, machine: GpuNode) -> None:
         assert "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps" in node.execute(name, "env").splitlines()
         assert node.execute(name, "ls", "/tmp/nvidia-mps").split() == ["control"]
         assert node.execute(name, "ls", "/dev/shm").split() == ["daemon"]
-    end(machine, "one", "two")
-    node.plane.wait_for(lambda: not node.plane.expect("GET", DEPLOYMENTS)["items"], "the end of the daemon", 60)
-    node.plane.wait_for(lambda: f"-i {uuid} -c DEFAULT" in machine.root.calls("nvidia-smi")[-3:], "the mode", 30)
+    delete_pods(machine, "one", "two")
+    node.plane.wait_for(lambda: not node.plane.expect("GET", DEPLOYMENTS)["items"], "the daemon's Deployment to go", 60)
+    node.plane.wait_for(
+        lambda: f"-i {uuid} -c DEFAULT" in machine.root.calls("nvidia-smi")[-3:], "the GPU's default compute mode", 30
+    )
 
 
 @pytest.mark.parametrize("engine", ["mps", "time-slicing"])
-def test_a_shared_gpu_and_the_nic_beside_it(node: Node, machine: GpuNode, engine: str) -> None:
+def test_a_shared_gpu_is_aligned_with_its_nic(node: Node, machine: GpuNode, engine: str) -> None:
     machine.start({"pair": f"{engine}-nic"})
     seen = machine.seen("pair")
     assert len(seen.gpus) == 1 and machine.judge.aligned(seen), seen
     assert not map_judge.faults(machine, "pair", map_judge.pod_map(node, "pair"))
-    end(machine, "pair")
+    delete_pods(machine, "pair")

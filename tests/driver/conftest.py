@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The fixtures of tests of claims, inside their namespaces (claims_world)."""
+"""Fixtures for tests of claims, which run in their own namespaces (see claims_world)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if t.TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "namespaces: runs in namespaces of its own, as all tests with the world do")
+    config.addinivalue_line(
+        "markers", "namespaces: runs in its own namespaces, as every test with the fixture world does"
+    )
     config.pluginmanager.register(Inside(config))
 
 
@@ -31,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module")
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[World]:
-    """The node with the claims of the world's inventory, or with `INVENTORY` of the file that tests."""
+    """The node with the claims of the world's inventory, or with the test file's own `INVENTORY`."""
     from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
     from ansible_collections.lanewise.dra.tests.driver.claims_world import INVENTORY, World, make_wires
     from environment import Missing
@@ -41,15 +43,15 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     except Missing as missing:
         pytest.skip(str(missing))
     with plane:
-        fabric = make_wires()
-        made = World(plane, tmp_path_factory.mktemp("node"), fabric)
+        peer_pid = make_wires()
+        made = World(plane, tmp_path_factory.mktemp("node"), peer_pid)
         made.publish(getattr(request.module, "INVENTORY", INVENTORY))
         yield made
 
 
 @pytest.fixture
 def clean(world: World) -> t.Iterator[World]:
-    """The world, where nothing may be left of a test."""
+    """The world. The test fails if it leaves anything behind."""
     from ansible_collections.lanewise.dra.tests.driver.claims_world import differences, host_state
 
     before = host_state()

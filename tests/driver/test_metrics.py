@@ -70,6 +70,14 @@ def test_outcomes() -> None:
     assert found["lanewise_operation_seconds_count prepare ok"] == 0
 
 
+def test_the_guide_lists_every_metric() -> None:
+    guide = Path(__file__).resolve().parents[2] / "docs/driver.md"
+    listed = set(re.findall(r"(?m)^\| `(lanewise_\w+)`", guide.read_text(encoding="utf-8")))
+    families = text_string_to_metric_families(Metrics().text().decode())
+    names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    assert listed == {name for name in names if not name.endswith("_created")}
+
+
 def test_http() -> None:
     reasons: list[str] = ["kubelet has not contacted it yet", "nothing is published"]
     metrics = Metrics()

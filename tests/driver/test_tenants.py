@@ -2,10 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Whatever a tenant changes of its interface, neither the next tenant nor the node sees it.
+"""Whatever a tenant changes on its interface, neither the next tenant nor the node sees it.
 
-What there is to change comes from the kernel's specifications of netlink and from its files, not from a list of ours.
-`LANEWISE_TENANTS` is the number of pods in the stress form, 1,000 by default; it runs with `LANEWISE_SLOW=1` alone.
+The settings tried come from the kernel's netlink specifications and from its files, not from a list of ours.
+`LANEWISE_TENANTS` is the number of tenants in the stress test, 1,000 by default, and `LANEWISE_SEED` the seed of its
+random choices. It runs only with `LANEWISE_SLOW=1`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ import pytest
 from ansible_collections.lanewise.dra.tests.driver import tenant
 from ansible_collections.lanewise.dra.tests.driver.nodes import Pod, on_a_node, pair, run, wait_for_ipv6, without_dad
 from ansible_collections.lanewise.dra.tools import lab
-from environment import Missing  # tools/lab.py has put its folder on the path
+from environment import Missing  # importing tools/lab.py adds its folder to sys.path
 from lanewise_driver.interface import interfaces, take_back
 from lanewise_driver.interface.interfaces import Identity
 
 ONE = Identity(None, None, "one")
-#: How many changes one tenant makes, so that few tenants try all.
+#: How many changes one tenant makes, so that a few tenants cover all of them.
 AT_ONCE = 40
 
 
@@ -45,46 +46,46 @@ def node() -> dict[str, t.Any]:
     return interfaces.snapshot(ONE)
 
 
-def tried(pod: Pod, specs: Path) -> list[tenant.Change]:
+def changes_to_try(pod: Pod, specs: Path) -> list[tenant.Change]:
     return tenant.changes(pod, "one", specs)
 
 
 @on_a_node
 def test_every_setting_that_the_kernel_has(specs: Path) -> None:
-    """All attributes of all messages about a link, some at a time; the ones that leave something are named."""
+    """All attributes of all messages about a link, in batches; a failure names its batch."""
     host = node()
     before, expected = interfaces.snapshot(ONE), {}
     with Pod("first") as pod:
         interfaces.attach(ONE, host, {}, pod.pin)
         expected = tenant.view(pod, "one", specs)
-        every = tried(pod, specs)
+        every = changes_to_try(pod, specs)
         assert interfaces.detach(ONE, host, pod.pin, {}) == []
     left, taken = [], 0
     pending = [every[start : start + AT_ONCE] for start in range(0, len(every), AT_ONCE)]
-    for number, some in enumerate(pending):
-        accepted, wrong = one_tenant(f"pod{number}", host, some, before, expected, specs)
+    for number, batch in enumerate(pending):
+        accepted, wrong = one_tenant(f"pod{number}", host, batch, before, expected, specs)
         taken += accepted
         if wrong:
-            left += [f"{wrong}: one of {[change.name for change in some]}"]
+            left += [f"{wrong}: caused by one of {[change.name for change in batch]}"]
     assert not left, "\n".join(left)
-    assert taken > 150, f"of {len(every)} changes the kernel took {taken}"
-    print(f"{len(every)} changes tried, {taken} taken")
+    assert taken > 150, f"the kernel accepted only {taken} of {len(every)} changes"
+    print(f"{len(every)} changes tried, {taken} accepted")
 
 
 def one_tenant(
     name: str,
     host: dict[str, t.Any],
-    some: t.Sequence[tenant.Change],
+    batch: t.Sequence[tenant.Change],
     before: dict[str, t.Any],
     expected: dict[str, str],
     specs: Path,
-    programs: random.Random | None = None,
+    generator: random.Random | None = None,
 ) -> tuple[int, list[str]]:
-    """A tenant makes these changes and goes; how many the kernel took, and what the node or the next tenant sees."""
+    """A tenant makes these changes and ends: how many the kernel accepted, and what node and next tenant see."""
     with Pod(name) as pod, Pod(f"{name}-next") as follower:
         interfaces.attach(ONE, host, {}, pod.pin)
-        accepted = sum(change.does(pod) for change in some)
-        held = tenant.attach_programs(pod, "one", programs) if programs else []
+        accepted = sum(change.does(pod) for change in batch)
+        held = tenant.attach_programs(pod, "one", generator) if generator else []
         outcome = take_back.take_back(ONE, host, pod.pin, {})
         wrong = [reason.text for reason in outcome.reasons] + outcome.notes
         now = interfaces.snapshot(ONE)
@@ -102,7 +103,7 @@ def one_tenant(
     return accepted, wrong
 
 
-@pytest.mark.skipif(not os.environ.get("LANEWISE_SLOW"), reason="takes some minutes: LANEWISE_SLOW=1")
+@pytest.mark.skipif(not os.environ.get("LANEWISE_SLOW"), reason="takes minutes: set LANEWISE_SLOW=1 to run it")
 @on_a_node
 def test_a_thousand_tenants(specs: Path) -> None:
     host = node()
@@ -110,16 +111,16 @@ def test_a_thousand_tenants(specs: Path) -> None:
     with Pod("first") as pod:
         interfaces.attach(ONE, host, {}, pod.pin)
         expected = tenant.view(pod, "one", specs)
-        every = tried(pod, specs)
+        every = changes_to_try(pod, specs)
         interfaces.detach(ONE, host, pod.pin, {})
     seed = int(os.environ.get("LANEWISE_SEED", "19"))
     generator = random.Random(seed)
     start, taken, left = time.monotonic(), 0, []
     pods = int(os.environ.get("LANEWISE_TENANTS", "1000"))
     for number in range(pods):
-        some = generator.sample(every, generator.randint(1, 25))
-        accepted, wrong = one_tenant(f"pod{number}", host, some, before, expected, specs, generator)
+        batch = generator.sample(every, generator.randint(1, 25))
+        accepted, wrong = one_tenant(f"pod{number}", host, batch, before, expected, specs, generator)
         taken += accepted
-        left += [f"pod {number}: {wrong} after {[change.name for change in some]}"] if wrong else []
+        left += [f"pod {number}: {wrong} after {[change.name for change in batch]}"] if wrong else []
     print(f"{pods} tenants, {taken} changes taken, {len(left)} with differences, {time.monotonic() - start:.0f} s")
     assert not left, "\n".join(left)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Command line: C(python -m tests.machines list) and C(python -m tests.machines build NAME|FILE ... --out DIR)."""
+"""Command line: `python -m tests.machines list` and `python -m tests.machines build NAME|FILE ... --out DIR`."""
 
 from __future__ import annotations
 

@@ -31,11 +31,11 @@ STAMP = ".machine.json"
 
 
 def build(description: dict | str | Path, out: Path) -> Path:
-    """Build one machine below C(out) and return C(out).
+    """Build one machine below `out` and return `out`.
 
-    C(description) is a dictionary, a file or the name of a machine of this package. The tree is written beside
-    C(out) and moved there when it is whole; nothing is written when C(out) already holds this very machine.
-    Raises description.DescriptionError, and OSError when C(out) exists and is not a machine.
+    `description` is a dictionary, a file or the name of a machine of this package. The tree is written beside
+    `out` and moved there when it is whole; nothing is written when `out` already holds this very machine.
+    Raises description.DescriptionError, and OSError when `out` exists and is not a machine.
     """
     machine, out = load(description), Path(out)
     stamp = {"name": machine.get("name"), "hash": _hash(machine)}
@@ -90,9 +90,9 @@ def compose(machine: dict[str, t.Any]) -> tuple[dict[str, bytes], dict[str, str]
 
 
 def synthetic(functions: int = 100, pairs: int = 8) -> dict[str, t.Any]:
-    """A description with exactly C(functions) PCI functions for benchmarks: a two-socket server.
+    """A description with exactly `functions` PCI functions for benchmarks: a two-socket server.
 
-    Up to C(pairs) GPUs and NICs sit below switches, a GPU and a NIC each on ports of their own. All else is functions
+    Up to `pairs` GPUs and NICs sit below switches, a GPU and a NIC each on ports of their own. All else is functions
     of the CPUs, as most functions of a real server are. Raises DescriptionError below 1 function.
     """
     if functions < 1:
@@ -142,7 +142,7 @@ def _hash(machine: dict[str, t.Any]) -> str:
 
 
 def _write(top: Path, before: Path, files: dict[str, bytes], links: dict[str, str]) -> None:
-    """Write a tree below C(top). What the tree C(before) has alike is moved over as a hard link: file systems are slow
+    """Write a tree below `top`. What the tree `before` has alike is moved over as a hard link: file systems are slow
     at deleting some thousand files and creating them again (ext4 avoids inodes that were freed a moment ago)."""
     made = {""}
     base, old = str(top), str(before)

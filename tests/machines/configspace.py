@@ -50,9 +50,9 @@ def config_space(  # noqa: PLR0913, PLR0917
 ) -> bytes:
     """Configuration space of one function: 4096 bytes for PCI Express, 256 bytes for conventional PCI.
 
-    C(buses) is (primary, secondary, subordinate) and makes a type 1 header. C(port) is a key of PORT_TYPE; None
-    makes a conventional function. C(link) and C(max_link) are (GT/s, lanes); a link of (0, 0) is what a VF shows.
-    C(acs) is (capable, enabled) as ACS names. C(sriov) has total, num, offset, stride, vf. A VF (C(virtual))
+    `buses` is (primary, secondary, subordinate) and makes a type 1 header. `port` is a key of PORT_TYPE; None
+    makes a conventional function. `link` and `max_link` are (GT/s, lanes); a link of (0, 0) is what a VF shows.
+    `acs` is (capable, enabled) as ACS names. `sriov` has total, num, offset, stride, vf. A VF (`virtual`)
     answers FFFFh for vendor and device (SR-IOV specification, 3.4.1).
     """
     space = bytearray(4096 if port is not None else 256)
@@ -124,7 +124,7 @@ def _extended(space, serial, acs, sriov, ari) -> None:
 def vpd(name: str, fields: dict[str, str]) -> bytes:
     """A VPD image: identifier string, read-only section with its checksum, end tag.
 
-    C(fields) are two-letter keywords (PN, EC, SN, V0 .. VZ) with ASCII values of at most 255 bytes.
+    `fields` are two-letter keywords (PN, EC, SN, V0 .. VZ) with ASCII values of at most 255 bytes.
     """
     text = name.encode("ascii")
     image = bytearray(b"\x82" + struct.pack("<H", len(text)) + text)

@@ -28,7 +28,7 @@ class DescriptionError(ValueError):
 
 @dataclass
 class Function:
-    """One PCI function, placed. C(parent) is the bridge above it; C(path) lies below sys/."""
+    """One PCI function, placed. `parent` is the bridge above it; `path` lies below sys/."""
 
     domain: int
     bus: int
@@ -67,7 +67,7 @@ class Function:
 
 @dataclass
 class Plan:
-    """Everything that the writer needs. C(roots) maps a host bridge's path below sys/ to its NUMA node."""
+    """Everything that the writer needs. `roots` maps a host bridge's path below sys/ to its NUMA node."""
 
     machine: dict[str, t.Any]
     functions: list[Function] = field(default_factory=list)
@@ -85,7 +85,7 @@ def names() -> list[str]:
 def load(source: dict | str | Path) -> dict[str, t.Any]:
     """Read a description: a dictionary, a file, or the name of a machine of this package.
 
-    C(like) names another machine to start from: mappings are merged, anything else replaces.
+    `like` names another machine to start from: mappings are merged, anything else replaces.
     Raises DescriptionError for an unknown name.
     """
     if isinstance(source, dict):
@@ -102,7 +102,7 @@ def load(source: dict | str | Path) -> dict[str, t.Any]:
 
 
 def parts() -> dict[str, dict[str, t.Any]]:
-    """The catalogue of cards, with C(like) resolved."""
+    """The catalogue of cards, with `like` resolved."""
     raw = yaml.load((HERE / "parts.yml").read_text(encoding="utf-8"), Loader=_LOADER)
     done: dict[str, dict[str, t.Any]] = {}
 
@@ -150,7 +150,7 @@ def link(value: str) -> tuple[float, int]:
 
 
 class _Bus(t.NamedTuple):
-    """A bus, and the bridge that it hangs on; C(root) is the name of its root complex."""
+    """A bus, and the bridge that it hangs on; `root` is the name of its root complex."""
 
     domain: int
     bus: int
@@ -203,7 +203,7 @@ class _Placer:
                 self.virtual_functions(function, index, len(functions))
 
     def positions(self, key: str) -> t.Iterator[tuple[int, int, str]]:
-        """Device, function and part of each function that a key such as C(00-03.0 part) stands for."""
+        """Device, function and part of each function that a key such as `00-03.0 part` stands for."""
         match = _DEVICE.match(key)
         if not match:
             return
@@ -318,7 +318,7 @@ def _isolates(bridge: Function) -> bool:
 
 
 def _leader(function: Function, slots: dict[tuple, Function]) -> Function:
-    """The function whose IOMMU group C(function) is in."""
+    """The function whose IOMMU group `function` is in."""
     above, ancestors = function.parent, []
     while above:
         ancestors.append(above)

@@ -23,7 +23,7 @@ def cpu_list(cpus: t.Iterable[int]) -> str:
 
 
 def cpu_mask(cpus: t.Iterable[int], bits: int) -> str:
-    """A kernel mask string of C(bits) bits: comma separated words of 32 bits, the first one possibly shorter."""
+    """A kernel mask string of `bits` bits: comma separated words of 32 bits, the first one possibly shorter."""
     digits = f"{sum(1 << c for c in cpus):0{-(-bits // 4)}x}"
     words = []
     while digits:
@@ -59,7 +59,7 @@ class Files:
                 self.put(f"{path}/{name}", value)
 
     def link(self, path: str, target: str) -> None:
-        """A link at sys/C(path) to sys/C(target), relative as kernfs_get_target_path writes it: the common base
+        """A link at sys/`path` to sys/`target`, relative as kernfs_get_target_path writes it: the common base
         is always above the target, never the target itself."""
         here, there = path.split("/")[:-1], target.split("/")
         common = 0

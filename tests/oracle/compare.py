@@ -4,7 +4,7 @@
 
 """What the probe says of a node against what hwloc says, fact by fact.
 
-A difference is either explained by one of C(RULES), whose condition is checked against the node's own files, or it is
+A difference is either explained by one of `RULES`, whose condition is checked against the node's own files, or it is
 unexplained. docs/oracles.md has the evidence for each rule.
 """
 
@@ -71,7 +71,7 @@ class Comparison:
 
 
 def compare(name: str, root: Path, topology: Topology, seen: lstopo.Machine) -> Comparison:
-    """Compare one node. C(root) is where its files are, for the evidence of the rules."""
+    """Compare one node. `root` is where its files are, for the evidence of the rules."""
     return _Comparer(name, root, topology, seen).run()
 
 
@@ -112,7 +112,7 @@ class _Comparer:
     # Helpers
 
     def check(self, what: str, ours: t.Any, theirs: t.Any, rule: str | None = None) -> None:
-        """Count a fact. C(rule) is the rule whose condition holds, if one does; it only matters if they differ."""
+        """Count a fact. `rule` is the rule whose condition holds, if one does; it only matters if they differ."""
         self.result.facts += 1
         if ours == theirs:
             return

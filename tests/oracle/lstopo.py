@@ -15,7 +15,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: C(LANEWISE_LSTOPO) names another binary, to try another version of hwloc.
+#: `LANEWISE_LSTOPO` names another binary, to try another version of hwloc.
 BINARY = os.environ.get("LANEWISE_LSTOPO") or shutil.which("lstopo-no-graphics") or shutil.which("lstopo")
 OS_DEVICES = {"0": "block", "2": "network", "3": "openfabrics"}
 _NOT_IO = ("Bridge", "PCIDev", "OSDev", "Misc")
@@ -31,7 +31,7 @@ class NoAnswer(Exception):
 
 @dataclass
 class Function:
-    """One PCI function as hwloc sees it. CPU sets are integers; C(speed) is GB/s, 0 where hwloc does not know."""
+    """One PCI function as hwloc sees it. CPU sets are integers; `speed` is GB/s, 0 where hwloc does not know."""
 
     address: str
     ids: dict[str, str]
@@ -75,7 +75,7 @@ def _bitmap(text: str | None) -> int:
 
 
 def look(root: Path) -> Machine:
-    """What lstopo says of the node below C(root).
+    """What lstopo says of the node below `root`.
 
     Raises NoAnswer for a tree without CPU topology, where hwloc gives up, and RuntimeError where lstopo fails.
     """

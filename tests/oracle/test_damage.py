@@ -4,7 +4,7 @@
 
 """Recorded machines with damaged files: what the probe still says of the place of devices is what the whole tree says.
 
-C(LANEWISE_DAMAGES) is how often each machine is damaged. The seed of a round is its number, so a failure repeats.
+`LANEWISE_DAMAGES` is how often each machine is damaged. The seed of a round is its number, so a failure repeats.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 """The probe against rdma-core's rdma_topo, which pairs GPUs and NICs on NVIDIA's Grace boards.
 
-C(LANEWISE_RDMA_TOPO) names the program where it is not installed.
+`LANEWISE_RDMA_TOPO` names the program where it is not installed.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 """The nodes that the oracles look at: recorded trees, machines of tests/machines, variants of one, and this machine.
 
-C(LANEWISE_TOPOLOGIES) names folders, separated by colons, in which every tar archive and every directory with a
-C(sys) directory is a node; without it, C(shared/topologies) beside the repository. What is unpacked or built stays in
-the repository's C(.cache/oracle), which git ignores, so that the next run is fast.
+`LANEWISE_TOPOLOGIES` names folders, separated by colons, in which every tar archive and every directory with a
+`sys` directory is a node. The default is `../shared/topologies`. What is unpacked or built is kept in `.cache/oracle`
+(ignored by git) to make the next run faster.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 def _folders() -> list[Path]:
-    stated = os.environ.get("LANEWISE_TOPOLOGIES")
-    if stated:
-        return [Path(part).resolve() for part in stated.split(os.pathsep) if part]
+    configured = os.environ.get("LANEWISE_TOPOLOGIES")
+    if configured:
+        return [Path(part).resolve() for part in configured.split(os.pathsep) if part]
     return [REPOSITORY.parent / "shared" / "topologies"]
 
 
 def _nodes(folder: Path, depth: int) -> t.Iterator[Path]:
-    """Archives and directories with sys/ in C(folder), never descending into a node."""
+    """Archives, and directories that contain sys/, in `folder`; never descending into a node."""
     if (folder / "sys").is_dir():
         yield folder
         return
@@ -52,7 +52,7 @@ def _recorded() -> dict[str, Path]:
     for folder in _folders():
         for path in _nodes(folder, 4):
             name = path.name.partition(".tar")[0]
-            while name in found:
+            while name in found:  # two folders may have a node of the same name
                 name += "+"
             found[name] = path
     return found
@@ -64,7 +64,7 @@ ALL = [*(f"recorded:{name}" for name in RECORDED), *(f"machine:{name}" for name 
 
 
 def root_of(name: str) -> Path:
-    """The root directory of the node that C(ALL) calls C(name), unpacked or built if it was not yet."""
+    """The root directory of the node that `ALL` calls `name`, unpacked or built first if necessary."""
     kind, _colon, rest = name.partition(":")
     if kind == "live":
         return Path("/")
@@ -89,11 +89,11 @@ def _unpack(name: str, archive: Path) -> Path:
             shutil.rmtree(work, ignore_errors=True)
     roots = list(_nodes(out, 4))
     if len(roots) != 1:
-        raise ValueError(f"{archive} holds {len(roots)} nodes")
+        raise ValueError(f"{archive} contains {len(roots)} nodes, not 1")
     return roots[0]
 
 
-#: Files that neither the probe nor an oracle reads: a variant is written faster without them.
+#: Files that neither the probe nor an oracle reads: without them a variant is written faster.
 _UNREAD = {
     "resource",
     "enable",
@@ -125,19 +125,20 @@ _UNREAD = {
 
 
 class Tree:
-    """A machine's files and links in memory, to be altered and then written: C(files) and C(links) by path."""
+    """A machine's files and links in memory, to be altered and then written: `files` and `links` by path."""
 
     def __init__(self, machine: dict[str, t.Any]) -> None:
         files, self.links = builder.compose(machine)
         self.files = {path: data for path, data in files.items() if path.rpartition("/")[2] not in _UNREAD}
 
     def of(self, pattern: str) -> list[str]:
-        """The paths of files and links that match a shell pattern, in which a star crosses slashes."""
+        """The paths of files and links that match a shell pattern, in which `*` also matches `/`."""
         import fnmatch
 
         return [path for path in (*self.files, *self.links) if fnmatch.fnmatchcase(path, pattern)]
 
     def drop(self, pattern: str) -> None:
+        """Remove what matches a shell pattern. Raises ValueError if nothing does."""
         found = self.of(pattern)
         if not found:
             raise ValueError(f"nothing matches {pattern}")
@@ -146,10 +147,11 @@ class Tree:
             self.links.pop(path, None)
 
     def put(self, path: str, text: str) -> None:
+        """Write one file."""
         self.files[path] = text.encode() + b"\n"
 
     def functions(self) -> list[str]:
-        """Device directories of all PCI functions, like C(sys/devices/pci0000:00/0000:00:00.0)."""
+        """Device directories of all PCI functions, like `sys/devices/pci0000:00/0000:00:00.0`."""
         links = [path for path in self.links if path.startswith("sys/bus/pci/devices/")]
         return sorted(os.path.normpath(os.path.join(os.path.dirname(path), self.links[path])) for path in links)
 

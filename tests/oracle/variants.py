@@ -358,7 +358,7 @@ def new_names_of_siblings(tree: Tree) -> None:
 
 @_variant("class-directory")
 def class_directories_of_old_kernels(tree: Tree) -> None:
-    """Before 2.6.26 an entry of /sys/class was a directory with a link C(device) instead of a link itself."""
+    """Before 2.6.26 an entry of /sys/class was a directory with a link `device` instead of a link itself."""
     for path in tree.of("sys/class/net/*") + tree.of("sys/class/infiniband/*"):
         if path.endswith("/"):
             continue

@@ -4,7 +4,7 @@
 
 """An earlier release of the driver, in a process of its own, for what a test does with one.
 
-C(driver-1.0.0.zip) has the modules of 1.0.0 that serve claims, as they were. The process imports them from there, and
+`driver-1.0.0.zip` has the modules of 1.0.0 that serve claims, as they were. The process imports them from there, and
 reads from standard input what it shall do (Job, as JSON).
 """
 
@@ -25,7 +25,7 @@ Object = dict[str, t.Any]
 @dataclasses.dataclass
 class Job:
     """C(steps) are names of methods of the driver's Service, each with its argument. The process is killed before the
-    change number C(killed_at) that the last of them makes, where that is not negative. C(state) has the fields of
+    change number `killed_at` that the last of them makes, where that is not negative. `state` has the fields of
     Paths.
     """
 
@@ -100,7 +100,7 @@ except Problems as problems:
 
 
 def check(settings: Path) -> str:
-    """What 1.0.0 says is wrong with a file of settings, as its C(check) does; empty for nothing."""
+    """What 1.0.0 says is wrong with a file of settings, as its `check` does; empty for nothing."""
     return _ask(_CHECK, settings)
 
 

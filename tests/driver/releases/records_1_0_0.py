@@ -40,12 +40,12 @@ class Pod:
 class DeviceRecord:
     """One allocated device.
 
-    C(request) is the allocation's (C(nic), or C(nic/fast) for a subrequest). C(known) is the inventory.Device as it was
-    at allocation, or after a later boot, with the RDMA devices' names of the last prepare; C(config) the merged fields
-    of its InterfaceConfigs. While it may be away from the node, C(host) is its host state and C(rdma) says which RDMA
-    devices go along (C(moves)) and what containers may open (C(nodes)). C(network) and C(leases) are what attach told.
-    C(interface) is the name in the pod, empty for a device without network interface. C(admin) devices are never moved.
-    Devices with the same C(lock) are not worked on at the same time: functions of one port.
+    `request` is the allocation's (`nic`, or `nic/fast` for a subrequest). `known` is the inventory.Device as it was
+    at allocation, or after a later boot, with the RDMA devices' names of the last prepare; `config` the merged fields
+    of its InterfaceConfigs. While it may be away from the node, `host` is its host state and `rdma` says which RDMA
+    devices go along (`moves`) and what containers may open (`nodes`). `network` and `leases` are what attach told.
+    `interface` is the name in the pod, empty for a device without network interface. `admin` devices are never moved.
+    Devices with the same `lock` are not worked on at the same time: functions of one port.
     """
 
     device: str
@@ -72,9 +72,9 @@ class DeviceRecord:
 class Record:
     """One claim.
 
-    C(pod) is None where all devices are for admin access, whichever pod looks at them. C(netns) is C([st_dev, st_ino])
-    of the network namespace that devices went to, or were about to. C(boot) is the boot that this is of: the next one
-    finds all devices on the node. C(since) says when it came to this phase, as the API writes times. C(pod_claim_name)
+    `pod` is None where all devices are for admin access, whichever pod looks at them. `netns` is `[st_dev, st_ino]`
+    of the network namespace that devices went to, or were about to. `boot` is the boot that this is of: the next one
+    finds all devices on the node. `since` says when it came to this phase, as the API writes times. `pod_claim_name`
     is the name in the pod of a claim from a template.
     """
 
@@ -120,7 +120,7 @@ class NewerSchema(ValueError):
 
 
 def _decode(form: t.Any, value: t.Any, path: str) -> t.Any:
-    """A value of the type C(form), which dataclasses of this module use."""
+    """A value of the type `form`, which dataclasses of this module use."""
     if form is t.Any:
         return value
     origin, inner = t.get_origin(form), t.get_args(form)

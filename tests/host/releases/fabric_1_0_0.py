@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """How release 1.0.0 read what a run stores on a node: copies of its functions, never to be changed. Their
-names are others where several were called C(load), and paths are arguments.
+names are others where several were called `load`, and paths are arguments.
 
 The files beside this one are what 1.0.0 wrote on the node of tests/host/world.py with the settings of test_releases.py.
 """

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How release 1.0.0 read a report's folder: copies of its functions, never to be changed. The folder C(1.0.0) is
+"""How release 1.0.0 read a report's folder: copies of its functions, never to be changed. The folder `1.0.0` is
 what it wrote for two nodes and one that it could not reach, without the pages."""
 
 from __future__ import annotations

@@ -3,16 +3,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The pools of a plan, and the range that a node has in one.
+"""The pools of an address plan, and the range that a node has in each.
 
     per_node: 64                       # addresses of a node on each rail, a power of two
-    reach: rail                        # rail (default) or all
+    reach: rail                        # what a pod reaches by a rail: its own pool (rail, default) or all
     rails:
       - {rail: 0, pool: 10.100.0.0/16}
       - {rail: 0, pool: "fd00:100::/64"}
       - {rail: 1, pool: 10.101.0.0/16, per_node: 32, prefix: 27, gateway: first, reach: all}
 
-Node I has the addresses from `I * per_node` on in every pool. So ranges of different indexes cannot overlap.
+In each pool, the node with index `i` has `per_node` addresses from offset `i * per_node` on. So ranges of different
+indexes cannot overlap.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _POOL_KEYS = ("rail", "pool", "per_node", "prefix", "gateway", "reach")
 
 @dataclass(frozen=True)
 class Pool:
-    """The addresses of all nodes on a rail, of one family. `gateway` is an address, or `first` or `last`: that of each
-    node's subnet."""
+    """The addresses of all nodes on a rail, of one family. `gateway` is an address, or `first` or `last`: the
+    first or last usable address of each node's subnet."""
 
     rail: int
     pool: Network
@@ -46,7 +47,7 @@ class Pool:
 
     @property
     def nodes(self) -> int:
-        """How many nodes have room; their indexes are below that."""
+        """How many nodes fit. Their indexes are 0 to this number minus 1."""
         return self.pool.num_addresses // self.per_node
 
     def range_of(self, index: int) -> RailRange:
@@ -70,12 +71,12 @@ def _edge(subnet: Network, which: str) -> Address:
 
 
 def read_pools(reader: Reader, value: object, path: str) -> tuple[Pool, ...]:
-    """The pools of a plan. Problems are recorded in `reader`; pools with problems are left out."""
+    """The pools of a plan. Problems are recorded in `reader`; pools that are wrong by themselves are left out."""
     given = reader.mapping(value, path, _KEYS, "an address plan")
     if given is None:
         return ()
     if not given.get("rails"):
-        reader.problem(child(path, "rails"), "is missing", "missing", "list a pool for each rail")
+        reader.problem(child(path, "rails"), "is missing or empty", "missing", "list a pool for each rail")
     found: list[Pool] = []
     for item, place in reader.items(given.get("rails", []), child(path, "rails")):
         one = _pool(reader, item, place, given)
@@ -86,7 +87,7 @@ def read_pools(reader: Reader, value: object, path: str) -> tuple[Pool, ...]:
                 message = f"{one.pool} overlaps {other.pool} of rail {other.rail}"
                 reader.problem(child(place, "pool"), message, "duplicate", "give each rail a pool of its own")
             elif (one.rail, one.pool.version) == (other.rail, other.pool.version):
-                message = f"rail {one.rail} has another pool of ipv{one.pool.version}, {other.pool}"
+                message = f"rail {one.rail} already has the IPv{one.pool.version} pool {other.pool}"
                 reader.problem(place, message, "duplicate", "use one larger pool")
         found.append(one)
     return tuple(found)
@@ -109,7 +110,7 @@ def _pool(reader: Reader, value: object, path: str, plan: ObjectView) -> Pool | 
     if rail is None or pool is None or per_node is None or reach is None:
         return None
     if per_node > pool.num_addresses:
-        message = f"{pool} has {pool.num_addresses} addresses, fewer than the {per_node} of one node"
+        message = f"{pool} has {pool.num_addresses} addresses, fewer than the {per_node} that one node needs"
         reader.problem(child(path, "pool"), message, "out-of-range", "use a larger pool, or a smaller per_node")
         return None
     longest = pool.max_prefixlen - (per_node.bit_length() - 1)
@@ -118,20 +119,20 @@ def _pool(reader: Reader, value: object, path: str, plan: ObjectView) -> Pool | 
     if prefix is None or len(reader.problems) > before:
         return None
     if isinstance(gateway, str) and prefix == pool.max_prefixlen:
-        message = f"is {gateway}, and a /{prefix} has one address"
+        message = f"is {gateway}, but a /{prefix} has only one address"
         reader.problem(child(path, "gateway"), message, "contradiction", "give the gateway's address")
         return None
     return _checked(reader, Pool(rail, pool, per_node, prefix, gateway, reach), path)
 
 
 def _checked(reader: Reader, pool: Pool, path: str) -> Pool | None:
-    """A pool whose first node has a good range; the gateways of the others are checked with their indexes."""
+    """The pool if its first node's range is valid, else None. Other nodes are checked with their indexes."""
     before = len(reader.problems)
     if isinstance(pool.gateway, (ipaddress.IPv4Address, ipaddress.IPv6Address)):
         if pool.gateway.version != pool.pool.version:
-            reader.problem(child(path, "gateway"), f"is not of the IP family of {pool.pool}", "bad-value")
+            reader.problem(child(path, "gateway"), f"is not in the same IP family as {pool.pool}", "bad-value")
             return None
-        if pool.prefix == pool.pool.prefixlen:  # else each subnet needs its own
+        if pool.prefix == pool.pool.prefixlen:  # otherwise each node's subnet needs its own gateway
             rail_range.check_gateway(reader, pool.range_of(0), child(path, "gateway"))
     elif pool.gateway is None:
         rail_range.check_gateway(reader, pool.range_of(0), child(path, "gateway"))
@@ -142,7 +143,7 @@ def _per_node(reader: Reader, value: object, path: str) -> int | None:
     number = reader.integer(value, path, 1, MOST_ADDRESSES)
     if number is not None and number & (number - 1):
         near = 1 << number.bit_length()
-        fix = f"such as {near // 2} or {min(near, MOST_ADDRESSES)}: a range is then one prefix for routes"
+        fix = f"use {near // 2} or {min(near, MOST_ADDRESSES)}, so that each range is one prefix"
         reader.problem(path, f"must be a power of two, not {number}", "bad-value", fix)
         return None
     return number

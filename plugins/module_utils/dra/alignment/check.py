@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Are the devices of allocated claims aligned as the claims promise?
+"""Are the devices of allocated claims aligned as the claims require?
 
 A scheduler reads slices once, when it allocates. They may have been wrong, or have changed since. So every promise is
 compared with what the drivers publish now, and with what the kernel of the node reports of the same PCI functions. If
@@ -30,7 +30,7 @@ _CONTAINER = re.compile(r"([0-9a-f]{64})")
 
 
 def cgroup_cpusets(text: str) -> dict[str, dict[str, str]]:
-    """By pod UID and container id, the CPUs that a container may run on.
+    """The CPUs that each container may run on, by pod UID and container ID.
 
     `text` has lines `PATH:CPUS` as `grep -H . cpuset.cpus.effective` prints them in a cgroup v2 tree. Lines that are
     not of a pod's container are ignored.
@@ -48,9 +48,10 @@ class Check(Cluster):
     """Compares allocated claims with a cluster."""
 
     def run(self, claims: t.Iterable[Facts], wanted: t.Callable[[Facts], bool] = lambda claim: True) -> Object:
-        """A report for each claim that is allocated and `wanted`, and a summary; see the module's documentation.
+        """A report for each claim that is allocated and `wanted`, and a summary, as RETURN of
+        the module lanewise.dra.alignment_check describes them.
 
-        `claims` are all claims of the cluster: they show which devices are free.
+        `claims` are all claims of the cluster: they are needed to tell which devices are free.
         """
         known = [v1(one, "ResourceClaim") for one in claims]
         for claim in known:

@@ -5,9 +5,9 @@
 
 """From a site's inventory to DeviceClasses, ResourceClaimTemplates and policies.
 
-The inventory language, the compiler, warnings, and whether claims can be satisfied by the site's nodes. It imports
-the rooms below it (`kube`, `config`, `apiserver`, `cel`, `holds`, `vendors`, `scheduler`) and `topology`. It never
-reads a node or a server.
+It has the inventory language, the compiler, the warnings, and the check of whether the site's nodes can satisfy a
+claim. It imports `kube`, `config`, `apiserver`, `cel`, `holds`, `vendors`, `scheduler` and `topology`. It never reads
+a node or a server.
 """
 
 from __future__ import annotations

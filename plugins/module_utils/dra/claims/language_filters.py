@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The filters of a device in the language of the inventory."""
+"""Reads the filters of a device (`where`) from the inventory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .inventory import FILTERS, LINK_LAYERS
 
 
 def read_where(reader: Reader, value: object, path: str, kind: str) -> Object:
-    """The filters of a kind, those that are well-formed; errors go to `reader`."""
+    """The valid filters of a device of this kind; errors go to `reader`."""
     known = FILTERS[kind]
     found: Object = {}
     for name, item in (reader.mapping(value, path, known, f"the filters of kind {kind}") or {}).items():
@@ -26,18 +26,18 @@ def read_where(reader: Reader, value: object, path: str, kind: str) -> Object:
     return found
 
 
-def _filter(reader: Reader, form: str, value: object, path: str, name: str) -> t.Any:
-    if form == "integer":
+def _filter(reader: Reader, value_type: str, value: object, path: str, name: str) -> t.Any:
+    if value_type == "integer":
         return reader.integer(value, path, 1 if name.startswith("min_") else 0, limits.INT64_MAX)
-    if form == "boolean":
+    if value_type == "boolean":
         return reader.boolean(value, path)
-    if form == "amount":
+    if value_type == "amount":
         return reader.amount(value, path)
-    if form == "link_layer":
+    if value_type == "link_layer":
         return reader.choice(value, path, LINK_LAYERS)
     text = reader.string(value, path)
     if text is not None and limits.size(text) > limits.ATTRIBUTE_VALUE_BYTES:
         most = limits.ATTRIBUTE_VALUE_BYTES
-        reader.problem(path, f"no attribute is longer than {most} bytes", "too-long")
+        reader.problem(path, f"must be at most {most} bytes long, as values of attributes are", "too-long")
         return None
     return text

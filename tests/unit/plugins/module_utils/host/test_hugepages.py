@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.hugepa
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Two sockets and the memory of a GPU, as on Grace Hopper."""
+    """Two sockets, and a GPU's memory as a NUMA node without CPUs, as on Grace Hopper."""
     for number, processors in ((0, "0-71"), (1, "72-143"), (2, "")):
         folder = tmp_path / f"sys/devices/system/node/node{number}"
         for size in (2048, 1048576):
@@ -29,12 +29,12 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _converge(root: Path, *wish: dict[str, t.Any], check_mode: bool = False) -> t.Any:
+def _converge(root: Path, *settings: dict[str, t.Any], check_mode: bool = False) -> t.Any:
     system = System(str(root))
-    return converge(Node(system, general={"hugepages": list(wish)}), [Hugepages(system)], check_mode)
+    return converge(Node(system, general={"hugepages": list(settings)}), [Hugepages(system)], check_mode)
 
 
-def test_nodes_without_processors_are_meant_only_where_named(root: Path) -> None:
+def test_numa_nodes_without_cpus_get_pages_only_if_named(root: Path) -> None:
     planned = _converge(root, {"size": "2M", "count": 512}, check_mode=True)
     assert [str(one) for one in planned.changes] == [
         "node: hugepages 2M on NUMA node 0 0 -> 512",
@@ -44,26 +44,26 @@ def test_nodes_without_processors_are_meant_only_where_named(root: Path) -> None
     assert [one.setting for one in planned.changes] == ["hugepages 1G on NUMA node 2"]
 
 
-def test_written_pages_need_no_second_change(root: Path) -> None:
-    wish = ({"size": "2M", "count": 512}, {"size": "1G", "count": 2, "numa_nodes": [0]})
-    assert len(_converge(root, *wish).changes) == 3
-    assert not _converge(root, *wish).changes
+def test_a_second_run_changes_nothing(root: Path) -> None:
+    settings = ({"size": "2M", "count": 512}, {"size": "1G", "count": 2, "numa_nodes": [0]})
+    assert len(_converge(root, *settings).changes) == 3
+    assert not _converge(root, *settings).changes
 
 
 @pytest.mark.parametrize(
-    ("wish", "reason"),
+    ("settings", "reason"),
     [
         ({"size": "16M", "count": 1}, "available sizes: 1G, 2M"),
         ({"size": "2M", "count": 1, "numa_nodes": [7]}, "no such NUMA node"),
         ({"size": "2M", "count": 3}, "6 of 10 are in use"),
     ],
 )
-def test_refusals(root: Path, wish: dict[str, t.Any], reason: str) -> None:
+def test_refusals(root: Path, settings: dict[str, t.Any], reason: str) -> None:
     pages = root / "sys/devices/system/node/node0/hugepages/hugepages-2048kB"
     (pages / "nr_hugepages").write_text("10\n")
     (pages / "free_hugepages").write_text("4\n")
     with pytest.raises(Refused, match=reason):
-        _converge(root, wish)
+        _converge(root, settings)
 
 
 def test_an_invalid_size_is_refused(root: Path) -> None:
@@ -72,7 +72,7 @@ def test_an_invalid_size_is_refused(root: Path) -> None:
 
 
 def _state(policy: str, *totals: int) -> str:
-    """kubelet's state of the memory manager, with the bytes of pages of 2 MiB by NUMA node."""
+    """The contents of kubelet's memory_manager_state; `totals` are the bytes in pages of 2 MiB by NUMA node."""
     nodes = {
         str(number): {"memoryMap": {"hugepages-2Mi": {"total": total}, "memory": {"total": 1 << 36}}}
         for number, total in enumerate(totals)
@@ -81,7 +81,7 @@ def _state(policy: str, *totals: int) -> str:
 
 
 @pytest.mark.parametrize("folder", ["var/lib/kubelet", "data/kubelet"])
-def test_pages_that_kubelets_static_memory_manager_does_not_have_are_refused(root: Path, folder: str) -> None:
+def test_counts_that_differ_from_kubelets_memory_manager_state_are_refused(root: Path, folder: str) -> None:
     process = root / "proc/77"
     process.mkdir(parents=True)
     (process / "comm").write_text("kubelet\n")
@@ -99,7 +99,7 @@ def test_pages_that_kubelets_static_memory_manager_does_not_have_are_refused(roo
     assert len(_converge(root, {"size": "2M", "count": 512}).changes) == 2
 
 
-def test_pages_come_back_at_boot_as_kubelets_state_has_them(root: Path) -> None:
+def test_counts_that_match_kubelets_memory_manager_state_are_allowed(root: Path) -> None:
     state = root / "var/lib/kubelet/memory_manager_state"
     state.parent.mkdir(parents=True)
     state.write_text(_state("Static", 512 << 21, 512 << 21, 0))
@@ -107,7 +107,7 @@ def test_pages_come_back_at_boot_as_kubelets_state_has_them(root: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [_state("None", 0, 0, 0), '{"policyName": "None", "checksum": 1}', "{", "[]"])
-def test_states_of_no_static_memory_manager_are_not_in_the_way(root: Path, text: str) -> None:
+def test_state_files_without_the_static_policy_are_ignored(root: Path, text: str) -> None:
     state = root / "var/lib/kubelet/memory_manager_state"
     state.parent.mkdir(parents=True)
     state.write_text(text)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Topology files of NCCL and lstopo, written for tests, and their reading."""
+"""Topology files of NCCL and lstopo, written for tests, and functions that read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tempfile
 from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import.read import read_xml
 
-# Two sockets with two switches each, two GPUs and a NIC below every switch: the layout that AWS documents for p4d.
+# A part of the layout that AWS documents for p4d: two sockets, switches below them, GPUs and a NIC below each switch.
 CLOUD = """<?xml version="1.0"?>
 <!-- one node -->
 <system version="1">
@@ -37,7 +37,7 @@ CLOUD = """<?xml version="1.0"?>
 </system>
 """
 
-# What a dump of a running job adds: networks and GPUs by name, shortened classes, NVML's long domains.
+# What a dump of a running job adds: `net` and `gpu` elements, abbreviated PCI classes, NVML's PCI domains of 8 digits.
 DUMP = """<system version="1">
   <cpu host_hash="0x1" numaid="-1" arch="arm64">
     <pci busid="00000000:0B:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
@@ -147,22 +147,24 @@ def ids_of(topology):
     return {finding.id for finding in topology.findings}
 
 
-INTERFACES = {"0108": "02", "0604": "01"}  # subclass -> programming interface
+#: By class and subclass.
+PROGRAMMING_INTERFACES = {"0108": "02", "0604": "01"}
 
 
-def in_form_3(document):
-    """A file of hwloc 2 as hwloc 3 writes it: what is not hardware at the root, bits, programming interfaces."""
+def as_hwloc_3(document):
+    """A file of hwloc 2 as hwloc 3 writes it: information that is not of hardware is at the root, types of OS devices
+    are bit masks, and types of PCI devices have a programming interface."""
     document = document.replace('version="2.0"', 'version="3.0"')
     for name in ("OSRelease", "Architecture"):
         (line,) = (line for line in document.splitlines(True) if f'"{name}"' in line)
         document = document.replace(line, "").replace("</topology>", f"{line}</topology>")
-    bits = {"0": 1, "1": 4, "2": 16, "3": 48}  # an RDMA device is a network device, too
+    bits = {"0": 1, "1": 4, "2": 16, "3": 48}  # RDMA devices have the network bit, too
     document = re.sub('osdev_type="(.)"', lambda match: f'osdev_type="{bits[match.group(1)]}"', document)
     return re.sub(
         'pci_type="((....)[^"]*)"',
-        lambda match: f'pci_type="{match.group(1)} {INTERFACES.get(match.group(2), "00")}"',
+        lambda match: f'pci_type="{match.group(1)} {PROGRAMMING_INTERFACES.get(match.group(2), "00")}"',
         document,
     )
 
 
-LSTOPO_3 = in_form_3(LSTOPO)
+LSTOPO_3 = as_hwloc_3(LSTOPO)

@@ -99,11 +99,11 @@ def test_tables_of_addresses_differ() -> None:
         ),
         (
             [node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16"}, {"rail": 0, "pool": "10.1.0.0/16"}]})],
-            "rail 0 has another pool of ipv4",
+            "rail 0 already has the IPv4 pool",
         ),
         ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.1/16"}]})], "is not a network without host bits"),
         ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0"}]})], "it has no prefix length"),
-        ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/28"}]})], "fewer than the 64 of one node"),
+        ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/28"}]})], "fewer than the 64 that one node needs"),
         (
             [node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16", "reach": "all"}]})],
             "is missing, and reach is all",
@@ -116,7 +116,7 @@ def test_tables_of_addresses_differ() -> None:
         ),
         (
             [node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16", "gateway": "fd00::1"}]})],
-            "is not of the IP family",
+            "is not in the same IP family",
         ),
         (
             [node("a", 0, {"per_node": 1, "rails": [{"rail": 0, "pool": "10.0.0.0/16"}]})],
