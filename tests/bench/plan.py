@@ -145,8 +145,8 @@ def _against_the_scheduler(seconds: float, with_reading: float, total: int) -> F
         "name": "plan_fit_vs_scheduler",
         "value": round(ours / theirs),
         "unit": "ratio",
-        "against": f"kube-scheduler {version}, {theirs:.0f} pairs bound per second of its CPU time, {per_wall_second:.0f} per "
-        f"second of wall time (ours {ours:.0f} pairs counted per second of CPU time)",
+        "against": f"kube-scheduler {version}, {theirs:.0f} pairs bound per second of its CPU time, "
+        f"{per_wall_second:.0f} per second of wall time (ours {ours:.0f} pairs counted per second of CPU time)",
         "method": f"ours on 1,000 identical nodes, already read ({total / with_reading / theirs:.0f} with reading), "
         f"theirs {len(bound)} pods on {NODES} nodes with the API server on loopback; same run",
     }
@@ -251,9 +251,9 @@ def _half_full(engine: Engine) -> Figures:
         "value": round(seconds, 1),
         "unit": "s",
         "against": f"limits 60 s and 1.86 GiB (peak {memory:.2f} GiB, including the benchmarks before)",
-        "method": f"CPU time of checking, reading, counting ({found.total} pairs still fit), finding {len(lost)} stranded "
-        f"devices and counting again after 500 nodes are drained ({after_drain.total}); {len(MACHINES)} types of "
-        "machines, half of the devices in use at random",
+        "method": f"CPU time of checking, reading, counting ({found.total} pairs still fit), finding {len(lost)} "
+        f"stranded devices and counting again after 500 nodes are drained ({after_drain.total}); {len(MACHINES)} types "
+        "of machines, half of the devices in use at random",
     }
 
 

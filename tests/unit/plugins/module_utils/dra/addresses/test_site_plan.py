@@ -90,7 +90,7 @@ def test_tables_of_addresses_differ() -> None:
         ([node("a", 1024)], "1024 is beyond the pool 10.100.0.0/16 of rail 0, which has room for 1024 nodes"),
         ([node("a", 0, PLAN, "10.100.9.9")], "overlaps 10.100.9.9, which the node has itself"),
         ([node("a", 0, PLAN, "10.0.0.0/8")], "overlaps 10.0.0.0/8, which the node has itself"),
-        ([node("a", 0, {"per_node": 60, "rails": PLAN["rails"]})], "must be a power of two, not 60 (such as 32 or 64"),
+        ([node("a", 0, {"per_node": 60, "rails": PLAN["rails"]})], "must be a power of two, not 60 (use 32 or 64"),
         ([node("a", 0, {"rails": []})], "dra_driver_rail_addresses.rails: is missing"),
         ([node("a", 0, {"rail": []})], "did you mean 'rails'?"),
         (
