@@ -10,6 +10,7 @@ same dictionaries.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -65,6 +66,38 @@ class Request:
         return f"{self.method} {self.path}"
 
 
+class _Waiting(threading.local):
+    """What a thread does while it waits for the response to its next request."""
+
+    action: t.Callable[[], None] | None = None
+
+
+_waiting = _Waiting()
+
+
+@contextlib.contextmanager
+def while_waiting(action: t.Callable[[], None] | None) -> t.Iterator[None]:
+    """This thread runs the action once in the block: after a request is sent, before the response is read. So it takes
+    no time as long as the server is slower, and no other thread that would compete for the interpreter."""
+    _waiting.action = action
+    try:
+        yield
+    finally:
+        _waiting.action = None
+
+
+class _Https(urllib3.connection.HTTPSConnection):
+    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]  # its parent overrides http.client's, too
+        action, _waiting.action = _waiting.action, None
+        if action:
+            action()
+        return super().getresponse()
+
+
+class _Pool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _Https
+
+
 class _Connection:
     """A pool of connections with one set of credentials."""
 
@@ -82,9 +115,13 @@ class _Connection:
                 context.load_cert_chain(f"/proc/self/fd/{descriptor}")
             finally:
                 os.close(descriptor)
-        self.pool = urllib3.PoolManager(
+        server = urllib3.util.parse_url(access.server)
+        self.prefix = (server.path or "").rstrip("/")
+        # one server, so no PoolManager, which would look for its pool at each request
+        self.pool = _Pool(
+            str(server.host),
+            server.port or 443,
             maxsize=_CONNECTIONS,
-            retries=False,
             ssl_context=context,
             server_hostname=access.server_name,
             assert_hostname=access.server_name,
@@ -191,7 +228,7 @@ class Client:
         """The response to one attempt; with `stream` its body is not read yet, and may take as long as a watch."""
         connection = self._connection()
         query = f"?{urllib.parse.urlencode(wanted.query)}" if wanted.query else ""
-        url = connection.access.server + wanted.path + query
+        url = connection.prefix + wanted.path + query
         headers = {"Accept": JSON, "User-Agent": f"{self.driver}/{self.node}", **connection.headers()}
         content = None
         if wanted.body is not None:
@@ -199,8 +236,15 @@ class Client:
             headers["Content-Type"] = wanted.content_type
         timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=WATCH_SECONDS + 10 if stream else _READ_SECONDS)
         try:
-            response = connection.pool.request(
-                wanted.method, url, body=content, headers=headers, preload_content=not stream, timeout=timeout
+            response = connection.pool.urlopen(
+                wanted.method,
+                url,
+                body=content,
+                headers=headers,
+                retries=False,
+                redirect=False,
+                timeout=timeout,
+                preload_content=not stream,
             )
         except urllib3.exceptions.HTTPError as error:
             raise Unreachable(f"the API server does not answer {wanted}: {error}") from error

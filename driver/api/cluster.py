@@ -22,7 +22,7 @@ from ..base.objects import Object
 from ..dra.kube import versions
 from ..dra.kube.bounded_json import DEPTH, is_nested_deeper, loads_cut
 from . import features
-from .client import MERGE, WATCH_SECONDS, ApiError, Client, Request
+from .client import MERGE, WATCH_SECONDS, ApiError, Client, Request, while_waiting
 from .events import shortened
 from .features import Features
 
@@ -37,9 +37,13 @@ _STATUS_DEPTH = 3  # levels of a claim around the entries of status.devices, and
 class Cluster(Client):
     """The objects that one driver on one node uses; errors and threads as in `Client`."""
 
-    def claim(self, namespace: str, name: str) -> Object | None:
-        """The ResourceClaim as v1; None if there is none of this name. Callers check its UID."""
-        return self._found(lambda: self.resource("GET", f"/namespaces/{_part(namespace)}/resourceclaims/{_part(name)}"))
+    def claim(self, namespace: str, name: str, meanwhile: t.Callable[[], None] | None = None) -> Object | None:
+        """The ResourceClaim as v1; None if there is none of this name. Callers check its UID. `meanwhile` is called
+        while the server works on the request, as a rule."""
+        with while_waiting(meanwhile):
+            return self._found(
+                lambda: self.resource("GET", f"/namespaces/{_part(namespace)}/resourceclaims/{_part(name)}")
+            )
 
     def pod(self, namespace: str, name: str) -> Object | None:
         """The Pod; None if there is none of this name."""

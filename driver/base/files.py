@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 import os
@@ -31,26 +32,37 @@ class PowerCut(enum.Enum):
 def replace(path: Path, content: bytes, mode: int, power_cut: PowerCut = PowerCut.KEEPS_NEW) -> None:
     """Replace a file atomically: readers see the old content or the new, even if this process is killed. A file with
     the same content is not touched. A missing folder is created. Raises OSError."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         if path.read_bytes() == content:
             return
-    except FileNotFoundError:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    draft = Path(f"{path}.{secrets.token_hex(4)}{UNFINISHED}")
+    descriptor = _draft(draft, mode)
     try:
-        with open(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
+        try:
+            written = 0
+            while written < len(content):
+                written += os.write(descriptor, content[written:] if written else content)
             os.fchmod(descriptor, mode)
             if power_cut is not PowerCut.MAY_EMPTY:
                 os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         os.rename(draft, path)
     except OSError:
         remove(draft)
         raise
     if power_cut is PowerCut.KEEPS_NEW:
         _synchronize(path.parent)
+
+
+def _draft(path: Path, mode: int) -> int:
+    """A new file, open for writing; its folder is created if it is missing. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, mode)
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        return os.open(path, flags, mode)
 
 
 def overwrite(path: Path, content: bytes) -> None:

@@ -148,7 +148,8 @@ class Locks:
     @contextlib.contextmanager
     def _one(self, name: str, end: float) -> t.Iterator[None]:
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.folder.is_dir():
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise DriverError(f"could not create the lock folder {self.folder}: {error.strerror}") from error
         path = self.folder / re.sub(r"[^A-Za-z0-9._-]", "_", name)

@@ -104,8 +104,9 @@ def write(
         files.remove(path)
         return []
     spec = specification(paths, uid, devices, hook, common)
-    # /run is empty after a power cut, and the driver writes every claim's spec again when it starts
-    files.replace(path, (json.dumps(spec, indent=2) + "\n").encode(), 0o644, files.PowerCut.MAY_EMPTY)
+    # /run is empty after a power cut, and the driver writes every claim's spec again when it starts;
+    # without indentation json encodes in C
+    files.replace(path, (json.dumps(spec) + "\n").encode(), 0o644, files.PowerCut.MAY_EMPTY)
     return [identifier(uid, device) for device in devices]
 
 

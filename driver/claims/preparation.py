@@ -61,8 +61,7 @@ class Preparation:
     def prepare(self, reference: ClaimRef) -> list[PreparedDevice]:
         """Check a claim and write its record, metadata and CDI spec. A claim that was prepared before, and is allocated
         as it was, keeps its record. Raises DriverError; nothing of a new claim is left then."""
-        self._inventory.look_ahead()
-        claim = self._cluster.claim(reference.namespace, reference.name)
+        claim = self._cluster.claim(reference.namespace, reference.name, self._inventory.look_ahead)
         if claim is None:
             raise Refused(f"claim {reference} does not exist")
         check = self._check_of(consumer(claim, reference.uid))

@@ -380,7 +380,8 @@ class Store:
                 "interfaces of its devices have very many routes or addresses on the node"
             )
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not self.folder.is_dir():
+                self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             kept = PowerCut.KEEPS_NEW if record.phase == PREPARED else PowerCut.KEEPS_EITHER
             files.replace(path, content, 0o600, kept)
         except OSError as error:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import typing as t
@@ -70,7 +71,6 @@ class Inventory:
         #: A read of VPD that fails must not change the board's map, nor publish what manages NVLink switches as NICs.
         self._known_vpd: dict[str, Vpd] = {}
         self._rule = Rule(remember=True)
-        self._looking = threading.Lock()
         #: Addresses of the Node object and of the API server: interfaces that carry them are never published.
         self.node_addresses: tuple[Address, ...] = ()
         self.api_addresses: tuple[Address, ...] = ()
@@ -184,22 +184,9 @@ class Inventory:
         return {name: reason for name, reason in found.items() if reason}
 
     def look_ahead(self) -> None:
-        """Start the kernel queries of `needed` in the background. Never blocks."""
-        if self._root != "/" or not self._looking.acquire(blocking=False):
-            return
-
-        def look() -> None:
-            try:
-                self.carried(_SESSIONS_FOR)
-            except (OSError, DriverError):
-                pass  # `needed` queries again, and reports the error
-            finally:
-                self._looking.release()
-
-        try:
-            threading.Thread(target=look, name="look-ahead", daemon=True).start()
-        except RuntimeError:  # no more threads
-            self._looking.release()
+        """Query the kernel for `needed` early. Raises nothing: `needed` queries again, and reports errors."""
+        with contextlib.suppress(OSError, DriverError):
+            self.carried(_SESSIONS_FOR)
 
     def burdened(self, interfaces: t.Sequence[str]) -> dict[str, str]:
         """The interfaces with configuration that a claim would lose, by name, with the reason.

@@ -27,7 +27,9 @@ class Cluster:
         #: The object, the reason and the note of each event.
         self.events: list[tuple[str, str, str]] = []
 
-    def claim(self, namespace: str, name: str) -> Object | None:
+    def claim(self, namespace: str, name: str, meanwhile: t.Callable[[], None] | None = None) -> Object | None:
+        if meanwhile:
+            meanwhile()
         return self.claims.get(name)
 
     def pod(self, namespace: str, name: str) -> Object | None:

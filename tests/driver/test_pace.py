@@ -13,7 +13,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from lanewise_driver.api.access import Access
+from ansible_collections.lanewise.dra.tests.driver.api_server import RESOURCE, ApiServer
+from lanewise_driver.api.access import Access, from_kubeconfig
 from lanewise_driver.api.cluster import Cluster
 from lanewise_driver.base import pace
 from lanewise_driver.base.calls import ClaimRef
@@ -102,6 +103,37 @@ def test_a_returned_device_is_published_once_no_pod_starts() -> None:
         assert recorder.wait(seen + 2)
     finally:
         recorder.stop()
+
+
+def test_a_claim_is_read_while_the_kernel_is_queried(tmp_path: Path) -> None:
+    """The server answers once the query has begun, so one that comes after the answer would wait for ever."""
+    begun = threading.Event()
+    answered: list[bool] = []
+
+    class Slow(ApiServer):
+        def answer(self, method: str, path: str, *rest: t.Any) -> tuple[int, t.Any]:
+            if path.endswith("/resourceclaims/one"):
+                answered.append(begun.wait(LONG))
+            return super().answer(method, path, *rest)
+
+    server = Slow(tmp_path)
+    try:
+        server.put(f"{RESOURCE}/v1/namespaces/default/resourceclaims/one", {"metadata": {"name": "one"}})
+        cluster = Cluster(lambda: from_kubeconfig(server.kubeconfig), "lanewise.dev", "node-a")
+        queries: list[str] = []
+
+        def query() -> None:
+            queries.append("")
+            begun.set()
+
+        for count in (1, 2):
+            found = cluster.claim("default", "one", query)
+            assert found is not None and found["metadata"]["name"] == "one"
+            assert len(queries) == count
+        assert cluster.claim("default", "one")
+        assert len(queries) == 2 and answered == [True] * 3
+    finally:
+        server.close()
 
 
 class Status:

@@ -51,7 +51,7 @@ class Api:
             raise self.error
         return [one for one in self.slices if one["spec"]["driver"] == driver]
 
-    def claim(self, namespace: str, name: str) -> Object | None:
+    def claim(self, namespace: str, name: str, meanwhile: t.Callable[[], None] | None = None) -> Object | None:
         self.read.append(name)
         return self.claims.get(name)
 
