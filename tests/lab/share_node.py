@@ -266,8 +266,9 @@ class Killed:
         self._check(step)
         node.settings = node.with_rule()
         self.driver.unprepare(self.goer)
-        self.driver.inventory.refresh()  # as after each publication
-        assert self.driver.shares.refresh()
+        if self.operation == "change":
+            self.driver.inventory.refresh()
+            assert self.driver.shares.refresh()
         assert node.rates() == self.alone and interfaces(1) == ["lo"], (step, node.rates(), interfaces(1))
         return killed
 
