@@ -36,7 +36,7 @@ class Attachment:
 
     def attach(self, request: AttachRequest) -> None:
         """Attach a claim for a container's hook. The claim's lock is held."""
-        self._attach(request, "")
+        self._attach(self._ledger.load(request.uid), request, "")
         self._ledger.files.set_early(request.uid, False)
 
     def attach_early(self, request: AttachRequest) -> None:
@@ -44,11 +44,10 @@ class Attachment:
         record = self._ledger.load(request.uid)
         if record and record.phase == PREPARED and record.is_for(request.pod_uid):
             self._ledger.files.set_early(request.uid, True)  # before hooks can find it attached
-            self._attach(request, ", before its containers start")
+            self._attach(record, request, ", before its containers start")
 
-    def _attach(self, request: AttachRequest, when: str) -> None:
+    def _attach(self, record: Record | None, request: AttachRequest, when: str) -> None:
         """`when` is the end of the line in the log."""
-        record = self._ledger.load(request.uid)
         if record is None:
             raise Refused(f"claim {request.uid} is not prepared on this node")
         if not record.held:
