@@ -14,7 +14,6 @@ import struct
 import typing as t
 
 from . import generic, netlink
-from .netlink import Netlink
 from .vf import Function
 
 _PORT_GET, _ESWITCH_GET, _RATE_GET, _RATE_SET = 5, 29, 74, 75
@@ -30,19 +29,14 @@ class Rates(t.NamedTuple):
     most: int
 
 
-class Devlink:
+class Devlink(generic.Family):
     """The devlink devices of one network namespace, as a context manager. Errors are OSError."""
 
+    name = "devlink"
+
     def __init__(self, netns: str | os.PathLike[str] | int | None = None) -> None:
-        self._connection = Netlink(netns, generic.PROTOCOL)
-        self._family = generic.family(self._connection, "devlink")
+        super().__init__(netns)
         self._listed: list[netlink.Attributes] = []
-
-    def __enter__(self) -> Devlink:
-        return self
-
-    def __exit__(self, *_unused: object) -> None:
-        self._connection.close()
 
     def is_switchdev(self, one: Function) -> bool:
         """Whether the card of a virtual function is in switchdev mode. False without devlink, too."""

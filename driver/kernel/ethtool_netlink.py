@@ -11,12 +11,10 @@ Features and private flags are in ethtool.py only: their SET needs another form 
 from __future__ import annotations
 
 import contextlib
-import os
 import struct
 import typing as t
 
 from . import generic, netlink
-from .netlink import Netlink
 
 _HEADER, _DEV_NAME, _FLAGS = 1, 2, 3
 _COMPACT = 1
@@ -58,21 +56,13 @@ _SETTINGS = {
 }
 
 
-class EthtoolNetlink:
+class EthtoolNetlink(generic.Family):
     """The settings of links in one network namespace, as a context manager. Errors are OSError.
 
     Kernels before Linux 5.6 do not have the family; then there are no settings.
     """
 
-    def __init__(self, netns: str | os.PathLike[str] | int | None = None) -> None:
-        self._connection = Netlink(netns, generic.PROTOCOL)
-        self._family = generic.family(self._connection, "ethtool")
-
-    def __enter__(self) -> EthtoolNetlink:
-        return self
-
-    def __exit__(self, *_unused: object) -> None:
-        self._connection.close()
+    name = "ethtool"
 
     def read(self, name: str) -> Settings:
         """The reported attributes of each setting, by number, in hexadecimal."""

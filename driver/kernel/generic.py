@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import struct
+import typing as t
 
 from . import netlink
 from .netlink import Netlink
@@ -18,6 +20,25 @@ HEADER = struct.Struct("=BBxx")
 #: Error numbers by which kernels and drivers report that they do not support something.
 NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.EIO, errno.ENETDOWN, errno.ENOENT)
 _CONTROL, _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2
+
+
+One = t.TypeVar("One", bound="Family")
+
+
+class Family:
+    """A connection to a family in one network namespace, as a context manager. Errors are OSError."""
+
+    name: t.ClassVar[str]
+
+    def __init__(self, netns: str | os.PathLike[str] | int | None = None) -> None:
+        self._connection = Netlink(netns, PROTOCOL)
+        self._family = family(self._connection, self.name)
+
+    def __enter__(self: One) -> One:
+        return self
+
+    def __exit__(self, *_unused: object) -> None:
+        self._connection.close()
 
 
 def family(connection: Netlink, name: str) -> int:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 
 from ansible.errors import AnsibleActionFail
@@ -39,12 +38,6 @@ class ActionModule(ReportAction):
         dest = pathlib.Path(self._loader.path_dwim(options["dest"]))
         folders = self._templates(options["template_dir"], "alignment", "topology")
         with self._reporting_faults():
-            files = {
-                "alignment.json": (json.dumps(FORMS.write(checked), indent=1, sort_keys=True) + "\n").encode(),
-                "alignment.html": render(folders, options["title"], checked),
-            }
-            written = self._write_files(dest, files)
-        result.update(changed=bool(written), path=str(dest / "alignment.html"), json=str(dest / "alignment.json"))
-        if self._task.diff and written:
-            result["diff"] = {"prepared": "\n".join([f"{dest}:", *written]) + "\n"}
+            page = render(folders, options["title"], checked)
+            result.update(self._write_report(dest, "alignment", FORMS.write(checked), page))
         return result

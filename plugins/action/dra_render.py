@@ -20,7 +20,6 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.features import FEATURES, unsupported
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine, engine_for
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.nearest import BoardUse
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.pairing import ADDRESS
@@ -36,7 +35,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions imp
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Nodes
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
-from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder, place
+from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import place
 from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_yaml import to_manifest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_tables import Row, csv_of
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_compiler import LOADER, SPEC, SiteCompiler, plain
@@ -69,16 +68,9 @@ class ActionModule(SiteCompiler, ControllerAction):
         variables = task_vars or {}
         _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
         site_name = str(options["variables"].get("dra_claims_site") or "default")
-        try:
-            rendered = self._rendered(options, variables)
-        except EngineMissing as error:
-            raise AnsibleActionFail(f"{error}. Install it beside ansible-core: pip install cel-expr-python") from error
-        except Problems as problems:
-            result.update(
-                failed=True,
-                msg=f"{len(problems.problems)} error(s) in the claims of site {site_name!r}:\n{problems}",
-                problems=[dataclasses.asdict(problem) for problem in problems.problems],
-            )
+        what = f"the claims of site {site_name!r}"
+        rendered = self._compile(result, what, lambda: self._rendered(options, variables))
+        if rendered is None:
             return result
         result.update(
             changed=False,
@@ -94,7 +86,8 @@ class ActionModule(SiteCompiler, ControllerAction):
             dest = self._path(options["dest"], variables)
             folders = {"manifests": rendered.files, "workloads": rendered.workloads, "boards": rendered.tables()}
             try:
-                self._write(result, dest, site_name, folders, options["prune"])
+                files = {f"{folder}/{path}": text for folder, made in folders.items() for path, text in made.items()}
+                result.update(self._write_manifests(dest, site_name, files, options["prune"]))
             except OSError as error:
                 raise AnsibleActionFail(f"Cannot write the manifests: {error}") from None
         return result
@@ -183,17 +176,6 @@ class ActionModule(SiteCompiler, ControllerAction):
                     files[name] = "---\n" + text.strip("\n") + "\n"
             wrong += errors
         return files, wrong
-
-    def _write(self, result: Result, dest: str, site: str, folders: dict[str, dict[str, str]], prune: bool) -> None:
-        texts = {f"{folder}/{path}": text for folder, files in folders.items() for path, text in files.items()}
-        target = ManifestFolder(dest, site, dry=self._task.check_mode)
-        stale = target.write(texts, prune=prune)
-        result.update(
-            changed=target.changed, dest=dest, files=sorted(texts), written=target.written, removed=target.removed
-        )
-        result["stale"] = stale
-        if self._task.diff and target.diff:
-            result["diff"] = target.diff
 
 
 @dataclass(frozen=True)

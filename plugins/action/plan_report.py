@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 
 from ansible.errors import AnsibleActionFail
@@ -39,12 +38,6 @@ class ActionModule(ReportAction):
         dest = pathlib.Path(self._loader.path_dwim(options["dest"]))
         folders = self._templates(options["template_dir"], "alignment", "topology")
         with self._reporting_faults():
-            files = {
-                "plan.json": (json.dumps(FORMS.write(plan), indent=1, sort_keys=True) + "\n").encode(),
-                "plan.html": render(folders, options["title"], plan),
-            }
-            written = self._write_files(dest, files)
-        result.update(changed=bool(written), path=str(dest / "plan.html"), json=str(dest / "plan.json"))
-        if self._task.diff and written:
-            result["diff"] = {"prepared": "\n".join([f"{dest}:", *written]) + "\n"}
+            page = render(folders, options["title"], plan)
+            result.update(self._write_report(dest, "plan", FORMS.write(plan), page))
         return result

@@ -13,9 +13,7 @@ from datetime import datetime, timezone
 import yaml
 from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import engine_for
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.quantity import canonical
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import Compiled, Given, compile_queues
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import (
@@ -27,7 +25,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.objects im
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.variants import Usable
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
-from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder, place
+from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import place
 from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_yaml import to_manifest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_compiler import LOADER, SPEC, SiteCompiler, plain
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
@@ -55,16 +53,9 @@ class ActionModule(SiteCompiler, ControllerAction):
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
-        try:
-            made = self._compiled(options, variables)
-        except EngineMissing as error:
-            raise AnsibleActionFail(f"{error}. Install it beside ansible-core: pip install cel-expr-python") from error
-        except Problems as problems:
-            result.update(
-                failed=True,
-                msg=f"{len(problems.problems)} error(s) in the queues of site {options['site']!r}:\n{problems}",
-                problems=[dataclasses.asdict(problem) for problem in problems.problems],
-            )
+        what = f"the queues of site {options['site']!r}"
+        made = self._compile(result, what, lambda: self._compiled(options, variables))
+        if made is None:
             return result
         result.update(
             changed=False,
@@ -87,7 +78,7 @@ class ActionModule(SiteCompiler, ControllerAction):
             result["warnings"] = warnings
         if options["dest"]:
             try:
-                self._write(result, made, options, variables)
+                result.update(self._write(made, options, variables))
             except OSError as error:
                 raise AnsibleActionFail(f"Cannot write the queues: {error}") from None
         return result
@@ -162,7 +153,7 @@ class ActionModule(SiteCompiler, ControllerAction):
             return None, f"{_CONFIG_KEY} is not YAML: {str(error).splitlines()[0]}"
         return (running if isinstance(running, dict) else {}), ""
 
-    def _write(self, result: Result, made: Compiled, options: Variables, variables: Variables) -> None:
+    def _write(self, made: Compiled, options: Variables, variables: Variables) -> Result:
         dest = self._path(options["dest"], variables)
         texts: dict[str, list[str]] = {}
         for item in made.objects:
@@ -175,12 +166,7 @@ class ActionModule(SiteCompiler, ControllerAction):
             values = {"managerConfig": {"controllerManagerConfigYaml": whole}}
             files["kueue/values.yaml"] = f"---\n{to_manifest(values)}"
         # a mark of its own: the claims of the site may be in the same folder
-        target = ManifestFolder(dest, f"{options['site']}, queues", dry=self._task.check_mode)
-        stale = target.write(files, prune=options["prune"])
-        result.update(changed=target.changed, dest=dest, files=sorted(files), stale=stale)
-        result.update(written=target.written, removed=target.removed)
-        if self._task.diff and target.diff:
-            result["diff"] = target.diff
+        return self._write_manifests(dest, f"{options['site']}, queues", files, options["prune"])
 
 
 def _shown(one: Usable) -> Result:

@@ -41,17 +41,9 @@ class ActionModule(ReportAction):
         with self._reporting_faults():
             new = {"name": options["name"], "source": options["source"], **options["result"]}
             results = [one for one in _stored(dest / "replay.json") if one.get("name") != options["name"]] + [new]
-            files = {
-                "replay.json": (
-                    json.dumps(FORMS.write({"results": results}), indent=1, sort_keys=True) + "\n"
-                ).encode(),
-                "replay.html": replay_page(folders, options["title"], results),
-            }
-            written = self._write_files(dest, files)
-        result.update(changed=bool(written), path=str(dest / "replay.html"), json=str(dest / "replay.json"))
+            page = replay_page(folders, options["title"], results)
+            result.update(self._write_report(dest, "replay", FORMS.write({"results": results}), page))
         result["lines"] = [_line(one) for one in results]
-        if self._task.diff and written:
-            result["diff"] = {"prepared": "\n".join([f"{dest}:", *written]) + "\n"}
         return result
 
 

@@ -49,17 +49,11 @@ class ActionModule(ReportAction):
                 texts.append(json.dumps(FORMS.write(now.as_dict()), sort_keys=True))
             samples.sort(key=lambda one: one.time)
             found = usage.totals(samples, options["gap"])
-            files = {
-                SAMPLES: "".join(f"{line}\n" for line in texts).encode(),
-                "usage.json": (json.dumps(FORMS.write(found.as_dict()), indent=1, sort_keys=True) + "\n").encode(),
-                "usage.html": usage_page(folders, options["title"], found, samples, options["gap"]),
-            }
-            written = self._write_files(dest, files)
+            page = usage_page(folders, options["title"], found, samples, options["gap"])
+            lines = {SAMPLES: "".join(f"{line}\n" for line in texts).encode()}
+            result.update(self._write_report(dest, "usage", FORMS.write(found.as_dict()), page, lines))
         loans = samples[-1].loans if samples else []
-        result.update(changed=bool(written), path=str(dest / "usage.html"), json=str(dest / "usage.json"))
         result.update(usage=found.as_dict(), lines=usage.lines(found, loans))
-        if self._task.diff and written:
-            result["diff"] = {"prepared": "\n".join([f"{dest}:", *written]) + "\n"}
         return result
 
 

@@ -17,6 +17,14 @@ attributes:
   diff_mode:
     support: full
 options:
+  variables:
+    description: The variables of the site that the description names, as a dictionary.
+    type: dict
+    required: true
+  prune:
+    description: Whether to remove files that an earlier run wrote for the same site and that are no longer rendered.
+    type: bool
+    default: true
   feature_gates:
     description: Feature gates of the cluster that differ from the default of its version, by name.
     type: dict

@@ -22,16 +22,16 @@ description:
     overlap, or if a pool has an address that a node has itself. Known are C(ansible_host), and the addresses in
     gathered facts.
   - The role P(lanewise.dra.dra_driver#role) runs it before anything is changed.
+extends_documentation_fragment:
+  - lanewise.dra.attributes.files
+  - lanewise.dra.attributes.controller
+  - lanewise.dra.attributes
+  - lanewise.dra.attributes.actiongroup_lanewise
 attributes:
   diff_mode:
     support: partial
     details:
       - The diff names the files that are written.
-extends_documentation_fragment:
-  - lanewise.dra.attributes
-  - lanewise.dra.attributes.controller
-  - lanewise.dra.attributes.files
-  - lanewise.dra.attributes.actiongroup_lanewise
 options:
   dest:
     description:

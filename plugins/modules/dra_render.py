@@ -13,7 +13,7 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Compiles the claims of a site's inventory into DeviceClasses, ResourceClaimTemplates, ResourceClaims, quotas and
+  - Compiles the variables C(dra_claims_*) of a site into DeviceClasses, ResourceClaimTemplates, ResourceClaims, quotas and
     related objects. The language is described in U(https://github.com/lanewise/dra/blob/main/docs/claims-reference.md).
   - Lists all errors together, each with the path of its variable. Errors include claims that the site's drivers cannot
     serve, and claims that no probed node can satisfy.
@@ -28,10 +28,6 @@ extends_documentation_fragment:
   - lanewise.dra.attributes.files
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
-  variables:
-    description: The variables C(dra_claims_*) of the site, by name.
-    type: dict
-    required: true
   dest:
     description:
       - The folder to write to, on the controller. Manifests go to C(manifests/) below it, workload examples to
@@ -94,10 +90,6 @@ options:
         C(resource.k8s.io) that it serves. Needs the collection C(kubernetes.core) and its requirements.
       - Without it C(resource.k8s.io/v1) is written.
     type: path
-  prune:
-    description: Whether to remove files that an earlier run rendered for the same site and that are no longer rendered.
-    type: bool
-    default: true
 seealso:
   - module: lanewise.dra.dra_manifests
   - module: lanewise.dra.topology_info

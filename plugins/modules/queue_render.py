@@ -30,10 +30,6 @@ extends_documentation_fragment:
   - lanewise.dra.attributes.files
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
-  variables:
-    description: The variables C(queues_*) of the site, by name.
-    type: dict
-    required: true
   objects:
     description: The objects that the claims of the site become, RV(lanewise.dra.dra_render#module:objects).
     type: list
@@ -54,10 +50,6 @@ options:
       - A file without the mark of this site's queues in its first line is never changed.
       - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
     type: path
-  prune:
-    description: Whether to remove files that an earlier run wrote for the same site and that are no longer rendered.
-    type: bool
-    default: true
   configuration:
     description:
       - The rest of Kueue's configuration. With it, C(kueue/values.yaml) is written, too, which has the values for
@@ -200,24 +192,11 @@ summary:
   type: list
   elements: str
 problems:
-  description: The errors.
+  description: The errors, each with the fields of RV(lanewise.dra.dra_render#module:problems).
   returned: failure
   type: list
   elements: dict
-  contains:
-    path:
-      description: The variable that is wrong.
-      type: str
-      sample: queues_teams[1].guaranteed.gpus
-    message:
-      description: What is wrong.
-      type: str
-    rule:
-      description: A constant name of the rule, for programs.
-      type: str
-    fix:
-      description: How to fix it, or empty.
-      type: str
+  sample: [{path: "queues_teams[1].guaranteed.gpus", message: must be a number, rule: wrong-type, fix: ""}]
 dest:
   description: The folder that was written to.
   returned: success and O(dest) is set
@@ -229,17 +208,17 @@ files:
   elements: str
   sample: [kueue/configuration.yaml, manifests/cluster/clusterqueues.yaml]
 written:
-  description: The files that changed.
+  description: Those of RV(files) that changed.
   returned: success and O(dest) is set
   type: list
   elements: str
 removed:
-  description: The files that were removed.
+  description: Files of earlier runs that were removed.
   returned: success and O(dest) is set
   type: list
   elements: str
 stale:
-  description: The files of earlier runs that are no longer rendered, and stay because of O(prune=false).
+  description: Files of earlier runs that no team, tier or loan needs any more, kept because of O(prune=false).
   returned: success and O(dest) is set
   type: list
   elements: str

@@ -85,12 +85,12 @@ budgets:
   type: list
   elements: str
 lines:
-  description: The answer as readable lines.
+  description: Which devices are taken and whose pods end, or why none can be, as readable lines.
   returned: success
   type: list
   elements: str
 notes:
-  description: What was read and not used, or is not certain.
+  description: Which of O(objects) were not used, and what is not certain.
   returned: success
   type: list
   elements: str

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import typing as t
@@ -17,7 +18,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.before_fork import lo
 from ansible_collections.lanewise.dra.plugins.plugin_utils.core_version import require_supported_core
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import Unusable
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import refusal, set_by_facts
-from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Variables
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Variables
 from jinja2 import TemplateError
 
 load_filters()
@@ -86,6 +87,20 @@ class ReportAction(ControllerAction):
             raise AnsibleActionFail(str(error)) from None
         except OSError as error:
             raise AnsibleActionFail(f"Cannot write the report: {error}") from error
+
+    def _write_report(
+        self, folder: pathlib.Path, name: str, data: Json, page: bytes, others: t.Mapping[str, bytes] | None = None
+    ) -> Result:
+        """Write NAME.json, NAME.html and other files. Returns the part of the result that all reports have."""
+        files = dict(others or {})
+        files[f"{name}.json"] = (json.dumps(data, indent=1, sort_keys=True) + "\n").encode()
+        files[f"{name}.html"] = page
+        written = self._write_files(folder, files)
+        result: Result = {"changed": bool(written)}
+        result.update(path=str(folder / f"{name}.html"), json=str(folder / f"{name}.json"))
+        if self._task.diff and written:
+            result["diff"] = {"prepared": "\n".join([f"{folder}:", *written]) + "\n"}
+        return result
 
     def _write_files(self, folder: pathlib.Path, files: t.Mapping[str, bytes]) -> list[str]:
         """Replace the files of a folder that differ, each in one step; nothing in check mode. Returns their names."""

@@ -6,21 +6,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import typing as t
 
 import yaml
 from ansible.errors import AnsibleActionFail
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Nodes, stand_in
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided import with_setting
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import fault
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_action import ClusterAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of, stored_facts
+from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import ManifestFolder
 from ansible_collections.lanewise.dra.plugins.plugin_utils.planned_vfs import rules_of, with_planned_vfs
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import set_by_facts
-from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Spec, Variables
+from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
 
+Made = t.TypeVar("Made")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: The options that say for which cluster and nodes a site is compiled.
 SPEC: Spec = {
@@ -50,6 +55,31 @@ class SiteCompiler(ClusterAction):
                 "resource allocation needs Kubernetes 1.34, or the API group switched on before that."
             )
         return f"{version['major']}.{digits.group()}", served
+
+    def _compile(self, result: Result, what: str, compiled: t.Callable[[], Made]) -> Made | None:
+        """What `compiled` returns. If it raises Problems, None, and `result` has them as errors in `what`.
+
+        Raises AnsibleActionFail if the library that evaluates selectors is missing.
+        """
+        try:
+            return compiled()
+        except EngineMissing as error:
+            raise AnsibleActionFail(f"{error}. Install it beside ansible-core: pip install cel-expr-python") from error
+        except Problems as problems:
+            listed = [dataclasses.asdict(problem) for problem in problems.problems]
+            message = f"{len(listed)} error(s) in {what}:\n{problems}"
+            result.update(failed=True, msg=message, problems=listed)
+            return None
+
+    def _write_manifests(self, dest: str, site: str, files: dict[str, str], prune: bool) -> Result:
+        """Bring the folder to the given texts by path. Returns that part of the result."""
+        target = ManifestFolder(dest, site, dry=self._task.check_mode)
+        stale = target.write(files, prune=prune)
+        result: Result = {"changed": target.changed, "dest": dest, "files": sorted(files), "stale": stale}
+        result.update(written=target.written, removed=target.removed)
+        if self._task.diff and target.diff:
+            result["diff"] = target.diff
+        return result
 
     def _path(self, path: str, variables: Variables) -> str:
         return str(self._loader.path_dwim(self._from_current_folder(path, variables)))

@@ -7,11 +7,15 @@ it as a module by itself, so it imports the driver only."""
 
 from __future__ import annotations
 
+import time
 import typing as t
 
-from lanewise_driver.base.calls import ClaimRef
+from lanewise_driver.base.calls import AttachRequest, ClaimRef
+from lanewise_driver.base.errors import Busy
+from lanewise_driver.claims.service import Service
 
 NODE = "node-a"
+PATIENCE = 60
 
 Object = dict[str, t.Any]
 
@@ -53,3 +57,15 @@ def annotations(claim: ClaimRef) -> dict[str, str]:
         "io.kubernetes.cri.sandbox-name": f"pod-{claim.name}",
         "io.kubernetes.cri.sandbox-namespace": claim.namespace,
     }
+
+
+def attach(service: Service, request: AttachRequest) -> None:
+    """Call attach as a hook does: again while the driver is busy."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return service.attach(request)
+        except Busy:
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.01)

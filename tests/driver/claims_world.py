@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 import typing as t
 from pathlib import Path
 
@@ -22,10 +21,10 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler i
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.driver import folders, ipv6
+from ansible_collections.lanewise.dra.tests.driver.answers import PATIENCE
 from lanewise_driver.api.access import from_kubeconfig
 from lanewise_driver.api.cluster import Cluster
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
-from lanewise_driver.base.errors import Busy
 from lanewise_driver.base.settings import Settings
 from lanewise_driver.claims import service as claims
 from lanewise_driver.claims.claim_status import Writer
@@ -37,7 +36,6 @@ RESOURCE = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 WIRES = tuple(f"wire{number}" for number in range(9))
-PATIENCE = 60
 
 Object = dict[str, t.Any]
 
@@ -216,18 +214,6 @@ INVENTORY: Object = {
         },
     ],
 }  # fmt: skip
-
-
-def attach(service: claims.Service, request: AttachRequest) -> None:
-    """Call attach as a hook does: again while the driver is busy."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return service.attach(request)
-        except Busy:
-            if time.monotonic() > end:
-                raise
-        time.sleep(0.01)
 
 
 class Sandbox:

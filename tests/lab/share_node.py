@@ -16,16 +16,14 @@ import functools
 import json
 import subprocess
 import sys
-import time
 import typing as t
 from pathlib import Path
 
 import driver_changes  # this one and the next two are beside this file there
-from answers import NODE, Cluster, annotations
+from answers import NODE, Cluster, annotations, attach
 from killed import killed_at
 from lanewise_driver.base import files
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
-from lanewise_driver.base.errors import Busy
 from lanewise_driver.base.paths import Paths
 from lanewise_driver.base.settings import Settings, read
 from lanewise_driver.claims import service as claims
@@ -38,7 +36,6 @@ from lanewise_driver.publish.inventory import Inventory
 NAMESPACE = "team-a"
 SIMULATED = "netdevsim7"
 FOLDER = Path("/run/shares")
-PATIENCE = 60
 Object = dict[str, t.Any]
 
 
@@ -113,14 +110,7 @@ class ShareNode:
         """Prepare and attach."""
         service.prepare(claim)
         request = AttachRequest(claim.uid, Path(f"/run/netns/pod{pod}"), 0, "c", annotations(claim))
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                return service.attach(request)
-            except Busy:
-                if time.monotonic() > end:
-                    raise
-            time.sleep(0.05)
+        attach(service, request)
 
     # what iproute2 says
 

@@ -14,7 +14,24 @@ import subprocess
 import typing as t
 from pathlib import Path
 
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.tests.oracle import trees
+
+
+def needs_go(what: str) -> pytest.MarkDecorator:
+    """Skips tests on a machine that cannot build their program."""
+    return pytest.mark.skipif(shutil.which("go") is None, reason=f"no Go toolchain to build {what} with")
+
+
+def needs_engine() -> pytest.MarkDecorator:
+    """Skips tests if the engine that evaluates selectors is not installed for this Python."""
+    try:
+        Engine()
+    except EngineMissing as error:
+        return pytest.mark.skipif(True, reason=str(error))
+    return pytest.mark.skipif(False, reason="the engine is installed")
 
 
 class Program:

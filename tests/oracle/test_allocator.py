@@ -14,13 +14,11 @@ from __future__ import annotations
 import functools
 import os
 import random
-import shutil
 import typing as t
 from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler import search
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import (
@@ -32,27 +30,16 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocat
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
-from ansible_collections.lanewise.dra.tests.oracle.program import Program
+from ansible_collections.lanewise.dra.tests.oracle.program import Program, needs_engine, needs_go
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 EXAMPLES = int(os.environ.get("LANEWISE_ALLOCATOR_EXAMPLES", "200"))
 SOURCE = Path(__file__).resolve().parent / "allocator"
-GO = shutil.which("go")
 Object = dict[str, t.Any]
 
-try:
-    Engine()
-    MISSING = ""
-except EngineMissing as error:
-    MISSING = str(error)
-
-pytestmark = [
-    pytest.mark.long,  # it builds a Go program
-    pytest.mark.skipif(GO is None, reason="no Go toolchain to build the scheduler's allocator with"),
-    pytest.mark.skipif(bool(MISSING), reason=MISSING or "cel-expr-python is there"),
-]
+pytestmark = [pytest.mark.long, needs_go("the scheduler's allocator"), needs_engine()]  # it builds a Go program
 
 ROOT = "resource.kubernetes.io/pcieRoot"
 DRIVERS = ("a.example.com", "b.example.com")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import collections
 import os
 import re
-import shutil
 import typing as t
 from pathlib import Path
 from random import Random
@@ -20,31 +19,19 @@ from random import Random
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import (
-    EngineMissing,
     EvaluationError,
     Uncheckable,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
 from ansible_collections.lanewise.dra.tests.oracle.cel_cases import DIFFERENT, SAME, D
-from ansible_collections.lanewise.dra.tests.oracle.program import Program
+from ansible_collections.lanewise.dra.tests.oracle.program import Program, needs_engine, needs_go
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import test_selectors as written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 SOURCE = Path(__file__).resolve().parent / "cel"
-GO = shutil.which("go")
 
-try:
-    Engine()
-    MISSING = ""
-except EngineMissing as error:
-    MISSING = str(error)
-
-pytestmark = [
-    pytest.mark.long,  # it builds a Go program
-    pytest.mark.skipif(GO is None, reason="no Go toolchain to build Kubernetes' compiler with"),
-    pytest.mark.skipif(bool(MISSING), reason=MISSING or "cel-expr-python is there"),
-]
+pytestmark = [pytest.mark.long, needs_go("Kubernetes' compiler"), needs_engine()]  # it builds a Go program
 
 RULES = {
     "unchecked": "The engine lacks what the expression uses, and says so: no verdict, or no result",

@@ -16,14 +16,11 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.tests.oracle import trees, variants
+from ansible_collections.lanewise.dra.tests.oracle.program import needs_go
 
 SOURCE = Path(__file__).resolve().parent / "deviceattribute"
-GO = shutil.which("go")
 
-pytestmark = [
-    pytest.mark.long,  # it builds a Go program
-    pytest.mark.skipif(GO is None, reason="no Go toolchain to build Kubernetes' helper with"),
-]
+pytestmark = [pytest.mark.long, needs_go("Kubernetes' helper")]  # it builds a Go program
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +29,7 @@ def helper() -> Path:
     newest = max(path.stat().st_mtime for path in SOURCE.iterdir())
     if not binary.exists() or binary.stat().st_mtime < newest:
         binary.parent.mkdir(parents=True, exist_ok=True)
-        command = [str(GO), "build", "-trimpath", "-o", str(binary), "."]
+        command = [str(shutil.which("go")), "build", "-trimpath", "-o", str(binary), "."]
         subprocess.run(command, cwd=SOURCE, env={**os.environ, "CGO_ENABLED": "0"}, check=True)
         os.utime(binary)
     return binary

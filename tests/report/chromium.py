@@ -10,6 +10,7 @@ import base64
 import contextlib
 import itertools
 import json
+import shutil
 import subprocess
 import time
 import typing as t
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import websocket
 
+PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -31,6 +33,47 @@ FLAGS = [
     "--remote-debugging-port=0",
     "--remote-allow-origins=*",
 ]
+
+#: Every text on the page with less contrast to what is behind it than WCAG 2 level AA asks for (1.4.3).
+CONTRAST = """(() => {
+  const rgb = (text) => { const n = text.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
+  const linear = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = (c) => { const [r, g, b] = c.map(linear);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const over = (top, under) => top.slice(0, 3).map((v, i) => v * top[3] + under[i] * (1 - top[3]));
+  const behind = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const shapes = e.namespaceURI.endsWith("svg") && e.tagName === "g" ? e.querySelectorAll(":scope > rect") : [];
+      if (shapes.length) return rgb(getComputedStyle(shapes[shapes.length - 1]).fill);
+      const color = rgb(getComputedStyle(e).backgroundColor);
+      if (color[3] === 1) return color;
+    }
+    return [255, 255, 255, 1];
+  };
+  const bad = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  let seen = 0;
+  while (walk.nextNode()) {
+    const element = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || /^(SCRIPT|STYLE|title|desc)$/.test(element.tagName)) continue;
+    if (!element.checkVisibility || !element.checkVisibility()) continue;
+    const style = getComputedStyle(element);
+    const under = behind(element);
+    const ink = over(rgb(element.tagName === "text" ? style.fill : style.color), under);
+    const [a, b] = [light(ink), light(under.slice(0, 3))].sort((x, y) => y - x);
+    const big = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.66 && style.fontWeight >= 700);
+    seen += 1;
+    if ((a + 0.05) / (b + 0.05) < (big ? 3 : 4.5)) {
+      bad.push(`${element.tagName}.${element.getAttribute("class")} ${((a + 0.05) / (b + 0.05)).toFixed(2)} `
+        + walk.currentNode.textContent.trim().slice(0, 40));
+    }
+  }
+  return { seen, bad: [...new Set(bad)].slice(0, 20) };
+})()"""
+
+#: Boxes that stick out of the page although nothing lets them scroll.
+STICKING_OUT = """[...document.querySelectorAll("body *")].filter((e) => !e.closest(".scroll, .skip, head, script")
+  && e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + "." + e.className).slice(0, 10)"""
 
 
 class Browser:

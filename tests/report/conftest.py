@@ -20,7 +20,18 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Re
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.machines.description import names
 
+from .chromium import PROGRAM, Browser
+
 TEMPLATES = Path(report_site.__file__).parents[2] / "roles" / "topology" / "templates" / "report"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Browser]:
+    if not PROGRAM:
+        pytest.skip("there is no Chromium on this machine")
+    made = Browser(str(PROGRAM), tmp_path_factory.mktemp("profile"))
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

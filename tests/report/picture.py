@@ -15,8 +15,7 @@ from pathlib import Path
 from ansible_collections.lanewise.dra.plugins.plugin_utils import plan_pages
 from ansible_collections.lanewise.dra.tests.common.plans import example_plan
 
-from tests.report.chromium import Browser
-from tests.report.test_report_browser import PROGRAM
+from tests.report.chromium import PROGRAM, Browser
 
 COLLECTION = Path(__file__).resolve().parents[2]
 WIDTH, HEIGHT = 1100, 1180

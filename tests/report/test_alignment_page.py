@@ -21,8 +21,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignm
     match,
 )
 
-from .chromium import Browser
-from .test_report_browser import CONTRAST, PROGRAM, STICKING_OUT
+from .chromium import CONTRAST, STICKING_OUT
 
 ROLES = Path(alignment_pages.__file__).parents[2] / "roles"
 FOLDERS = [str(ROLES / role / "templates" / "report") for role in ("alignment", "topology")]
@@ -97,15 +96,6 @@ def test_many_claims_are_cut(checked):
     text = page(many)
     assert "and 2600 more, see alignment.json" in text and "ml/2999" in text
     assert len(text) < 8_000_000
-
-
-@pytest.fixture(scope="module", name="browser")
-def _browser(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Browser]:
-    if not PROGRAM:
-        pytest.skip("there is no Chromium on this machine")
-    made = Browser(str(PROGRAM), tmp_path_factory.mktemp("profile"))
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -15,8 +15,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.plugin_utils import plan_pages
 from ansible_collections.lanewise.dra.tests.common.plans import example_plan
 
-from .chromium import Browser
-from .test_report_browser import CONTRAST, PROGRAM, STICKING_OUT
+from .chromium import CONTRAST, STICKING_OUT
 
 ROLES = Path(plan_pages.__file__).parents[2] / "roles"
 FOLDERS = [str(ROLES / role / "templates" / "report") for role in ("alignment", "topology")]
@@ -94,15 +93,6 @@ def test_a_thousand_nodes_stay_small_and_more_are_cut(plan):
     large = page(many)
     assert len(large) < 3_000_000
     assert "and 8000 more nodes, see plan.json" in large and "and 49600 more, see plan.json" in large
-
-
-@pytest.fixture(scope="module", name="browser")
-def _browser(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Browser]:
-    if not PROGRAM:
-        pytest.skip("there is no Chromium on this machine")
-    made = Browser(str(PROGRAM), tmp_path_factory.mktemp("profile"))
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("hostile", [False, True], ids=["plain", "hostile"])

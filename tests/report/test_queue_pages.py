@@ -17,8 +17,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace impo
 from ansible_collections.lanewise.dra.plugins.plugin_utils import kueue_metrics, queue_pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.plots import Curve, plot
 
-from .chromium import Browser
-from .test_report_browser import CONTRAST, PROGRAM, STICKING_OUT
+from .chromium import CONTRAST, STICKING_OUT, Browser
 
 ROLES = Path(queue_pages.__file__).parents[2] / "roles"
 FOLDERS = [str(ROLES / role / "templates" / "report") for role in ("queues", "topology")]
@@ -81,15 +80,6 @@ def test_a_line_ends_where_nothing_is_known() -> None:
 def test_hostile_names_are_only_text() -> None:
     for text in (usage(EVIL), replay(EVIL)):
         assert "<script>window" not in text and "<img" not in text and "\u202e" not in text
-
-
-@pytest.fixture(scope="module", name="browser")
-def _browser(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Browser]:
-    if not PROGRAM:
-        pytest.skip("there is no Chromium on this machine")
-    made = Browser(str(PROGRAM), tmp_path_factory.mktemp("profile"))
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("page", [usage, replay])

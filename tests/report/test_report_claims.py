@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-import shutil
 import typing as t
 
 import pytest
@@ -18,11 +17,9 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_claims import 
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import Unusable
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.test_nearest import diagonal, with_own
 
-from .chromium import Browser
+from .chromium import CONTRAST, STICKING_OUT, Browser
 from .conftest import Report
-from .test_report_browser import CONTRAST, STICKING_OUT
 
-PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 Values = dict[str, t.Any]
 DRIVERS: Values = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
 
@@ -63,15 +60,6 @@ def site(machines: Values) -> Values:
 @pytest.fixture(scope="module")
 def given(site: Values) -> list[Values]:
     return uses({name: site[name] for name in ("own", "shared", "gb300")}, "pair", "other")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Browser]:
-    if not PROGRAM:
-        pytest.skip("there is no Chromium on this machine")
-    made = Browser(str(PROGRAM), tmp_path_factory.mktemp("profile"))
-    yield made
-    made.close()
 
 
 def expected(given: list[Values], host: str) -> dict[tuple[str, str], set[str]]:

@@ -11,19 +11,8 @@ from dataclasses import replace
 
 from ...topology.facts import NodeFacts
 from ..kube.objects import Object
-from .knowledge import (
-    PCI_BUS_ID,
-    PCIE_ROOT,
-    DriverKnowledge,
-    Gate,
-    Kind,
-    Published,
-    Term,
-    at_least,
-    number,
-    text,
-    version,
-)
+from .filters import at_least, number, text, version
+from .knowledge import PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Gate, Kind, Published, Term
 from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, partitions, unpublished
 
 _KNOWLEDGE = DriverKnowledge(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from ...topology import cpuset
 from ...topology.facts import NodeFacts
-from .knowledge import NUMA_NODE, NUMA_NODE_DRANET, PCIE_ROOT, DriverKnowledge, Kind, Published, number
+from .filters import number
+from .knowledge import NUMA_NODE, NUMA_NODE_DRANET, PCIE_ROOT, DriverKnowledge, Kind, Published
 from .offer import DeviceMaker, Offer, Options, Vendor
 
 _KNOWLEDGE = DriverKnowledge(

@@ -15,19 +15,8 @@ from dataclasses import replace
 from ...topology import publish
 from ...topology.facts import FunctionFacts, InterfaceFacts, NicFacts, NodeFacts
 from ..kube import limits
-from .knowledge import (
-    NUMA_NODE,
-    NUMA_NODE_DRANET,
-    PCIE_ROOT,
-    DriverKnowledge,
-    Filter,
-    Kind,
-    Published,
-    Term,
-    flag,
-    number,
-    text,
-)
+from .filters import flag, number, text
+from .knowledge import NUMA_NODE, NUMA_NODE_DRANET, PCIE_ROOT, DriverKnowledge, Filter, Kind, Published, Term
 from .offer import DeviceMaker, Offer, Options, Vendor, unpublished
 
 _KNOWLEDGE = DriverKnowledge(

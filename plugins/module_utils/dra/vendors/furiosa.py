@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from .knowledge import DriverKnowledge, Kind, text
+from .filters import text
+from .knowledge import DriverKnowledge, Kind
 from .offer import Vendor
 
 VENDOR = Vendor(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from ...topology import publish
 from ...topology.facts import NodeFacts
-from .knowledge import PCIE_ROOT, DriverKnowledge, Kind, Published, text
+from .filters import text
+from .knowledge import PCIE_ROOT, DriverKnowledge, Kind, Published
 from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, unpublished
 
 _KNOWLEDGE = DriverKnowledge(

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from ...topology.facts import NodeFacts
 from ..kube.objects import Object
-from .knowledge import PCIE_ROOT, DriverKnowledge, Kind, Published, Term, at_least, text, version
+from .filters import at_least, text, version
+from .knowledge import PCIE_ROOT, DriverKnowledge, Kind, Published, Term
 from .nvidia_gpus import MODELS
 from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, unpublished
 

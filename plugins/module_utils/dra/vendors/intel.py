@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from ...topology.facts import FunctionFacts, GpuFacts, NodeFacts
 from ..kube.objects import Object
-from .knowledge import PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published, Term, at_least, text
+from .filters import at_least, text
+from .knowledge import PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published, Term
 from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, unpublished
 
 _KNOWLEDGE = DriverKnowledge(

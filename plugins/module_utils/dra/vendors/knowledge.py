@@ -251,23 +251,3 @@ def version_order(version: str, epochs: tuple[str, ...]) -> tuple[t.Any, ...]:
     # 0.4.0-rc.1 belongs to the epoch of 0.4.0
     reached = [(first, position) for first, position in began if first[:3] <= parsed[:3]]
     return (max(reached)[1] if reached else -1, parsed)
-
-
-def text(name: str, compare: str = "equals", since: str = "", until: str = "", unit: str = "") -> Filter:
-    return Filter(name, "string", compare, unit=unit, since=since, until=until)
-
-
-def number(name: str, compare: str = "equals", since: str = "", unit: str = "", until: str = "") -> Filter:
-    return Filter(name, "int", compare, unit=unit, since=since, until=until)
-
-
-def flag(name: str) -> Filter:
-    return Filter(name, "bool")
-
-
-def at_least(name: str) -> Filter:
-    return Filter(name, "quantity", "at_least", source="capacity")
-
-
-def version(name: str) -> Filter:
-    return Filter(name, "version", "at_least", unit="semver")

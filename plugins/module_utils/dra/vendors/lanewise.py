@@ -12,20 +12,8 @@ from ...topology.facts import NodeFacts
 from ...topology.publish_shares import rule_for, share_device, share_name
 from ...topology.selector import values_of
 from .divided import rules_of
-from .knowledge import (
-    NUMA_NODE,
-    NUMA_NODE_DRANET,
-    OWN,
-    PCI_BUS_ID,
-    PCIE_ROOT,
-    DriverKnowledge,
-    Kind,
-    Published,
-    Term,
-    flag,
-    number,
-    text,
-)
+from .filters import flag, number, text
+from .knowledge import NUMA_NODE, NUMA_NODE_DRANET, OWN, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published, Term
 from .offer import Offer, Options, Vendor, unpublished
 
 _KNOWLEDGE = DriverKnowledge(

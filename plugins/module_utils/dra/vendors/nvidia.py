@@ -16,20 +16,8 @@ from dataclasses import replace
 
 from ...topology.facts import FunctionFacts, GpuFacts, NodeFacts
 from ..kube.objects import Object
-from .knowledge import (
-    NUMA_NODE,
-    PCI_BUS_ID,
-    PCIE_ROOT,
-    DriverKnowledge,
-    Gate,
-    Kind,
-    Published,
-    Term,
-    at_least,
-    number,
-    text,
-    version,
-)
+from .filters import at_least, number, text, version
+from .knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Gate, Kind, Published, Term
 from .nvidia_config import problems_of
 from .nvidia_gpus import MODELS, MigProfile, Model
 from .nvidia_vfio import FABRIC, fabric, passed_through, starts

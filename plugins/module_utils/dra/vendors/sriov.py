@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from ...topology import publish
 from ...topology.facts import NodeFacts
-from .knowledge import NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published, flag, number, text
+from .filters import flag, number, text
+from .knowledge import NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published
 from .offer import DeviceMaker, Offer, Options, Vendor, unpublished
 
 _KNOWLEDGE = DriverKnowledge(

@@ -11,7 +11,8 @@ from labels of the Node, which a probe does not read.
 
 from __future__ import annotations
 
-from .knowledge import DriverKnowledge, Gate, Kind, text
+from .filters import text
+from .knowledge import DriverKnowledge, Gate, Kind
 from .offer import Vendor
 
 VENDOR = Vendor(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import tarfile
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.topology import affinity, ids
@@ -24,6 +23,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.t
     REAL,
     TREES_ON_FILE,
     needs_real_files,
+    unpacked,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -145,12 +145,7 @@ def test_example_machine(name, tmp_path):
 @needs_real_files
 @pytest.mark.parametrize("archive", TREES_ON_FILE, ids=lambda path: path and path.name)
 def test_recorded_tree(archive, tmp_path):
-    with tarfile.open(archive) as tar:
-        if hasattr(tarfile, "fully_trusted_filter"):
-            tar.extractall(tmp_path, filter="fully_trusted")
-        else:
-            tar.extractall(tmp_path)
-    root = next(folder.parent for folder in sorted(tmp_path.glob("**/sys")) if (folder / "devices").is_dir())
+    root = unpacked(archive, tmp_path)
     compare_with_nccl(root, tmp_path)
 
 

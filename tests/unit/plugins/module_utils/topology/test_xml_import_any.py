@@ -136,6 +136,16 @@ needs_real_files = pytest.mark.skipif(REAL is None, reason="set LANEWISE_TOPOLOG
 TREES_ON_FILE = sorted(REAL.glob("hwloc/*.tar.xz")) if REAL else [None]
 
 
+def unpacked(archive, folder):
+    """The root of a recorded tree."""
+    with tarfile.open(archive) as tar:
+        if hasattr(tarfile, "fully_trusted_filter"):
+            tar.extractall(folder, filter="fully_trusted")
+        else:
+            tar.extractall(folder)
+    return next(found.parent for found in sorted(folder.glob("**/sys")) if (found / "devices").is_dir())
+
+
 @needs_real_files
 def test_real_nccl_files():
     shapes = {}
@@ -159,12 +169,7 @@ def test_real_nccl_files():
 @pytest.mark.parametrize("archive", TREES_ON_FILE, ids=lambda path: path and path.name)
 def test_lstopo_and_sysfs_agree(archive, tmp_path):
     """The file that lstopo wrote of a recorded tree and the tree itself: same levels, same tree, same identity."""
-    with tarfile.open(archive) as tar:
-        if hasattr(tarfile, "fully_trusted_filter"):
-            tar.extractall(tmp_path, filter="fully_trusted")
-        else:
-            tar.extractall(tmp_path)
-    root = next(folder.parent for folder in sorted(tmp_path.glob("**/sys")) if (folder / "devices").is_dir())
+    root = unpacked(archive, tmp_path)
     name = archive.name[: -len(".tar.xz")]
     (document,) = (path for path in archive.parent.iterdir() if path.name.startswith(f"{name}.lstopo"))
     read, imported = probe.probe(str(root), diagnose=diagnose), read_xml(str(document))
