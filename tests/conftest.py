@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Property tests measure no time: a busy machine is no fault of what they test."""
+"""Property tests have no deadline: on a busy machine they are slow."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def made(name: str, recipe: t.Iterable[object], make: t.Callable[[Path], None]) 
     return place
 
 
-@functools.lru_cache(None)  # a recipe that changes meanwhile is for the next process
+@functools.lru_cache(None)  # a recipe that changes during the run is for the next process
 def tools() -> Path:
     """A folder with QEMU and the programs that make images, which command() runs."""
     return made("tools", [SUITE, *TOOLS], lambda folder: unpack(packages(*TOOLS), folder))

@@ -42,7 +42,7 @@ def scratch() -> Path:
 
 
 def room(session: nox.Session) -> Path:
-    """Where a session keeps what it makes: a folder of its own where others run meanwhile."""
+    """Where a nox session keeps its files: a folder of its own while others run."""
     return WORK / "in" / re.sub(r"[^a-z0-9.]+", "-", session.name).strip("-") if session.parallel else WORK
 
 

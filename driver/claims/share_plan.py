@@ -23,7 +23,7 @@ from ..shares.share import Divided, ShareRecord, free_minor, mac_of
 from ..topology.publish_shares import MACVLAN, VFS, factor_text
 from .records import DeviceRecord, Record
 
-#: The most bit/s that a claim can have consumed: what is more is no rate of a NIC.
+#: The most bit/s that a claim can have consumed: no NIC has a higher rate.
 _MOST = 10**15
 _BANDWIDTH = ("bandwidth", "lanewise.dev/bandwidth")
 

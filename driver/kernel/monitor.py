@@ -4,7 +4,7 @@
 
 """Kernel events that may change what the node publishes.
 
-A node that runs pods creates and removes interfaces all the time. Of virtual interfaces, only those that the settings
+A node that runs pods creates and removes interfaces continuously. Of virtual interfaces, only those that the settings
 name are of interest, and those that other interfaces are built on.
 """
 

@@ -37,7 +37,7 @@ _LOG = logging.getLogger(__name__)
 SETTLE_SECONDS = 0.2
 INTERVAL_SECONDS = 0.5
 #: Maximum seconds that a probe is delayed while pods start or end, and seconds between two checks whether they do. A
-#: device that came back to the node unchanged can wait longer, because it was published all the time.
+#: device that came back to the node unchanged can wait longer, because it stayed published.
 BUSY_SECONDS, LEISURE_SECONDS = 2.0, 10.0
 BUSY_STEP = 0.1
 #: Seconds after which the node is probed without an event: a new SSH session or a link's speed causes none.

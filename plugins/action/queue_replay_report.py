@@ -64,6 +64,6 @@ def _stored(path: pathlib.Path) -> list[Json]:
 def _line(one: Json) -> str:
     hours = one["gpu_hours"]
     return (
-        f"{one['name']}: {hours['useful']} of {hours['there']} GPU-hours of use, {hours['lost']} lost; "
+        f"{one['name']}: {hours['useful']} of {hours['there']} GPU-hours were useful, {hours['lost']} were lost; "
         f"{one['started']} of {one['jobs']} jobs started, {one.get('unaligned', 0)} without alignment"
     )

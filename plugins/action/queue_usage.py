@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Add a sample of who uses what, and write the report over all of them, on the controller. The documentation is in
+"""Add a sample of what each team uses, and write the report over all samples, on the controller. The documentation is in
 plugins/modules/queue_usage.py."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SPEC: Spec = {
     "objects": {"type": "dict"},
     "metrics": {"type": "str", "default": ""},
     "gap": {"type": "int", "default": int(usage.GAP)},
-    "title": {"type": "str", "default": "Who uses what"},
+    "title": {"type": "str", "default": "Usage of queues"},
     "template_dir": {"type": "path"},
 }
 
@@ -69,7 +69,7 @@ def _sample(objects: Json, metrics: str) -> usage.Sample:
 
 
 def _stored(path: pathlib.Path) -> tuple[list[str], list[usage.Sample]]:
-    """The lines of a file of samples, and these. Raises AnsibleActionFail for a line that is no sample."""
+    """The lines of a file of samples, and these. Raises AnsibleActionFail for a line that is not a sample."""
     texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found = []
     for number, line in enumerate(texts, 1):
@@ -79,6 +79,6 @@ def _stored(path: pathlib.Path) -> tuple[list[str], list[usage.Sample]]:
             raise AnsibleActionFail(f"{path}:{number}: {error}. Nothing was written") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise AnsibleActionFail(
-                f"{path}:{number} is no sample: {error}. Nothing was written. Move the file away, or remove the line"
+                f"{path}:{number} is not a sample: {error}. Nothing was written. Move the file away, or remove the line"
             ) from None
     return texts, found

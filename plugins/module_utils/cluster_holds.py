@@ -38,7 +38,7 @@ _PLURAL = "devicetaintrules"
 _GONE, _CONFLICT = 404, 409
 #: How often a change is tried while others change the same rule.
 _TRIES = 5
-_BUSY = "other runs change DeviceTaintRule {0} all the time: run this again later"
+_BUSY = "other runs keep changing DeviceTaintRule {0}: run this again later"
 
 
 class Rules:
@@ -99,7 +99,7 @@ class Rules:
         return found
 
     def _create(self, one: Object, wanted: Hold, check: bool) -> Object:
-        """Create a rule. One of that name that came meanwhile is right if it is of the same hold."""
+        """Create a rule. If another run has created it, that is fine if it is of the same hold."""
         name = one["metadata"]["name"]
         for _turn in range(_TRIES):
             try:

@@ -211,7 +211,7 @@ def process(name: str) -> tuple[str, list[str]] | None:
                 with open(f"/proc/{entry}/cmdline", "rb") as stream:
                     arguments = [os.fsdecode(part) for part in stream.read().split(b"\0")]
                 return os.readlink(f"/proc/{entry}/exe"), arguments
-        except OSError:  # it ended meanwhile
+        except OSError:  # it has ended
             continue
     return None
 

@@ -231,7 +231,7 @@ def main() -> None:
         if params["wheel"]:
             wheel = Path(params["wheel"])
             if not (wheel.name.startswith(f"{NAME}-") and wheel.suffix == ".whl"):
-                module.fail_json(msg=f"{wheel} is no wheel of the driver, which is named {NAME}-VERSION-....whl")
+                module.fail_json(msg=f"{wheel} is not a wheel of the driver, whose name is {NAME}-VERSION-....whl")
         else:
             files = sources(Path(params["source"]))
             folder = Path(params["dest"]) / digest(part for name in files for part in (name.encode(), files[name]))[:16]

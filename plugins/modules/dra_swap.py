@@ -25,8 +25,8 @@ description:
   - Only pods are ended whose claims tolerate a swap for some seconds, their grace. If another pod has one of the
     devices, if Kueue manages it, or if a PodDisruptionBudget would be violated, nothing is changed.
   - Waits until the pods have gone, and removes the second rules. The hold stays until the swap is given back.
-  - If it is killed, the next run with the same arguments goes on. Two swaps never have the same device. Of two runs of
-    the same swap at once, one may fail and has to be run again.
+  - If it is killed, the next run with the same arguments continues. Two swaps never have the same device. If two runs
+    of the same swap overlap, one may fail and has to be run again.
 notes:
   - Works with the rights of the kubeconfig. It must allow listing nodes, pods, C(poddisruptionbudgets.policy), and
     C(resourceslices), C(resourceclaims), C(resourceclaimtemplates) and C(deviceclasses) of C(resource.k8s.io); reading

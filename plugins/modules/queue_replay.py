@@ -58,7 +58,7 @@ options:
         type: str
         required: true
       held:
-        description: How many GPUs other jobs cannot have meanwhile, by default O(forms[].gpus).
+        description: How many GPUs other jobs cannot have while it runs, by default O(forms[].gpus).
         type: float
   drivers:
     description:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: queue_usage
-short_description: Write who has used what of whose in queues, as HTML and JSON
+short_description: Write how much of whose quota each team has used, as HTML and JSON
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
@@ -48,7 +48,7 @@ options:
   title:
     description: The title of the page; name the site.
     type: str
-    default: Who uses what
+    default: Usage of queues
 seealso:
   - module: lanewise.dra.queue_render
   - module: lanewise.dra.dra_objects_info

@@ -288,7 +288,7 @@ def lines(found: Room, job: Job) -> list[str]:
         said.append(f"fits after {len(found.moves)} move(s) ({bound})")
     else:
         said.append("fits without moves")
-    result = [f"{job.workload.name}: {', '.join(said)}; {len(found.devices)} device(s) are to be held"]
+    result = [f"{job.workload.name}: {', '.join(said)}; {len(found.devices)} device(s) will be held"]
     result += [f"  move {one.pod} from {one.node}, {_where(one.to)}" for one in found.moves]
     nodes: dict[str, int] = {}
     for name, _devices in found.placements:

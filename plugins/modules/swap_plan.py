@@ -18,7 +18,7 @@ description:
   - Free devices are taken first, then those of the fewest pods. No device is taken that was not asked for; a pod that
     gives way may have more, which are then free for all.
   - The devices that the swap has are used first.
-  - Lists what speaks against it. That are pods whose claims do not give way, pods that Kueue manages, and
+  - Lists what prevents it. These are pods whose claims do not give way, pods that Kueue manages, and
     PodDisruptionBudgets that would be violated.
 extends_documentation_fragment:
   - lanewise.dra.pods.workload
@@ -75,7 +75,7 @@ leaving:
   elements: dict
   sample: [{pod: team/web-x7, node: gpu-01, grace: 30, devices: [gpu.nvidia.com/gpu-01/gpu-0]}]
 refused:
-  description: What speaks against it, besides budgets.
+  description: What prevents it, except budgets.
   returned: success
   type: list
   elements: str

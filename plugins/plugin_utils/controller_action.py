@@ -65,7 +65,7 @@ class ReportAction(ControllerAction):
     def _templates(self, own: str | None, *roles: str) -> list[str]:
         """The folders of templates in the order in which they are searched: the site's, then those of roles.
 
-        Raises AnsibleActionFail where the site's is no folder.
+        Raises AnsibleActionFail if the site's is not a folder.
         """
         folders = [str(_ROLES / role / "templates" / "report") for role in roles]
         if own:

@@ -18,7 +18,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import (
 )
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import SiteAction
 
-#: How much is shown of what a module printed that is no answer, and how many warnings.
+#: How much is shown of what a module printed that is not an answer, and how many warnings.
 _NOISE, _WARNINGS = 2000, 20
 #: The longest side of a diff, in characters.
 _DIFF = 1_000_000

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""The pages about queues, in the style of the site report: who has used what of whose, and replayed streams of jobs."""
+"""The pages about queues, in the style of the site report: usage by team, and replayed streams of jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POINTS = 1000
 
 
 def usage_page(folders: t.Sequence[str], title: str, usage: Usage, samples: t.Sequence[Sample], gap: float) -> bytes:
-    """Who has used what of whose. Raises `jinja2.TemplateError` where a template is missing or faulty."""
+    """The usage of queues by team. Raises `jinja2.TemplateError` where a template is missing or faulty."""
     pages = Pages(folders, title)
     resources = sorted({name for one in samples for name in one.shares})
     last = samples[-1] if samples else None
@@ -65,7 +65,7 @@ def replay_page(folders: t.Sequence[str], title: str, results: t.Sequence[Json])
     waiting = [Curve(str(one["name"]), [(row[0], row[2]) for row in one["curve"]]) for one in found[:CURVES]]
     text = pages.environment.get_template("replay.html.j2").render(
         results=found,
-        used=plot("GPUs of use to running jobs", used, "h"),
-        waiting=plot("GPUs that waiting jobs ask for", waiting, "h"),
+        used=plot("GPUs that running jobs use", used, "h"),
+        waiting=plot("GPUs that waiting jobs request", waiting, "h"),
     )
     return text.encode("utf-8", "replace")

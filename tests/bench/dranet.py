@@ -266,7 +266,7 @@ class Bench:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def round(self, driver: str, count: int) -> dict[str, float]:
-        """Start pods at once and end them: what was measured meanwhile."""
+        """Start pods at once and end them: what was measured while they ran."""
         before = [self.prepared(driver), self.prepared(driver, "NodeUnprepareResources"), self.attached(driver)]
         used = self.processor(driver)
         taken = self.pods(driver, count)

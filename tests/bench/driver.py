@@ -158,7 +158,7 @@ def process(folder: Path) -> Figures:
             once = _run_once(command, socket, 3.0)
             found[name] += [once] if turn else []
     ours, floor = ([statistics.median(part) for part in zip(*found[name])] for name in ("driver", "empty"))
-    method = "5 interleaved runs, medians; the tree of an HGX H100, no API server to be had"
+    method = "5 interleaved runs, medians; the tree of an HGX H100, without an API server"
     against = "the same Python with grpcio and protobuf and an empty server on a Unix socket"
     yield figure(
         "driver_cold_start_s",

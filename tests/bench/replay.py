@@ -164,7 +164,7 @@ def _figure(name: str, stream: Stream, arms: t.Mapping[str, Object], version: st
         "value": round(hours["shared"]["useful"] / hours["whole"]["useful"], 2),
         "unit": "ratio",
         "against": f"whole GPUs with fixed quotas and no priorities, {hours['whole']['useful']:.0f} of "
-        f"{hours['whole']['there']:.0f} GPU-hours of use (ours {hours['shared']['useful']:.0f}, "
+        f"{hours['whole']['there']:.0f} useful GPU-hours (ours {hours['shared']['useful']:.0f}, "
         f"{hours['shared']['lost']:.0f} lost to preemption); started {theirs['started']} and {ours['started']} of "
         f"{ours['jobs']} jobs; unaligned {theirs['unaligned']} of {theirs['with_nic']} and {ours['unaligned']} of "
         f"{ours['with_nic']}",

@@ -276,7 +276,7 @@ def test_a_damaged_dump_is_refused_or_counted(engine: Engine, damages: list[tupl
 
 
 def _named(said: str) -> bool:
-    """Whether a refusal that is no list of problems says which object it is about."""
+    """Whether a refusal that is not a list of problems names the object."""
     return "ResourceClaimTemplate team/t" in said or "objects." in said or "workload w" in said
 
 

@@ -167,7 +167,7 @@ class ControlPlane:
             *gates,
             f"--secure-port={self.ports['kube-apiserver']}",
             "--advertise-address=127.0.0.1",
-            "--endpoint-reconciler-type=none",  # a loopback address is no valid endpoint
+            "--endpoint-reconciler-type=none",  # a loopback address is not a valid endpoint
             f"--etcd-servers=https://127.0.0.1:{etcd}",
             f"--etcd-cafile={ca}",
             f"--etcd-certfile={server}",
@@ -366,7 +366,7 @@ class ControlPlane:
             if found:
                 return found
             if time.monotonic() > deadline:
-                raise Failed(f"waited {seconds:.0f} s in vain for {what}")
+                raise Failed(f"waited {seconds:.0f} s for {what}, which did not happen")
             time.sleep(0.05)
 
 

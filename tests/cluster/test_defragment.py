@@ -63,7 +63,7 @@ def test_a_job_fits_after_the_moves_of_a_run_that_is_killed_and_run_again(fleet:
     fleet.bound(4)
     before = fleet.uids()
     said = playbooks.run("defragment", "--check", **JOB)
-    assert "job: fits after 2 move(s) (no plan has fewer); 4 device(s) are to be held" in said
+    assert "job: fits after 2 move(s) (no plan has fewer); 4 device(s) will be held" in said
     assert fleet.uids() == before and not fleet.rules()
     running = playbooks.start("defragment", **JOB)
     try:

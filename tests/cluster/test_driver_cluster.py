@@ -706,7 +706,7 @@ def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[
     plane.expect("POST", SLICES, stray)
     until(lambda: len(installed.slices(name)) == 1)
 
-    # nothing happens where nothing changes, and other interfaces come and go all the time
+    # nothing happens where nothing changes, and other interfaces keep coming and going
     until(lambda: "nic0" in installed.devices(name)["net-nic0"]["attributes"]["ifName"]["string"])
     time.sleep(1.5)
     before = [one["metadata"]["resourceVersion"] for one in installed.slices(name)]

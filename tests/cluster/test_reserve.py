@@ -45,7 +45,7 @@ def playbooks(newest: ControlPlane, fleet: Fleet, tmp_path: Path) -> t.Iterator[
 
 def test_room_for_a_job(fleet: Fleet, playbooks: Playbooks) -> None:
     said = playbooks.run("reserve", "--check", "--diff", **JOB)
-    assert "fits without moves; 4 device(s) are to be held" in said and "changed=1" in said and not fleet.rules()
+    assert "fits without moves; 4 device(s) will be held" in said and "changed=1" in said and not fleet.rules()
     assert "changed=1" in playbooks.run("reserve", **JOB)
     assert len(fleet.rules()) == 4
     again = playbooks.run("reserve", **JOB)

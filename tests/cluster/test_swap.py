@@ -139,7 +139,7 @@ def test_a_share_and_named_devices(fleet: Fleet, playbooks: Playbooks) -> None:
     assert hold.purpose == "swap" and hold.owner == "team a" and hold.expires
     assert len(lost(fleet, before)) <= 4
     said = playbooks.run("swap", rc=2, **ASK, swap_devices=[*named, *some("swap-1", 9)])
-    assert f"no whole pool of a node publishes {DRIVER}/swap-1/gpu-9" in said and "Nothing was changed" in said
+    assert f"no complete pool of a node publishes {DRIVER}/swap-1/gpu-9" in said and "Nothing was changed" in said
     assert "reserve_state" not in said and len(fleet.rules()) == 2
     said = playbooks.run("reserve", rc=2, reserve_name="gold", reserve_state="absent")
     assert "give it back with lanewise.dra.swap" in said and len(fleet.rules()) == 2

@@ -612,7 +612,7 @@ def disagreement(
         problems = [problem for problem in problems if problem.rule != "unknown-field"]
     status, answer = post(plane, obj, kind, strict)
     if status == 403 and "nodeAllocatableResources" in json.dumps(obj):
-        return ""  # an admission plugin wants to see the nodes, which is no matter of validation
+        return ""  # an admission plugin wants to see the nodes, which is not part of validation
     if status not in (201, 400, 422, 500):
         return f"the server answered {status}: {answer}"
     accepted = status == 201

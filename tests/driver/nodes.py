@@ -171,7 +171,7 @@ class Hidden:
 
 @contextlib.contextmanager
 def busy() -> t.Iterator[None]:
-    """A machine whose processors have something else to do all the time."""
+    """A machine whose processors are busy with other work."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _each in range(os.cpu_count() or 1)]
     try:
         yield

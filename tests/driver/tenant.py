@@ -26,7 +26,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 T = t.TypeVar("T")
 
-#: Attributes of rtnetlink that go to another namespace or count: they are no setting.
+#: Attributes of rtnetlink that go to another namespace or count: these are not settings.
 _MOVES = ("net-ns-pid", "net-ns-fd", "target-netnsid", "link-netnsid", "new-netnsid", "new-ifindex", "ext-mask")
 #: What two tenants may see differently, by the specification's names.
 _SEEN_DIFFERENTLY = {

@@ -24,7 +24,7 @@ _USE = "import socket; s=socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.bi
 @nodes.on_a_node
 def test_an_address_that_was_not_proven_unique_yet_is_whole_when_it_comes_back() -> None:
     """As after a boot, when the kubelet starts pods before the kernel has made the link-local address' own route. The
-    route that the kernel makes later is no addition of the pod's."""
+    route that the kernel makes later was not added by the pod."""
     nodes.node()
     nodes.run("echo 1 > /proc/sys/net/ipv6/conf/one/accept_dad")
     nodes.run("ip link set one down; ip link set one up; ip addr add fd00::77/64 dev one")

@@ -71,7 +71,7 @@ def test_settings_choose(sriov: Path) -> None:
     assert pf and pf.interface
     node = inventory(sriov, management=[pf.interface])
     assert node.device(PF) is None and "for management" in node.withheld(PF)
-    assert node.device(VF)  # its VFs are no part of that
+    assert node.device(VF)  # its VFs are not affected
     assert {*inventory(sriov, include=[{"min_speed_mbps": 100000, "type": "pf"}]).refresh().addresses} < every
 
 

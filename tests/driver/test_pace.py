@@ -74,7 +74,7 @@ def test_a_probe_waits_for_pods_that_start_and_not_for_ever() -> None:
         seen = len(recorder.times)
         recorder.wake("a test")
         assert recorder.wait(seen + 1)
-        assert recorder.times[seen] - began >= BUSY_SECONDS * 0.9  # with pods all the time
+        assert recorder.times[seen] - began >= BUSY_SECONDS * 0.9  # while pods keep starting
         busy.clear()
         recorder.wake("a test")
         assert recorder.wait(seen + 2)
@@ -164,7 +164,7 @@ def test_a_ready_status_waits_for_pods_that_start() -> None:
         busy.set()
         began = time.monotonic()
         writer.put(ClaimRef("default", "one", "1"), [{}])
-        assert writer.wait(LONG)  # pods that start all the time do not keep it for ever
+        assert writer.wait(LONG)  # pods that keep starting do not delay it for ever
         assert claim_status.BUSY_SECONDS * 0.9 < time.monotonic() - began < claim_status.BUSY_SECONDS * 2
         writer.put(ClaimRef("default", "one", "1"), [{}])
         began = time.monotonic()

@@ -111,7 +111,7 @@ def test_other_settings_than_those_of_the_class_are_refused() -> None:
     same = [of_class, config({"vf": dict(reversed(safe.items())), "mtu": 9000, "name": "net1"})]
     found = made(claim([result("nic", VF)], same)).devices[0].config
     assert (found["vf"], found["mtu"], found["name"]) == (safe, 9000, "net1")
-    # another field for the same thing is no way around
+    # another field for the same thing does not get around it
     other_mac = [of_class, OPEN, config({"mac": "02:00:00:00:00:02"})]
     refused(claim([result("nic", VF)], other_mac), "vf.mac must be the same")
     # of two configurations of a class the later one holds
@@ -213,7 +213,7 @@ def test_admin_access_takes_nothing() -> None:
 def test_a_device_goes_to_one_request_of_one_claim() -> None:
     other = made(claim([result("nic", PF)], uid="other"), uid="other")
     refused(claim([result("nic", OTHER), result("b", PF)]), "results[1].device", "ns/claim", kind=Busy, others=[other])
-    assert made(claim([result("nic", PF)]), others=[made(claim([result("nic", PF)]))])  # its own old record is no other
+    assert made(claim([result("nic", PF)]), others=[made(claim([result("nic", PF)]))])  # its own old record does not count
     refused(claim([result("a", PF), result("b", PF)]), "results[1].device", "twice")
 
 

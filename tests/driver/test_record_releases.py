@@ -160,7 +160,7 @@ def test_the_next_form_is_written_a_release_later(next_form: None, monkeypatch: 
 
 
 def test_the_status_says_which_record_needs_a_newer_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The role shows these reasons where a rollback waits in vain for a driver that is ready."""
+    """The role shows these reasons if a rollback has waited too long for a ready driver."""
     (tmp_path / "driver.yml").write_text('metrics_address: ""')
     store = Store(tmp_path / "state")
     store.save(records.decode(SAMPLES[0].read_bytes()))

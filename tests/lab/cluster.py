@@ -166,7 +166,7 @@ class Member(sandboxed.Node):
             "authorization": {"mode": "AlwaysAllow"},
             "cgroupDriver": "systemd",
             "containerRuntimeEndpoint": f"unix://{SOCKET}",
-            # what kubelet does all the time takes most of an emulated processor
+            # kubelet's periodic work takes most of an emulated processor
             "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
             "localStorageCapacityIsolation": False,
             "makeIPTablesUtilChains": False,

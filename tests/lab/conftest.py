@@ -28,7 +28,7 @@ def pytest_terminal_summary(terminalreporter: t.Any, config: pytest.Config) -> N
 
 @pytest.fixture(scope="module")
 def nodes(request: pytest.FixtureRequest) -> t.Iterator[list[Node]]:
-    """Two nodes on the same fabrics. Skips where Debian's packages cannot be had."""
+    """Two nodes on the same fabrics. Skips if Debian's packages cannot be downloaded."""
     try:
         lab = Lab()
     except Missing as missing:
@@ -47,7 +47,7 @@ def node(nodes: list[Node]) -> Node:
 
 @pytest.fixture(scope="module")
 def single() -> t.Iterator[Node]:
-    """One node. Skips where Debian's packages cannot be had."""
+    """One node. Skips if Debian's packages cannot be downloaded."""
     try:
         lab = Lab()
     except Missing as missing:

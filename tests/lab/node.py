@@ -382,7 +382,7 @@ class Node:
             time.sleep(0.2)
 
     def _banner(self) -> bool:
-        """Whether its sshd says anything: QEMU takes connections all the time."""
+        """Whether its sshd says anything: QEMU accepts connections before sshd runs."""
         with socket.socket() as probe:
             probe.settimeout(SILENCE)  # one more connection would only be one more process in there
             try:
@@ -555,7 +555,7 @@ class Lab:
 
     folder: where disks, consoles and sockets go, which must not exist; a temporary one by default. Removed at the end.
 
-    What is missing is made first. Raises environment.Missing where packages cannot be had, tools.lab.Broken and Failed.
+    What is missing is made first. Raises environment.Missing if packages cannot be downloaded, tools.lab.Broken and Failed.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

@@ -41,7 +41,7 @@ def _driver(request: pytest.FixtureRequest) -> t.Iterator[tuple[str, Program]]:
         with Program(HERE / "nvidia", MODULES / "nvidia" / VERSIONS[request.param]) as program:
             yield request.param, program
     except subprocess.CalledProcessError:
-        pytest.skip("the module of NVIDIA's driver cannot be had")
+        pytest.skip("the Go module of NVIDIA's driver cannot be downloaded")
 
 
 def test_sets_of_gates(driver: tuple[str, Program], tell: t.Callable[[t.Any], None]) -> None:

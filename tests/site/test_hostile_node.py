@@ -72,7 +72,7 @@ def _defaults(tmp_path: Path) -> dict[str, str]:
 
 def play(folder: Path, text: str, hosts: dict[str, dict[str, t.Any]], rc: int, **environment: str) -> str:
     (folder / "play.yml").write_text(text, encoding="utf-8")
-    # by a path, as the play is none of the collection's
+    # by a path, as the play is not part of the collection
     return " ".join(played(folder, hosts, str(folder / "play"), rc=rc, **environment).split())
 
 

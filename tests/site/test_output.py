@@ -113,7 +113,7 @@ def test_an_inventory_without_hosts_fails(tmp_path):
 
 
 def test_a_collection_that_is_missing_is_named_with_its_fix(tree, tmp_path):
-    """Where only this collection is, kubernetes.core is none."""
+    """Where only this collection is installed, kubernetes.core is missing."""
     alone = tmp_path / "alone" / "ansible_collections" / "lanewise"
     alone.mkdir(parents=True)
     (alone / "dra").symlink_to(COLLECTION)

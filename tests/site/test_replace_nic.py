@@ -281,7 +281,7 @@ def test_a_replacement_reports_other_changes(site):
     assert others({OTHER_RAIL: {"trained": "32.0 x8"}}) == [
         "NIC mlx5_9 (0000:da:00.0): link Gen5 x8 instead of Gen5 x16"
     ]
-    # VFs are configuration, which is applied again, so they are no reason to stop
+    # VFs are configuration, which is applied again, so they do not stop the run
     assert others({OTHER_RAIL: {"vfs": 2}}) == []
     wrong = others({OTHER_RAIL: {**NEW, "vpd": {"SN": "MT2646X00002"}}})
     assert len(wrong) == 1 and "another card than before, too: serial MT2646X00002 instead of" in wrong[0]

@@ -90,7 +90,7 @@ class Servers:
         ]
 
     def _look(self) -> _Seen:
-        """Scan the processes of SSH servers. A process that ends meanwhile has no sockets."""
+        """Scan the processes of SSH servers. A process that ends during the scan has no sockets."""
         seen = _Seen()
         processes = list(self._processes())
         seen.servers = bool(processes)

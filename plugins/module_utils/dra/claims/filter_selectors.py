@@ -48,7 +48,7 @@ def filter_selector(way: Filter, value: t.Any) -> selectors.Selector:
 
 
 def mbps(rate: str) -> int:
-    """Whole Mbit/s of a rate in bit/s such as `400G`. Raises ValueError where it is none."""
+    """Whole Mbit/s of a rate in bit/s such as `400G`. Raises ValueError if it is not one."""
     number = quantity.parse(rate) / 1_000_000
     if number.denominator != 1:
         raise ValueError(f"{rate!r} is not a whole number of Mbit/s; write a rate in bit/s, such as 400G")

@@ -23,7 +23,7 @@ from .inventory import KINDS, PREFIX, SHARED_NICS, Class, Inventory, Quota, Tain
 from .language_claims import ClaimParser, Parts
 from .language_tiers import add_tolerations, read_tiers
 
-#: Variables of the role that say where and how, not what; they are no part of the language and pass unread.
+#: Variables of the role that say where and how, not what; they are not part of the language and are not read.
 _ROLE = (
     "kubeconfig",
     "context",

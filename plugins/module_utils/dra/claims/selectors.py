@@ -163,7 +163,7 @@ def _version(text: str) -> str:
 
 
 def version_is(name: str, version: str) -> Selector:
-    """The attribute is a version equal to `version`, build metadata aside. Raises ValueError for what is no version;
+    """The attribute is a version equal to `version`, build metadata aside. Raises ValueError for what is not a version;
     `570` and `570.1` are read as `570.0.0` and `570.1.0`."""
     value_of, present = _path("attributes", name)
     return _and(present, f"{value_of} == {_version(version)}")

@@ -52,7 +52,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Taking:
-    """What it means to take devices: the pods that are ended, what speaks against it, and budgets that it violates.
+    """What it means to take devices: the pods that are ended, what prevents it, and budgets that it violates.
 
     `there` are the devices that claims of the tier have already. `unused` are the claims that have one of the devices
     and no pod: `refused` names them, too, as a claim whose pod has just ended is about to be deleted.

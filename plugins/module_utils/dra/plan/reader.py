@@ -116,7 +116,7 @@ class _Reading:
                 key: DeviceId = (result["driver"], result["pool"], result["device"])
                 offer = self._where.get(key)
                 if offer is None:
-                    self.notes.append(f"claim {title(claim)} has {'/'.join(key)}, which no whole pool lists")
+                    self.notes.append(f"claim {title(claim)} has {'/'.join(key)}, which no complete pool lists")
                     continue
                 consumed = {name: str(value) for name, value in (result.get("consumedCapacity") or {}).items()}
                 admin = bool(result.get("adminAccess"))

@@ -101,7 +101,7 @@ def _named(fleet: Fleet, users: Users, ask: Ask) -> Chosen:
     lost = ["/".join(one) for one in wanted if one not in published]
     if lost:
         return Chosen(
-            reason=f"no whole pool of a node publishes {', '.join(lost[:8])}: its node may be gone. Name other "
+            reason=f"no complete pool of a node publishes {', '.join(lost[:8])}: its node may be gone. Name other "
             "devices, or give back the swap",
             notes=fleet.notes,
         )

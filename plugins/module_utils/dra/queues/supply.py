@@ -70,7 +70,7 @@ class Fleet:
                 self.unclear[node] = unseen
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 self.offers[node] = ()
-                self.unclear[node] = {"": f"these are no facts of topology_info: {type(error).__name__} {error}"}
+                self.unclear[node] = {"": f"these are not facts of topology_info: {type(error).__name__} {error}"}
 
     def verdict(self, texts: t.Sequence[str], offer: Offer) -> str:
         """YES, NO, MAYBE or FAILS: whether all selectors match a device."""
@@ -180,7 +180,7 @@ class Counting:
         supply.sure += amount if sure else _ZERO
 
     def _shared(self, resource: Resource, supply: Supply) -> None:
-        """A device that several claims can have is no unit, and one that only one claim can have is no amount."""
+        """A device that several claims can share does not count as a unit, and one for a single claim not as an amount."""
         path = child(resource.path, "classes")
         shared = [offer for offer in supply.devices if offer.device.get("allowMultipleAllocations")]
         alone = [offer for offer in supply.devices if not offer.device.get("allowMultipleAllocations")]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Who has used what of whose over time, from samples of what Kueue has charged and what the scheduler has allocated.
+"""How much of whose quota each team has used over time, from samples of what Kueue has charged and what the scheduler has allocated.
 
 A sample counts until the next one. If that comes too late, what happened between them is not known: it is a gap, and
 no hour of it counts.

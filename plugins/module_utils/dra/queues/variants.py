@@ -64,7 +64,7 @@ def variant(
     take = choice.take if choice else {}
     unknown = sorted(set(take) - {str(request["name"]) for request in requests if request.get("firstAvailable")})
     if unknown:
-        raise Refused(f"{unknown[0]!r} is no request of it with alternatives")
+        raise Refused(f"{unknown[0]!r} is not one of its requests with alternatives")
     _accepted(requests)
     chosen = {str(r["name"]): _chosen(r, take) for r in requests if r.get("firstAvailable")}
     if not chosen:

@@ -21,7 +21,7 @@ POINTS = 120
 @dataclass
 class Run:
     """How a job ran, in seconds of the trace. `spans` are the times in which it ran: all but the last one were
-    ended by a preemption, whose work is lost. The last one counts as of use, also if a preemption ended it and the job
+    ended by a preemption, whose work is lost. The last one counts as useful, even if a preemption ended it and the job
     has not started again. Its end is None while it runs. `held` is how many
     GPUs it took from others. `aligned` is None for a job without a NIC."""
 
@@ -105,7 +105,7 @@ def part(ordered: t.Sequence[float], which: float) -> float:
 
 
 def _curve(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> list[list[float]]:
-    """Over the window: the hour, GPUs of use to running jobs, and GPUs that waiting jobs ask for."""
+    """Over the window: the hour, GPUs that running jobs use, and GPUs that waiting jobs request."""
     found = []
     for step in range(POINTS + 1):
         moment = window * step / POINTS

@@ -113,7 +113,7 @@ class Kind:
 
     `filters` maps a vendor-neutral filter to the ways to ask it, the best first; :func:`knowledge` leaves those that
     the site's version has. `instead` maps a filter to the terms that take the place of `terms` where that filter is
-    used: a MIG partition is no device of type gpu. `capacities` maps what can be asked for by amount (bandwidth,
+    used: a MIG partition is not a device of type gpu. `capacities` maps what can be asked for by amount (bandwidth,
     cpus, memory) to the key that is published, which a capacity request has to repeat letter by letter.
     """
 

@@ -46,7 +46,7 @@ class _Check:
         self.problems.append(Problem(path, f"{self.known.title} refuses it: {message}", rule, fix))
 
     def fields(self, value: object, path: str, names: t.Sequence[str]) -> Object:
-        """The fields that are set, of those that there are; nothing where the value is no mapping."""
+        """The fields that are set, of those that there are; nothing if the value is not a mapping."""
         if value is None:
             return {}
         if not isinstance(value, dict):

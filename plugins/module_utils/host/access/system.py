@@ -38,7 +38,7 @@ _MEANING = {
     errno.EPERM: "the kernel forbids it even to root here: look for Secure Boot lockdown or missing capabilities",
     errno.EACCES: "run as root ('become: true')",
     errno.EROFS: "the file system is mounted read-only, as in a container: run on the node itself",
-    errno.ENODEV: "the device has gone meanwhile: look at 'dmesg', then run again",
+    errno.ENODEV: "the device has disappeared: look at 'dmesg', then run again",
     errno.ENOENT: "this kernel or driver has no such setting",
     errno.EOPNOTSUPP: "the driver does not support it: leave the setting out for this NIC",
     errno.ERANGE: "the value is beyond what the device can do",
@@ -346,7 +346,7 @@ class System:
         return self._asked(step, request, "")
 
     def dump(self, step: str, request: t.Callable[[], t.Iterable[Message]]) -> list[Message]:
-        """All entries that a netlink `request` lists, repeated if the list changed meanwhile. Raises HostError."""
+        """All entries that a netlink `request` lists, repeated if the list changed during the read. Raises HostError."""
 
         def whole() -> list[Message]:
             for _unused in range(8):

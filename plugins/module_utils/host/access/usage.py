@@ -82,5 +82,5 @@ def _opened_by(system: System, paths: t.Collection[str]) -> str:
             if any(os.readlink(f"{folder}/{name}") in paths for name in os.listdir(folder)):
                 return process
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # it has ended
     return ""

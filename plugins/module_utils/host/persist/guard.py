@@ -113,7 +113,7 @@ def begun_changes(path: str) -> list[Change]:
 def check_none_pending(system: System) -> None:
     """Raises HostError if changes of an earlier run are neither confirmed nor undone yet.
 
-    Their undo would also undo what another run sets meanwhile.
+    Their undo would also undo what another run has set since.
     """
     for entry in system.names(_FOLDER):
         if not entry.startswith("undo-") or not entry.endswith(".json"):

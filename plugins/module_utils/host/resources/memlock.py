@@ -100,7 +100,7 @@ class Memlock(Resource):
             process = self.units().get(change.setting.split()[2])
             if process and change.after:
                 soft, hard = (resource.RLIM_INFINITY if one == _UNLIMITED else int(one) for one in change.after)
-                fix = "it may have been restarted meanwhile: run again"
+                fix = "it may have been restarted: run again"
                 self.system.ask(step, lambda: resource.prlimit(process, resource.RLIMIT_MEMLOCK, (soft, hard)), fix)
         else:
             unit = change.setting.split()[2]

@@ -144,7 +144,7 @@ def _gpus_without_near_nic(node: _Node) -> t.Iterator[Finding]:
 def _asymmetry(node: _Node) -> t.Iterator[Finding]:
     """Groups with unequal numbers of GPUs or NICs, and NUMA nodes with unequal numbers of GPUs."""
     topology = node.topology
-    # NICs on a rail: one for storage beside them is no asymmetry
+    # NICs on a rail: one for storage beside them is not an asymmetry
     on_rail = {nic.address for nic in topology.nics if nic.rail is not None}
     counts = [
         (group.common or "?", len(group.gpus), len(on_rail.intersection(group.nics))) for group in topology.groups

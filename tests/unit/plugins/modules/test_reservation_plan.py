@@ -57,7 +57,7 @@ def test_moves_and_devices(run: t.Any) -> None:
     assert answer["devices"] == [f"gpu.example.com/a/gpu-{number}" for number in range(4)]
     assert answer["kept"] == {"team/bare": "it has no controller that would make a new one"}
     assert answer["lines"][:2] == [
-        "job: fits after 1 move(s) (no plan has fewer); 4 device(s) are to be held",
+        "job: fits after 1 move(s) (no plan has fewer); 4 device(s) will be held",
         "  move team/p from a, b has room for it",
     ]
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Changes are either confirmed or taken back, whoever comes first."""
+"""Changes are either confirmed or undone, whichever comes first."""
 
 from __future__ import annotations
 

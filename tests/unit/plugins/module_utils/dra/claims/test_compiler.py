@@ -537,7 +537,7 @@ def test_a_whole_nic_for_a_part_of_its_rate_is_warned_about() -> None:
 
 
 def test_errors_of_all_kinds_are_reported_together(machines: t.Callable[[str], Values]) -> None:
-    """A wrong form, a filter that nothing answers, a release that is none and a claim that no node can satisfy."""
+    """A wrong form, a filter that nothing answers, a release that does not exist and a claim that no node can satisfy."""
     broken = {"count": "two", "devices": [{**NIC, "where": {"numa_nod": 1}}, {**GPU, "driver": "gpu.amd.co"}]}
     values = site({"groups": [broken]}, {"devices": [{**GPU, "count": 9}]}, {"devices": [GPU, {"kind": "cpu"}]})
     found = {(problem.path, problem.rule) for problem in refused(values, {"n": machines("hgx-h100")}, "1.4")}

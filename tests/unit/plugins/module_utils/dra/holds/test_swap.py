@@ -34,7 +34,7 @@ def test_who_gives_way_is_not_kept_from_a_hold_by_that() -> None:
     claim = {"devices": {"requests": [{"name": "gpu", "exactly": theirs}]}}
     assert tolerations.lacking(claim, "gold") == ["gpu"]  # it must not get a device that is held
     assert swap.grace_of(some(), "gold") is None
-    # a toleration of everything is no consent
+    # tolerating everything does not mean consent
     assert swap.grace_of(some({"operator": "Exists"}), "gold") is None
     assert swap.grace_of(some({"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}), "gold") is None
 

@@ -190,7 +190,7 @@ def test_unusable_objects_are_noted(engine: Engine) -> None:
     fleet = cluster([node("a-0")], lost, waiting)
     (found,) = fits.fit(fleet, [workload("one-pair")], engine)
     assert found.total == 8
-    assert [note for note in found.notes if "team/lost" in note and "no whole pool lists" in note]
+    assert [note for note in found.notes if "team/lost" in note and "no complete pool lists" in note]
     assert [note for note in found.notes if note.startswith("1 pod(s) with claims wait")]
 
 

@@ -108,7 +108,7 @@ def test_a_job_that_runs_keeps_its_hold(engine: Engine) -> None:
 
 
 def test_devices_that_share_counters_are_held_together(engine: Engine) -> None:
-    """A whole GPU and its partitions: whoever took a partition would take the GPU away."""
+    """A whole GPU and its partitions: a claim for a partition would take the GPU away."""
     objects = node("a", 0)
     counters = {"memory": {"value": "80Gi"}}
     half = {"memory": {"value": "40Gi"}}

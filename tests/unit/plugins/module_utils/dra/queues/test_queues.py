@@ -251,7 +251,7 @@ def test_variants() -> None:
     assert "constraints" not in other
     for take, said in (
         ({"nic": "best"}, "request nic has no alternative 'best', only pcie-root, numa-node, any"),
-        ({"gpu": "any"}, "'gpu' is no request of it with alternatives"),
+        ({"gpu": "any"}, "'gpu' is not one of its requests with alternatives"),
     ):
         wrong = _wrong({**QUEUES, "queues_templates": [{**choice, "take": take}]})
         assert wrong == {"queues_templates[0].template": f"refused-template: near: {said}"}

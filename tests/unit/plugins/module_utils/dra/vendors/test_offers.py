@@ -407,7 +407,7 @@ def test_dranet_publishes_interfaces_without_a_function() -> None:
         for name, kind in more
     ]
     found = {one.device["name"]: one for one in of_node(node) if not one.address}
-    # names that are no labels are written in base 32; what may be a veth may be left out
+    # names that are not valid labels are written in base 32; what may be a veth may be left out
     assert {name: one.possible for name, one in found.items()} == {
         "net-on2g64tbm5sv6mi": False,
         "vlan7": False,
