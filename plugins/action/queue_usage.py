@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Add a sample of what each team uses, and write the report over all samples, on the controller. The documentation is in
-plugins/modules/queue_usage.py."""
+"""Add a sample of what each team uses, and write the report over all samples, on the controller. The documentation is
+in plugins/modules/queue_usage.py."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ options:
       - Where the nodes come from.
       - V(facts) are those of O(nodes).
       - V(slices) are the nodes whose devices the ResourceSlices among O(paths) and O(definitions) publish. A device
-        that a pod may have counts as if it were free; what its driver leaves out while it is in use is unknown. Include the
-        cluster's allocated ResourceClaims, and it is only so for devices that they have.
+        that a pod may have counts as if it were free; what its driver leaves out while it is in use is unknown.
+        Include the cluster's allocated ResourceClaims, and it is only so for devices that they have.
     type: str
     choices: [facts, slices]
     default: facts

@@ -13,8 +13,9 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Compiles the variables C(dra_claims_*) of a site into DeviceClasses, ResourceClaimTemplates, ResourceClaims, quotas and
-    related objects. The language is described in U(https://github.com/lanewise/dra/blob/main/docs/claims-reference.md).
+  - Compiles the variables C(dra_claims_*) of a site into DeviceClasses, ResourceClaimTemplates, ResourceClaims,
+    quotas and related objects. The language is described in
+    U(https://github.com/lanewise/dra/blob/main/docs/claims-reference.md).
   - Lists all errors together, each with the path of its variable. Errors include claims that the site's drivers cannot
     serve, and claims that no probed node can satisfy.
   - Renders every object through a Jinja2 template, which a site can replace, checks the result as the Kubernetes API

@@ -13,8 +13,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Sends jobs to the queues of a cluster as they came, but faster, and reports device-hours, waiting times by team and
-    priority, and how many jobs had a GPU without a NIC on the same PCIe root.
+  - Sends jobs to the queues of a cluster in their recorded order, but faster, and reports device-hours, waiting times
+    by team and priority, and how many jobs had a GPU without a NIC on the same PCIe root.
   - Jobs are those of a CSV, or drawn from the distributions of a published trace. Each runs as long as the trace says,
     and from its start again if it was preempted.
   - Only for a cluster without machines. Each node has to have the label C(lanewise.dev/no-machine=true), and kwok runs
@@ -42,7 +42,7 @@ attributes:
 options:
   forms:
     description:
-      - How jobs ask for devices, for each number of GPUs that a job of the stream can use. Each job is a pod with one
+      - How jobs request devices, for each number of GPUs that a job of the stream can use. Each job is a pod with one
         claim.
       - A team's jobs go to the namespace and the LocalQueue of its name.
     type: list
@@ -81,7 +81,7 @@ options:
     description: For drawn jobs, the teams, and how much of the load each has.
     type: dict
   load:
-    description: For drawn jobs, what all teams ask for together, as a part of all GPUs.
+    description: For drawn jobs, what all teams request together, as a fraction of all GPUs.
     type: float
     default: 0.9
   swing:
@@ -107,7 +107,7 @@ options:
     type: float
     default: 240
   priorities:
-    description: Whether jobs have their priority. Without, all have the same.
+    description: Whether jobs have their priority. Otherwise all have the same.
     type: bool
     default: true
 """

@@ -42,7 +42,7 @@ options:
     type: str
     default: ""
   gap:
-    description: After how many seconds without a sample nothing is known.
+    description: The maximum seconds between two samples. A longer interval is a gap.
     type: int
     default: 900
   title:
@@ -80,11 +80,11 @@ json:
   returned: success
   sample: /srv/site/usage/usage.json
 usage:
-  description: The same as data; C(hours) by resource and team, C(debts) by resource, lender and borrower, and C(gaps).
+  description: The same as data: C(hours) by resource and team, C(debts) by resource, lender and borrower, and C(gaps).
   type: dict
   returned: success
 lines:
-  description: The same for people.
+  description: The same as lines of text.
   type: list
   elements: str
   returned: success

@@ -3,18 +3,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""What of a cluster differs from the inventory: its claims, its holds and its queues."""
+"""Drift of a cluster from the inventory: claims, holds and queues."""
 
 from __future__ import annotations
 
 from .rollout import DRIFTED, NO_DRIFT, NOT_COMPARED, UNKNOWN
 
-#: A verdict, and lines for people.
+#: A verdict, and lines of text.
 State = tuple[str, list[str]]
 
 
 def worst(*states: State) -> State:
-    """All lines, with the verdict that weighs most."""
+    """All lines, with the worst verdict."""
     verdicts = [state for state, _lines in states]
     found = next((one for one in (UNKNOWN, DRIFTED, NO_DRIFT) if one in verdicts), NOT_COMPARED)
     return found, [line for _state, lines in states for line in lines]

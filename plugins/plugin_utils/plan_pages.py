@@ -40,8 +40,8 @@ LEGEND = {
 def render(folders: t.Sequence[str], title: str, plan: t.Mapping[str, object]) -> bytes:
     """The page. `folders` are searched for templates in order, the first that has one wins.
 
-    Raises `jinja2.TemplateError` where a template is missing or faulty, KeyError and TypeError for what is not a result of
-    the module.
+    Raises `jinja2.TemplateError` where a template is missing or faulty, KeyError and TypeError for what is not a result
+    of the module.
     """
     pages = Pages(folders, title)
     found = t.cast(Json, cleaned(dict(plan)))

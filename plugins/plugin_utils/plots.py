@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Curves over time as small SVGs, for the pages of the report: each curve has a dash of its own beside its colour."""
+"""Curves over time as small SVGs for the report's pages. Each curve has its own colour and dash pattern."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ WIDTH, HEIGHT = 640, 180
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 10, 24
 #: Colours of the page's style sheet, and dashes.
 _STROKES = (("--nic", ""), ("--gpu", "6 3"), ("--nvme", "2 3"), ("--warn-line", "8 3 2 3"), ("--dd", "12 4"))
-#: The curves of a plot at most; the page says how many it leaves out.
+#: The maximum number of curves in a plot; the page says how many it leaves out.
 CURVES = len(_STROKES)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A name, and points in the order of time; a None ends a line, where nothing is known."""
+    """A name, and points in the order of time; None interrupts the line where nothing is known."""
 
     name: str
     points: t.Sequence[tuple[float, float] | None]

@@ -15,7 +15,7 @@ from .plots import CURVES, Curve, plot
 from .report_pages import Pages
 from .values import Json
 
-#: Samples of a plot at most: of more, every second, third or further one is drawn.
+#: The maximum number of samples in a plot. If there are more, only every n-th is drawn.
 _POINTS = 1000
 
 

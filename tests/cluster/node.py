@@ -211,9 +211,9 @@ SystemdCgroup = false
         self.plane.stop(name)
 
     def crash(self) -> None:
-        """A power cut, as far as it can be simulated here: kubelet, containerd and all containers are killed, what they have
-        mounted goes, /run is empty and the kernel has another boot id. Namespaces that nothing else keeps end, and the
-        interfaces in them."""
+        """A power cut, as far as it can be simulated here: kubelet, containerd and all containers are killed, what they
+        have mounted goes, /run is empty and the kernel has another boot id. Namespaces that nothing else keeps end, and
+        the interfaces in them."""
         for name in ("kubelet", "containerd"):
             self.stop(name)
         while pids := self._container_processes():

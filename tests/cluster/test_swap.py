@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """The playbook that takes devices from pods that give way, on a real scheduler and the controller that ends pods: the
-tier gets what was asked for and no more, whatever ends a run early, and what must not be ended stays."""
+tier gets what was asked for and no more, whatever ends a run early, and other pods keep running."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def playbooks(newest: ControlPlane, tmp_path: Path) -> Playbooks:
 
 
 def filled(fleet: Fleet, template: str = "low", **labels: str) -> dict[str, str]:
-    """All GPUs are in use, by pods of their own that nobody makes again; their UIDs."""
+    """All GPUs are in use, each by a pod without a controller; their UIDs."""
     count = sum(NODES.values())
     for number in range(count):
         fleet.plane.expect(
@@ -191,8 +191,8 @@ def test_budgets(fleet: Fleet, playbooks: Playbooks) -> None:
         fleet.plane.expect("DELETE", f"{budgets}/web")
 
 
-def test_a_killed_run_goes_on(fleet: Fleet, playbooks: Playbooks) -> None:
-    """The pods have an hour to end: the run waits for them, and is killed. Then they end, as by themselves."""
+def test_a_killed_run_is_continued(fleet: Fleet, playbooks: Playbooks) -> None:
+    """The pods have an hour to end: the run waits for them, and is killed. Then they end on their own."""
     before = filled(fleet, "slow")
     running = playbooks.start("swap", **BIG)
     try:

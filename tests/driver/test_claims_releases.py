@@ -101,7 +101,7 @@ def clear_marks(world: World) -> None:
 
 @pytest.mark.parametrize("act, phase_, stride", [("attach", ATTACHING, 60), ("unprepare", DETACHING, 120)])
 def test_an_upgrade_of_one_that_was_killed(clean: World, sandbox: Sandbox, act: str, phase_: str, stride: int) -> None:
-    """At every n-th of the changes that 1.0.0 makes."""
+    """Killed at every n-th change that 1.0.0 makes."""
     step, turns, killed = 0, 0, True
     while killed:
         steps = [of_claim(clean, "prepare", "two"), attach(clean, "two", sandbox)]

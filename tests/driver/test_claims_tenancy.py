@@ -62,7 +62,7 @@ REFUSED: dict[str, tuple[str, Object, str]] = {
 TAKEN = {"right": ("team", {"addresses": ["198.51.100.7/24"], "mtu": 1400}), "named": ("plain", {"name": "net1"})}
 
 
-def test_claims_are_held_against_their_classes_without_an_admission_policy(clean: World, sandbox: Sandbox) -> None:
+def test_claims_are_checked_against_their_classes_without_an_admission_policy(clean: World, sandbox: Sandbox) -> None:
     policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
     assert clean.plane.expect("GET", policies)["items"] == []
     given = {**{name: one[:2] for name, one in REFUSED.items()}, **TAKEN}

@@ -213,7 +213,9 @@ def test_admin_access_takes_nothing() -> None:
 def test_a_device_goes_to_one_request_of_one_claim() -> None:
     other = made(claim([result("nic", PF)], uid="other"), uid="other")
     refused(claim([result("nic", OTHER), result("b", PF)]), "results[1].device", "ns/claim", kind=Busy, others=[other])
-    assert made(claim([result("nic", PF)]), others=[made(claim([result("nic", PF)]))])  # its own old record does not count
+    assert made(
+        claim([result("nic", PF)]), others=[made(claim([result("nic", PF)]))]
+    )  # its own old record does not count
     refused(claim([result("a", PF), result("b", PF)]), "results[1].device", "twice")
 
 

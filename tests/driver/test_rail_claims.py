@@ -59,7 +59,7 @@ def told(node: RailNode, claim: ClaimRef, request: str = "nic") -> tuple[list[st
 
 
 @pytest.mark.parametrize("kind", ["the NIC itself", "macvlan", "a share"])
-def test_what_is_handed_out_is_told_everywhere(tmp_path: Path, kind: str) -> None:
+def test_an_address_is_reported_everywhere(tmp_path: Path, kind: str) -> None:
     before = host_state()
     node = RailNode(tmp_path, RANGES, **({"shares": [SHARES]} if kind == "a share" else {}))
     node.status.start()

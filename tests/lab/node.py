@@ -555,7 +555,8 @@ class Lab:
 
     folder: where disks, consoles and sockets go, which must not exist; a temporary one by default. Removed at the end.
 
-    What is missing is made first. Raises environment.Missing if packages cannot be downloaded, tools.lab.Broken and Failed.
+    What is missing is made first. Raises environment.Missing if packages cannot be downloaded, tools.lab.Broken and
+    Failed.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

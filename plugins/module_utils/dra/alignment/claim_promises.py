@@ -70,7 +70,10 @@ class ClaimPromises(ClaimDevices):
             promise.fix = "delete the pod and the claim, so that they are scheduled again with what is published now"
         nodes = {published.node for _one, published in known if published.node}
         if name in LOCALITY and not distinct and len(nodes) > 1:
-            promise.verdict, promise.reason = BROKEN, f"equal values of {name} on several nodes do not mean a common place"
+            promise.verdict, promise.reason = (
+                BROKEN,
+                f"equal values of {name} on several nodes do not mean a common place",
+            )
             return promise
         self._ask_kernel(promise, name, distinct, known)
         return promise

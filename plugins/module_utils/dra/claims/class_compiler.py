@@ -160,7 +160,7 @@ class ClassCompiler:
                     "config-driver",
                 )
             elif own and "share" in config["parameters"] and not item.share:
-                says = "is for a class of shares, and this one has whole devices"
+                says = "needs a class of shares, but this class is for whole devices"
                 self.reader.problem(child(place, "share"), says, "contradiction", "give the class share: true")
             elif own and INDEX in str(config["parameters"].get("name", "")):
                 self.reader.problem(

@@ -21,7 +21,7 @@ _DEVICES = {"ResourceClaim": ("spec", "devices"), "ResourceClaimTemplate": ("spe
 
 @dataclass(frozen=True)
 class ClassTerms:
-    """What a class says: the fields of an InterfaceConfig that it sets, and its policy if it has one."""
+    """The terms of a class: the fields of an InterfaceConfig that it sets, and its policy if it has one."""
 
     name: str
     settings: ObjectView = field(default_factory=dict)
@@ -42,14 +42,14 @@ class ClassTerms:
 
 
 def terms(name: str, configs: t.Iterable[ObjectView]) -> ClassTerms:
-    """What a class says by its opaque configurations, each a driver and its valid parameters."""
+    """The terms of a class from its opaque configurations, each a driver and its valid parameters."""
     own = [config["parameters"] for config in configs if config["driver"] == DRIVER]
     policies = [one for one in own if tenancy.is_policy(one)]
     return ClassTerms(name, tenancy.settings_of(own), policies[0] if policies else None)
 
 
 def check(objects: t.Sequence[Object]) -> list[list[Problem]]:
-    """The errors in our configurations of valid DRA objects, for each object. A claim is held against its classes where
+    """The errors in our configurations of valid DRA objects, for each object. A claim is checked against its classes if
     they are among the objects."""
     found = [_form(item) for item in objects]
     classes = {}
@@ -59,7 +59,7 @@ def check(objects: t.Sequence[Object]) -> list[list[Problem]]:
             classes[name] = terms(name, [one["opaque"] for one, _path in _entries(item)])
     for number, item in enumerate(objects):
         if item["kind"] in _DEVICES and not found[number]:
-            found[number] = list(dict.fromkeys(_held_against(item, classes)))
+            found[number] = list(dict.fromkeys(_checked_against(item, classes)))
     return found
 
 
@@ -99,7 +99,7 @@ def _form(item: ObjectView) -> list[Problem]:
     return found
 
 
-def _held_against(item: ObjectView, classes: t.Mapping[str, ClassTerms]) -> t.Iterator[Problem]:
+def _checked_against(item: ObjectView, classes: t.Mapping[str, ClassTerms]) -> t.Iterator[Problem]:
     holder, path = _holder(item)
     namespace = str(item["metadata"].get("namespace", "default"))
     for index, request in enumerate(holder.get("requests") or ()):

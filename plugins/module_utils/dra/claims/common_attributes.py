@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which attributes the devices of a claim have in common, to be aligned by them or to differ in them."""
+"""Which attributes the devices of a claim have in common, for constraints that align or separate them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CommonAttributes:
         self.lists = lists
 
     def of(self, device: Device, level: str) -> list[str] | None:
-        """What can carry a level for a device and all its alternatives, the best first; None: it cannot be known."""
+        """The attributes for a level that a device and all its alternatives have, the best first; None: unknown."""
         common: list[str] | None = None
         for choice in device.choices():
             driver = self.known[id(choice)].driver
@@ -86,7 +86,7 @@ class CommonAttributes:
         )
 
     def distinct(self, device: Device, by: str) -> list[str]:
-        """What can carry a rule for a device and all its alternatives, the best first."""
+        """The attributes for a rule that a device and all its alternatives have, the best first."""
         if "/" in by:
             return [by]
         if by != "rail":

@@ -123,8 +123,8 @@ def _result(
 
 
 class _Trials:
-    """What claims get on each shape of node. Claims that ask for the same, or for what fits the same devices, are tried
-    once."""
+    """What claims get on each shape of node. Claims with equal requests, or with requests that the same devices match,
+    are tried once."""
 
     def __init__(
         self,

@@ -106,7 +106,7 @@ def validations() -> list[dict[str, str]]:
     for name in FIELDS:
         if name == "share":
             test = f"!has(p.share) || variables.settings.filter(s, has(s.share)).all(s, {_keeps_share()})"
-            found.append(_validation(_every(test), "sets share, to which a claim can only add what is below its burst"))
+            found.append(_validation(_every(test), "sets share, whose burst a claim can only lower"))
             continue
         value = _last(name, "variables.settings")
         test = f"!has(p.{name}) || {value}.orValue(p.{name}) == p.{name}"

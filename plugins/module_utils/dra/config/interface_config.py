@@ -421,7 +421,7 @@ def changed_by_claim(of_class: ObjectView, of_claim: ObjectView) -> list[str]:
     """The fields of a class's configuration for which a claim's has something else.
 
     What a class sets holds, each field as a whole: a claim that could add `trust` to the `vf` of its class could
-    leave the VLAN that the class is for. To a share, a claim may add what the class does not set, below its burst.
+    leave the VLAN that the class is for. In a share, a claim may set what the class does not set, up to its burst.
     """
     both = [name for name in of_claim if name in of_class and name not in ("apiVersion", "kind")]
     return [name for name in both if not _keeps(name, of_class[name], of_claim[name])]

@@ -52,8 +52,8 @@ CLOSED_SYSCTLS = ("forwarding", "proxy_arp", "proxy_ndp")
 
 @dataclass(frozen=True)
 class Bound:
-    """How a policy limits values. `form` is that of the limit; `holds` says whether one item is within it, and `cel`
-    says it in CEL, for the limit `{b}` and the item `{i}`."""
+    """How a policy limits values. `form` is the form of the limit; `holds` tests one item, and `cel` is the same test
+    in CEL, for the limit `{b}` and the item `{i}`."""
 
     form: Field
     holds: t.Callable[[ObjectView, t.Any], bool]
@@ -266,7 +266,7 @@ def is_policy(config: object) -> bool:
 
 
 def validate(policy: object, path: str) -> list[Problem]:
-    """What is wrong with an InterfacePolicy, the first MAX_PROBLEMS of it. Rules as of `interface_config.validate`."""
+    """The first MAX_PROBLEMS errors of an InterfacePolicy. Rules as of `interface_config.validate`."""
     problems = LimitedProblems()
     try:
         check(POLICY, policy, path, problems)
@@ -304,9 +304,9 @@ def refused(allow: ObjectView, of_class: ObjectView, of_claim: ObjectView) -> li
 
 
 def _sets(name: str, value: t.Any) -> str:
-    """What a class sets that a claim would change, for a message."""
+    """For a message: the setting of the class that the claim would change."""
     if name == "share" and "burst" in value:
-        return f"lets a share use {value['burst']}bit/s at most, and a claim can only add to its share what is below"
+        return f"lets a share use {value['burst']}bit/s at most, and a claim can only lower that"
     return f"sets {name}, which a claim cannot change or extend"
 
 

@@ -114,7 +114,7 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
     scheduler = workload.pod.get("schedulerName") or pods.SCHEDULER
     stranger = scheduler != pods.SCHEDULER
     if stranger:
-        notes.append(f"workload {workload.name}: scheduler {scheduler} places it, whose rules are not known")
+        notes.append(f"workload {workload.name}: it is placed by scheduler {scheduler}, whose rules are unknown")
     spread_total, nodes, bound = _spread(fleet, workload, nodes)
     limits = [quotas.admitted(fleet, workload), kueue.admitted(fleet, workload, states.memory)]
     count, limit = min(((one.count, one.reason) for one in limits if one.count is not None), default=(None, ""))

@@ -115,7 +115,7 @@ class Fleet:
     """All nodes by name, the DeviceClasses by name, and what the server makes of objects.
 
     `notes` say what was read and is not part of the answer, or not certain; each names its object. `quotas` are those
-    of all namespaces. `doubts` say what was not read and may make every count smaller.
+    of all namespaces. `doubts` name what was not read and could reduce every count.
     """
 
     nodes: t.Mapping[str, Node]
@@ -146,7 +146,7 @@ class Workload:
 class Admission:
     """How many more pods quotas or a queue admit, and why no more; `count` is None without a limit.
 
-    `certain` is False if fewer may be admitted. `notes` say why, and what else is to be known.
+    `certain` is False if fewer may be admitted; `notes` give the reason, and other remarks.
     """
 
     count: int | None

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The fields of objects that a plan uses, and what is wrong with those of a damaged dump.
+"""The fields of objects that a plan uses, and their check in damaged dumps.
 
-An object that an API server would not return is refused, with its name and the path of each wrong field: what it means
-cannot be known. Servers leave out what is not set, so null is wrong, too. Kinds of resource.k8s.io are read by the
+An object that an API server would not return is refused with its name and the path of each wrong field, as its meaning
+is unknown. Servers leave out fields that are not set, so null is wrong, too. Kinds of resource.k8s.io are read by the
 tables of `apiserver.schema`.
 """
 
@@ -20,7 +20,7 @@ from ..kube import quantity, versions
 from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem, Problems
 
-#: How many problems are listed; more are only counted.
+#: The maximum number of problems listed; further ones are only counted.
 MOST = 20
 
 
@@ -136,7 +136,7 @@ def check(objects: t.Sequence[ObjectView]) -> None:
 
 
 def problems(one: ObjectView, place: str) -> list[Problem]:
-    """What is wrong with one object; `place` is where it stands."""
+    """The errors of one object; `place` is its position in the list."""
     kind = str(one["kind"])
     metadata = one.get("metadata")
     name: object = metadata.get("name") if isinstance(metadata, dict) else None
@@ -155,21 +155,21 @@ def problems(one: ObjectView, place: str) -> list[Problem]:
 
 
 def given(value: t.Any) -> t.Any:
-    """A value of a playbook without what is null in it, which means not set there."""
+    """A value of a playbook without nulls, which mean `not set` there."""
     if isinstance(value, dict):
         return {name: given(item) for name, item in value.items() if item is not None}
     return [given(item) for item in value] if isinstance(value, list) else value
 
 
 def spec_problems(spec: object, form: Form, place: str) -> list[Problem]:
-    """What is wrong with a part of an object."""
+    """The errors of a part of an object."""
     found: list[Problem] = []
     _walk(spec, form, place, found)
     return found
 
 
 def claim_problems(spec: object, place: str) -> list[Problem]:
-    """What is wrong with the spec of a v1 ResourceClaim."""
+    """The errors in the spec of a v1 ResourceClaim."""
     return _decoded(spec, "ResourceClaimSpec", versions.V1, place)
 
 
@@ -233,7 +233,7 @@ def _of_schema(one: ObjectView, kind: str, place: str) -> list[Problem]:
 
 
 class _Strict(Decoder):
-    """Takes null for wrong, where a server reads it as not set."""
+    """Rejects null, which a server reads as not set."""
 
     def struct(self, value: object, name: str, path: str) -> Object:
         if isinstance(value, dict):
@@ -265,7 +265,7 @@ def _without_config(value: object) -> object:
     }
 
 
-#: Structures that say nothing without one of these fields.
+#: Structures that need one of these fields.
 _ANY_OF = {
     "DeviceAttribute": ("string", "int", "bool", "version", "strings", "ints", "bools", "versions"),
     "DeviceSelector": ("cel",),
@@ -307,8 +307,8 @@ _SLICE = ("ResourceSliceSpec", versions.V1, "")
 
 
 def _plain(spec: t.Any) -> bool:
-    """Whether devices of the usual form are certainly right. A fleet has many of them, and the whole schema would take
-    too long."""
+    """Whether all devices have the usual form and are valid. A large fleet would take too long with the whole
+    schema."""
     try:
         pool = spec["pool"]
         rest = {name: value for name, value in spec.items() if name != "devices"}

@@ -5,8 +5,8 @@
 
 """How many more pods of a workload a queue of Kueue admits, each as a job of its own.
 
-A workload is in a queue if it has the label of one. Preemption and fair sharing are not modelled: what others use stays
-theirs. Source: pkg/cache/scheduler/resource_node.go and pkg/dra of Kueue 0.19.2.
+A workload is in a queue if it has the label of one. Preemption and fair sharing are not modelled: quota in use
+stays in use. Source: pkg/cache/scheduler/resource_node.go and pkg/dra of Kueue 0.19.2.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _queue_of(queues: Queues, workload: Workload, name: str) -> ObjectView:
     cluster = str((local.get("spec") or {}).get("clusterQueue"))
     queue = queues.cluster.get(cluster)
     if queue is None:
-        raise _Refused(f"LocalQueue {workload.namespace}/{name} is of ClusterQueue {cluster}, which does not exist")
+        raise _Refused(f"LocalQueue {workload.namespace}/{name} refers to ClusterQueue {cluster}, which does not exist")
     for kind, one in (("LocalQueue", local), ("ClusterQueue", queue)):
         if (one.get("spec") or {}).get("stopPolicy") in _STOPPED:
             raise _Refused(f"{kind} {one['metadata']['name']} is stopped")
@@ -113,11 +113,13 @@ def _charges(
             body = request.get("exactly") or {}
             if request.get("firstAvailable") or body.get("adminAccess") or body.get("allocationMode") == "All":
                 raise _Refused(
-                    f"Kueue accepts no request like {request['name']}: use the template's variant for queues"
+                    f"Kueue does not support request {request['name']}: use the template's variant for queues"
                 )
             device_class = str(body.get("deviceClassName"))
             if device_class not in mappings:
-                raise _Refused(f"class {device_class} is not in Kueue's configuration, so it admits no claim of it")
+                raise _Refused(
+                    f"class {device_class} is not in Kueue's configuration, so claims of it are not admitted"
+                )
             for one in mappings[device_class]:
                 amount = int(body.get("count") or 1) * _each(fleet, one, body, memory)
                 found[str(one["name"])] = found.get(str(one["name"]), 0) + amount
@@ -158,7 +160,7 @@ def _matches(memory: SelectorMemory, text: str, device: ObjectView, driver: str)
 
 
 def _most(queues: Queues, queue: ObjectView, charges: t.Mapping[str, int]) -> Admission:
-    """How many times the charges fit into what is left, over all flavors of the queue. Raises _Refused."""
+    """How many times the charges fit into the remaining quota, over all flavors of the queue. Raises _Refused."""
     tree = _Tree(queues)
     name = str(queue["metadata"]["name"])
     notes = []
@@ -182,14 +184,14 @@ def _most(queues: Queues, queue: ObjectView, charges: t.Mapping[str, int]) -> Ad
             found = (total, f"{_of(queue)} leaves {min(counts)[1]} for {total} more")
     waiting = int((queue.get("status") or {}).get("pendingWorkloads") or 0)
     if waiting:
-        notes.append(f"{waiting} job(s) wait in {_of(queue)}; they want the same quota")
+        notes.append(f"{waiting} job(s) wait in {_of(queue)} for the same quota")
     if found is None:
         return Admission(None, notes=tuple(notes))
     return Admission(found[0], found[1], tuple(notes))
 
 
 class _Tree:
-    """The quotas of ClusterQueues and cohorts, and what is used of them. A node is `queue` or `cohort`, and a name."""
+    """The quotas of ClusterQueues and cohorts, and their usage. A node is `queue` or `cohort`, and a name."""
 
     def __init__(self, queues: Queues) -> None:
         self.objects: dict[tuple[str, str], ObjectView] = {}
@@ -212,11 +214,11 @@ class _Tree:
         self.parents[key] = ("cohort", str(parent)) if parent else None
 
     def _check(self, key: tuple[str, str]) -> None:
-        """Raises _Refused for a cohort that is above itself, which Kueue does not admit anything in."""
+        """Raises _Refused for a cohort that is its own ancestor, in which Kueue admits nothing."""
         seen = [key]
         while (above := self.parents[seen[-1]]) is not None:
             if above in seen:
-                raise _Refused(f"cohort {above[1]} is above itself")
+                raise _Refused(f"cohort {above[1]} is its own ancestor")
             seen.append(above)
 
     def _quota(self, key: tuple[str, str], unit: Unit, part: str) -> int | None:
@@ -233,7 +235,7 @@ class _Tree:
         return (self._quota(key, unit, "nominalQuota") or 0) + lent
 
     def _kept(self, key: tuple[str, str], unit: Unit) -> int:
-        """What a node does not lend."""
+        """The quota that a node does not lend."""
         lends = self._quota(key, unit, "lendingLimit")
         return 0 if lends is None else max(0, self._total(key, unit) - lends)
 
@@ -249,7 +251,7 @@ class _Tree:
         return 0
 
     def available(self, key: tuple[str, str], unit: Unit) -> int:
-        """What is left for a node, from its own quota and what it may borrow."""
+        """The remaining quota of a node: its own, and what it may borrow."""
         parent = self.parents[key]
         total, used = self._total(key, unit), self._used(key, unit)
         if parent is None:

@@ -65,7 +65,7 @@ def requests(spec: ObjectView, part: str = "requests") -> dict[str, int]:
 
 
 def _asked(container: ObjectView, part: str) -> dict[str, int]:
-    """What a container asks for. As for the API server, a limit without a request is a request, too."""
+    """The requests of a container. As in the API server, a limit without a request counts as a request."""
     resources = container.get("resources") or {}
     found = units(resources.get(part))
     return {**units(resources.get("limits")), **found} if part == "requests" else found

@@ -125,7 +125,7 @@ class _Reading:
                 if not admin and not offer.device.get("allowMultipleAllocations"):
                     first = self._holder.setdefault(key, title(claim))
                     if first != title(claim):
-                        self.notes.append(f"{'/'.join(key)} is of two claims, {first} and {title(claim)}")
+                        self.notes.append(f"{'/'.join(key)} is allocated to two claims, {first} and {title(claim)}")
 
     def pods(self, pods: t.Iterable[ObjectView]) -> None:
         """The pods of each node; those that wait for one are noted."""
@@ -153,11 +153,9 @@ class _Reading:
         if waiting:
             self.notes.append(f"{waiting} pod(s) with claims wait for a node; they want the same devices")
         if strangers:
-            self.notes.append(f"of these, other schedulers place {some(strangers)}, and may do so on any node")
+            self.notes.append(f"other schedulers place {some(strangers)} of these, possibly on any node")
         if lost:
-            self.doubts.append(
-                f"{some(lost)}: no such claim has devices, though its pod has a node; they count as free"
-            )
+            self.doubts.append(f"{some(lost)}: its pod has a node, but no such claim has devices: they count as free")
 
     def quotas(self, found: t.Iterable[ObjectView]) -> t.Iterator[Quota]:
         for one in found:
@@ -192,7 +190,7 @@ class _Reading:
     def note_strangers(self, nodes: t.Mapping[str, Node]) -> None:
         silent = [name for name, node in nodes.items() if node.allocatable is None]
         if silent and len(silent) < len(nodes):
-            self.doubts.append(f"node(s) {some(silent)} say nothing of their resources, so any number of pods has room")
+            self.doubts.append(f"node(s) {some(silent)} report no resources, so any number of pods has room there")
         lost = sorted(set(self.placed) - set(nodes))
         if lost:
             self.notes.append(f"pods run on node(s) {some(lost)}, which are not among the objects")

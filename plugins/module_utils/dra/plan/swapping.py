@@ -5,7 +5,7 @@
 
 """The devices to swap for a tier: those that are named, or those that a number of its pods need.
 
-Never more than asked: a pod that is ended may have further devices, which are then free for all.
+Only requested devices are held: if a pod that is ended has others too, these become free for everyone.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .giving_way import Leaving, Taking, Users
 from .reader import read
 from .room import SEARCHES, Job, room
 
-#: Pods of a tier, and pods that are ended for it, at most.
+#: The maximum number of a tier's pods, and of pods that are ended for them.
 MOST = 1024
 
 
 @dataclass(frozen=True)
 class Ask:
-    """What is asked for a tier: these devices; or room for `count` pods of a workload; or for `share` percent of as
-    many of them as an empty fleet has places for."""
+    """What a tier requests: these devices; or room for `count` pods of a workload; or for `share` percent of the pods
+    that fit on the empty fleet."""
 
     tier: str
     devices: tuple[DeviceId, ...] = ()
@@ -50,8 +50,8 @@ class Ask:
 class Chosen:
     """The devices to hold, those of them whose pods are ended, and what that means.
 
-    `places` is how many pods of the workload have a place then, `of` how many an empty fleet has, None if that was not
-    asked. `reason` says why nothing was found.
+    `places` is how many pods of the workload then fit, `of` how many fit on the empty fleet, None if that was not
+    computed. `reason` says why nothing was found.
     """
 
     hold: tuple[DeviceId, ...] = ()
@@ -181,7 +181,7 @@ def _places(fleet: Fleet, workload: Workload, engine: Engine) -> int:
 
 
 def lines(chosen: Chosen, ask: Ask) -> list[str]:
-    """The choice in words."""
+    """The choice as lines of text."""
     if chosen.reason:
         return [f"{ask.tier}: {chosen.reason}"]
     what = f"{len(chosen.hold)} device(s)"

@@ -115,7 +115,8 @@ class _Compiler:
         return made
 
     def _record(self, loans: t.Sequence[Loan]) -> None:
-        """Say at each queue whose quota a loan changes which loans these are: the cluster shows what and until when."""
+        """Annotate each queue whose quota a loan changes with its loans, so that the cluster shows them with their
+        ends."""
         for one in self.made.objects:
             if one["kind"] == "ClusterQueue":
                 name = one["metadata"]["name"]

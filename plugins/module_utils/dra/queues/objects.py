@@ -17,7 +17,7 @@ from .sums import Quotas, written
 API_VERSION = "kueue.x-k8s.io/v1beta2"
 #: The kinds that are written, in the form of an ApplySet's annotation.
 KINDS = ("ClusterQueue", "Cohort", "LocalQueue", "ResourceFlavor", "WorkloadPriorityClass")
-#: The annotation of a ClusterQueue whose quota loans change: a line for each.
+#: The annotation of a ClusterQueue whose quota is changed by loans: one line for each loan.
 LOANS = "lanewise.dev/loans"
 _NAME_LABEL = "kubernetes.io/metadata.name"
 

@@ -180,7 +180,8 @@ class Counting:
         supply.sure += amount if sure else _ZERO
 
     def _shared(self, resource: Resource, supply: Supply) -> None:
-        """A device that several claims can share does not count as a unit, and one for a single claim not as an amount."""
+        """A device that several claims can share does not count as a unit, and one for a single claim not as an
+        amount."""
         path = child(resource.path, "classes")
         shared = [offer for offer in supply.devices if offer.device.get("allowMultipleAllocations")]
         alone = [offer for offer in supply.devices if not offer.device.get("allowMultipleAllocations")]

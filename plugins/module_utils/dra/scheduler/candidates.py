@@ -189,7 +189,7 @@ class Candidates(NodeDevices):
             return False
 
     def short(self, request: Request, position: int) -> dict[str, Amount]:
-        """The capacities of a shared device of which the request needs more than is left, with what is left."""
+        """The capacities of a shared device that are too small for the request, with what is left."""
         identity = self.ids[position]
         if identity not in self.shares or not self.has_room(request, position, fresh=True):
             return {}

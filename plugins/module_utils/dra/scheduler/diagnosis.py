@@ -229,7 +229,7 @@ class Diagnosis:
 
     @staticmethod
     def _used(search: Search, request: Request, left: list[int], free: int) -> str:
-        """How many devices are in use, and how many are shared and have too little left of a capacity."""
+        """How many devices are in use, and how many shared ones have too little capacity left."""
         little: dict[str, list[Amount]] = {}
         short = [search.short(request, position) for position in left] if search.shares else []
         for name, rest in (one for found in short for one in found.items()):
@@ -241,7 +241,7 @@ class Diagnosis:
             form = quantity.BINARY_SI if str(wanted).endswith("i") else quantity.DECIMAL_SI
             needs = f"{wanted} is asked for" if wanted is not None else "the default is asked for"
             most = quantity.canonical(Fraction(max(0, *rests)), form)
-            parts.append(f"{len(rests)} of them have too little {name} left ({needs}, the most that is left is {most})")
+            parts.append(f"{len(rests)} of them have too little {name} left ({needs}, at most {most} is left)")
         return ", ".join([f"{len(left)} match", *parts])
 
     @staticmethod

@@ -201,9 +201,9 @@ class PublishedNodes:
     """The nodes of a cluster by the devices that their drivers publish, for a server.
 
     `nodes` has all nodes that a slice names. `notes` say which devices are left out and why. With `free`, a device is
-    as it would be if no pod had it: values that its driver leaves out while it is in use are unknown, not absent. `held` are the
-    devices that claims have, each with its claim, or with an empty text where it is admin access, which takes nothing;
-    None: any device may be in use. Raises ValueError for an object that is not a ResourceSlice.
+    as it would be if no pod had it: values that its driver leaves out while it is in use are unknown, not absent.
+    `held` are the devices that claims have, each with its claim, or with an empty text where it is admin access, which
+    takes nothing; None: any device may be in use. Raises ValueError for an object that is not a ResourceSlice.
     """
 
     def __init__(

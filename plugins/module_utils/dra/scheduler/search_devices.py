@@ -71,7 +71,7 @@ def whole(number: Fraction) -> Amount:
 
 
 class Taking(t.NamedTuple):
-    """What a request takes of a device: by capacity the amount, its text in the API, and how much there is in all.
+    """What a request consumes of a device: the amount of each capacity, its text in the API, and the total.
 
     `allowed` is whether the policies of the capacities allow it.
     """

@@ -346,7 +346,8 @@ class System:
         return self._asked(step, request, "")
 
     def dump(self, step: str, request: t.Callable[[], t.Iterable[Message]]) -> list[Message]:
-        """All entries that a netlink `request` lists, repeated if the list changed during the read. Raises HostError."""
+        """All entries that a netlink `request` lists, repeated if the list changed during the read. Raises
+        HostError."""
 
         def whole() -> list[Message]:
             for _unused in range(8):

@@ -537,7 +537,8 @@ def test_a_whole_nic_for_a_part_of_its_rate_is_warned_about() -> None:
 
 
 def test_errors_of_all_kinds_are_reported_together(machines: t.Callable[[str], Values]) -> None:
-    """A wrong form, a filter that nothing answers, a release that does not exist and a claim that no node can satisfy."""
+    """A wrong form, a filter that nothing answers, a release that does not exist and a claim that no node can
+    satisfy."""
     broken = {"count": "two", "devices": [{**NIC, "where": {"numa_nod": 1}}, {**GPU, "driver": "gpu.amd.co"}]}
     values = site({"groups": [broken]}, {"devices": [{**GPU, "count": 9}]}, {"devices": [GPU, {"kind": "cpu"}]})
     found = {(problem.path, problem.rule) for problem in refused(values, {"n": machines("hgx-h100")}, "1.4")}
@@ -647,7 +648,7 @@ def test_a_class_with_cel_that_cannot_be_written(text: str) -> None:
     assert len(refused(site(classes=[{"name": "own", "cel": [f"device.driver == '{text}'"]}]))) == 1
 
 
-def test_raw_objects_are_held_against_the_classes() -> None:
+def test_raw_objects_are_checked_against_the_classes() -> None:
     """Those of the inventory, with the site's default, and raw ones."""
     default = [{"allow": {"name": True}}]
     classes = [{"name": "tenant", "kind": "vf", "interface": {"mtu": 9000}}]

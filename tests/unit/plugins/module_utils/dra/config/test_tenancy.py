@@ -60,7 +60,7 @@ def _claim(fields: dict[str, t.Any], namespace: str = "ml", requests: t.Sequence
     return {"kind": "ResourceClaimTemplate", "metadata": metadata, "spec": {"spec": {"devices": devices}}}
 
 
-def test_objects_are_held_against_their_classes() -> None:
+def test_objects_are_checked_against_their_classes() -> None:
     some = tenancy.parameters([{"namespaces": ["ml"], "allow": {"mtu": {"most": 9000}}}])
     own = interface_config.parameters({"vf": {"vlan": 100}})
 

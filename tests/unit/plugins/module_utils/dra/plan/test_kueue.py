@@ -114,7 +114,10 @@ def test_a_pool_that_belongs_to_nobody(engine: Engine) -> None:
         ((_local(),), "ClusterQueue red, which does not exist"),
         ((_local(stopPolicy="Hold"), queue("red", 4)), "LocalQueue jobs is stopped"),
         ((_local(), queue("red", 4, namespaceSelector={"matchLabels": {"x": "y"}})), "does not select namespace team"),
-        ((_local(), queue("red", 4), _object("Cohort", "all", {"parentName": "all"})), "cohort all is above itself"),
+        (
+            (_local(), queue("red", 4), _object("Cohort", "all", {"parentName": "all"})),
+            "cohort all is its own ancestor",
+        ),
     ],
 )
 def test_queues_that_admit_nothing(engine: Engine, queues: tuple[Object, ...], said: str) -> None:
