@@ -35,7 +35,7 @@ class ActionModule(ReportAction):
         result = super().run(tmp, task_vars)
         _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
         if any(part not in options["result"] for part in _PARTS):
-            raise AnsibleActionFail("result is not that of lanewise.dra.queue_replay")
+            raise AnsibleActionFail("result is not a result of lanewise.dra.queue_replay")
         dest = pathlib.Path(self._loader.path_dwim(options["dest"]))
         folders = self._templates(options["template_dir"], "queues", "topology")
         with self._reporting_faults():
@@ -56,7 +56,7 @@ def _stored(path: pathlib.Path) -> list[Json]:
             raise ValueError("a result lacks a part")
     except (ValueError, KeyError, TypeError) as error:
         raise AnsibleActionFail(
-            f"{path} is not of lanewise.dra.queue_replay_report: {error}. Nothing was written"
+            f"{path} was not written by lanewise.dra.queue_replay_report: {error}. Nothing was changed"
         ) from None
     return list(found)
 

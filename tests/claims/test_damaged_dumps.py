@@ -319,7 +319,7 @@ HALF = [
     (lambda dump: dump.pop("Pod"), "objects have no Pod", False, True),
     (lambda dump: dump["ResourceClaim"].pop(0), "team/c of pod team/p: no such claim has devices", False, True),
     (lambda dump: dump["ResourceClaim"][0].pop("status"), "team/c of pod team/p: no such claim", False, True),
-    (lambda dump: dump["Node"][0].pop("status"), "node(s) a say nothing of their resources", False, True),
+    (lambda dump: dump["Node"][0].pop("status"), "node(s) a report no resources", False, True),
     (lambda dump: dump["ResourceSlice"][1]["spec"]["pool"].update(resourceSliceCount=2), "1 of 2 slices", True, False),
     (lambda dump: dump["ResourceSlice"].pop(0), "claim team/c has vendor.example.com/a/gpu-0", False, False),
     (lambda dump: dump["Node"].pop(0), "are of node a, which does not exist", False, False),
@@ -357,7 +357,7 @@ def test_claims_and_pods_of_other_schedulers(engine: Engine) -> None:
     (found,) = fits.fit(fleet, [workload(entry, templates_of(objects))], engine)
     assert found.total == 3 and not found.at_most
     assert any("other schedulers place team/w (volcano)" in note for note in found.notes)
-    assert any("gpu-0 is of two claims, team/c and team/theirs" in note for note in found.notes)
+    assert any("gpu-0 is allocated to two claims, team/c and team/theirs" in note for note in found.notes)
     other = workload({**entry, "pod": {**POD, "schedulerName": "volcano"}}, templates_of(objects))
     (found,) = fits.fit(fleet, [other], engine)
     assert found.at_least and found.at_most and any("scheduler volcano places it" in one for one in found.notes)

@@ -151,7 +151,7 @@ class _Reading:
             self.placed.setdefault(spec["nodeName"], []).append(placed)
             lost += [f"{one} of pod {title(pod)}" for one in placed.claims if one not in self._served]
         if waiting:
-            self.notes.append(f"{waiting} pod(s) with claims wait for a node; they want the same devices")
+            self.notes.append(f"{waiting} pod(s) with claims wait for a node, and need the same devices")
         if strangers:
             self.notes.append(f"other schedulers place {some(strangers)} of these, possibly on any node")
         if lost:

@@ -142,7 +142,7 @@ def test_jobs_that_wait_are_named(engine: Engine) -> None:
     red["status"]["pendingWorkloads"] = 2
     found = counted(engine, _local(), red)
     assert found.total == 4 and not found.at_most
-    assert "2 job(s) wait in ClusterQueue red; they want the same quota" in found.notes
+    assert "2 job(s) wait in ClusterQueue red for the same quota" in found.notes
 
 
 @pytest.mark.parametrize(("asked", "charged"), [("15G", 20), ("20G", 20), (None, 10)])
