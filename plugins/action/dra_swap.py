@@ -97,8 +97,8 @@ def required_version(kubernetes: str) -> str:
     """The version of the API. Raises serving.Unsupported for a release that cannot swap."""
     if versions.minor_of(kubernetes) < swap.MINOR:
         raise serving.Unsupported(
-            f"Kubernetes {kubernetes} cannot swap devices: rules that only count pods, and are on by default, are "
-            f"there from 1.{swap.MINOR} on. Upgrade it, or move pods with lanewise.dra.defragment"
+            f"Kubernetes {kubernetes} cannot swap devices: taint rules that only count pods are "
+            f"available by default from 1.{swap.MINOR} on. Upgrade it, or move pods with lanewise.dra.defragment"
         )
     return serving.require(kubernetes)
 

@@ -70,7 +70,7 @@ options:
     description: A pod of the tier. Its claims have to tolerate the hold and the swap of the tier.
     type: dict
   count:
-    description: How many of these pods are to have devices, those that run on the swap already included.
+    description: The number of pods that get devices, including those that run on the swap already.
     type: int
     default: 1
   share:

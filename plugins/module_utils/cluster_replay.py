@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Sends a stream of jobs to the queues of a cluster whose nodes are without machines, faster than the jobs came, and
+"""Sends a stream of jobs, faster than they were recorded, to the queues of a cluster whose nodes have no machines, and
 records when they run and which devices they get."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .dra.replay.trace import Job
 if t.TYPE_CHECKING:
     import kubernetes
 
-#: The annotation of a pod that says kwok when it ends, such as 2.5s; the label that names its job.
+#: The annotation of a pod with its run time for kwok, such as 2.5s; the label that names its job.
 RUNS_FOR, JOB = "lanewise.dev/runs-for", "lanewise.dev/replayed-job"
 #: The label of nodes without a machine. A cluster with other nodes is refused.
 NODE_LABEL = "lanewise.dev/no-machine"
@@ -34,7 +34,7 @@ WATCH_SECONDS = 30
 
 
 class Unsuited(Exception):
-    """A cluster on which no jobs should be replayed."""
+    """A cluster that is not a test cluster for replays, or that cannot run the jobs."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Form:
 class Replay:
     """One replay. `forms` has the form of each size; a team's jobs go to the queue and namespace of its name.
 
-    `speed` is how many seconds of the trace pass in one. `priorities` is false where queues have none: jobs then go
-    without theirs. `kinds` says which drivers' devices are GPUs, and which are NICs.
+    `speed` is how many seconds of the trace pass in one. `priorities` is false if the queues have none: jobs are then
+    sent without theirs. `kinds` says which drivers' devices are GPUs, and which are NICs.
     """
 
     api: kubernetes.client.ApiClient
@@ -81,8 +81,8 @@ class Replay:
             raise Unsuited(f"not all nodes have the label {NODE_LABEL}=true: {which}. Nothing was changed")
 
     def run(self, jobs: t.Sequence[Job], window: float) -> dict[int, Run]:
-        """Send the jobs, wait until the window is over, and remove all of them. Seconds of the result are those of the
-        trace. Raises Unsuited, or the error of a watch: without it the result would be wrong."""
+        """Send the jobs, wait until the window is over, and remove all of them. The result is in seconds of the trace.
+        Raises Unsuited, or the error of a failed watch, without which the result would be wrong."""
         missing = sorted({job.gpus for job in jobs} - set(self.forms))
         if missing:
             raise Unsuited(f"no template is given for jobs of {missing[0]:g} GPUs. Nothing was changed")

@@ -4,7 +4,7 @@
 # Note: this file is private to the collection.
 
 """Swaps devices on a cluster: holds them, lets the controller count the pods that would be ended, then lets it end
-them, and waits. What a killed run leaves behind says which swap it belongs to and whose it is; the next run goes on."""
+them, and waits. What a killed run leaves behind names its swap and owner, and the next run continues it."""
 
 from __future__ import annotations
 
@@ -44,12 +44,13 @@ _USERS = ("Pod", "ResourceClaim", "PodDisruptionBudget")
 
 
 class Unfinished(Exception):
-    """A swap that has begun to end pods and is not done: what is there stays, and the next run goes on."""
+    """A swap that has begun to end pods and is not done: what it has done stays, and the next run continues."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a swap changed: whether anything, the pods that it ended, and what the controller counted beforehand."""
+    """The result of a swap: whether it changed anything, the pods that it ended, and what the controller counted
+    before."""
 
     changed: bool = False
     ended: tuple[Leaving, ...] = ()
@@ -72,10 +73,10 @@ class Swaps:
         self._core, self._custom = client.CoreV1Api(api), client.CustomObjectsApi(api)
         self._error = client.ApiException
 
-    # what is there
+    # the current state
 
     def taking(self, tier: str, devices: t.Iterable[DeviceId]) -> Taking:
-        """What it means now to take devices for a tier."""
+        """The effects of taking devices for a tier now."""
         return Users(self._read(_USERS), tier).taking(devices)
 
     def in_use(self, tier: str, devices: t.Iterable[DeviceId]) -> tuple[DeviceId, ...]:
@@ -104,10 +105,10 @@ class Swaps:
     # the steps
 
     def preview(self, hold: Hold, devices: t.Sequence[DeviceId]) -> int:
-        """How many rules' pods the controller would end, summed over devices; nothing stays. Raises Refused."""
+        """How many pods the controller would end, summed over devices. Its rules are removed again. Raises Refused."""
         _holds, ending = self.holds()
         if ending.get(hold.name):
-            raise Refused(f"swap {hold.name} has begun: run it again to go on, or give it back")
+            raise Refused(f"swap {hold.name} has begun: run it again to continue, or give it back")
         try:
             self._set(hold, devices, swap.COUNT)
             return sum(self._counts(hold, devices).values())
@@ -140,7 +141,7 @@ class Swaps:
                 self._set(hold, devices, swap.EVICT)
                 ended.update({one.uid: one for one in found.leaving})
                 self._wait(hold, found.leaving, max((one.grace for one in found.leaving), default=0) + seconds)
-            raise Unfinished(f"new pods get devices of swap {hold.name} all the time: their claims tolerate its hold")
+            raise Unfinished(f"new pods keep getting devices of swap {hold.name}: their claims tolerate its hold")
         except Refused as error:
             if begun:
                 raise Unfinished(
@@ -160,7 +161,7 @@ class Swaps:
         if old:
             refuse(old, owner)
             if old.purpose != forms.SWAP:
-                raise Refused(f"{old.title()} was made to {old.purpose}: this is no swap")
+                raise Refused(f"{old.title()} was made to {old.purpose}: it is not a swap")
         _each(lambda one: self.rules.delete(one, check), ending.get(name, ()))
         return bool(self.rules.release(name, owner, check)) or bool(ending.get(name))
 
@@ -194,7 +195,7 @@ class Swaps:
                     raise
                 continue  # the controller wrote a status, or another run of this swap is at work
             return
-        raise Refused(f"other runs change the rules of swap {hold.name} all the time: run this again later")
+        raise Refused(f"other runs keep changing the rules of swap {hold.name}: run this again later")
 
     def _put(self, change: tuple[Object, ObjectView | None]) -> None:
         """Make a rule, or change the one that is there."""
@@ -264,7 +265,7 @@ class Swaps:
                 names = ", ".join(f"{one.pod} on {one.node}" for one in left[:8])
                 raise Unfinished(
                     f"after {seconds} s, {len(left)} pod(s) still have devices: {names}. If a node is lost, remove its "
-                    f"pods or its Node. The hold and the rules of swap {hold.name} stay: run it again to go on, or "
+                    f"pods or its Node. The hold and the rules of swap {hold.name} stay: run it again to continue, or "
                     "give it back"
                 )
             time.sleep(next(pauses))

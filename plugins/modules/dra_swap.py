@@ -125,7 +125,7 @@ budgets:
   type: list
   elements: str
 refused:
-  description: For V(previewed), what speaks against the swap besides budgets. Otherwise the task fails with it.
+  description: For V(previewed), what prevents the swap, except budgets. Otherwise the task fails with it.
   returned: success
   type: list
   elements: str
@@ -135,7 +135,7 @@ lines:
   type: list
   elements: str
 notes:
-  description: What was read and not used, or is not certain.
+  description: Which objects of the cluster were not used, and what is not certain.
   returned: success
   type: list
   elements: str

@@ -13,10 +13,10 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Finds the devices that M(lanewise.dra.dra_swap) is to take for a tier. These are named ones, those that O(count)
-    pods of a workload need, or those for a share of the pods that the empty fleet has places for.
-  - Free devices are taken first, then those of the fewest pods. No device is taken that was not asked for; a pod that
-    gives way may have more, which are then free for all.
+  - Finds the devices that M(lanewise.dra.dra_swap) takes for a tier. These are the named ones, those that O(count)
+    pods of a workload need, or those for O(share) percent of the pods that fit on the empty fleet.
+  - Free devices are taken first, then those of the fewest pods. Only requested devices are taken; if a pod that
+    gives way has others too, these become free for everyone.
   - The devices that the swap has are used first.
   - Lists what prevents it. These are pods whose claims do not give way, pods that Kueue manages, and
     PodDisruptionBudgets that would be violated.

@@ -16,6 +16,7 @@ import functools
 import json
 import subprocess
 import sys
+import time
 import typing as t
 from pathlib import Path
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which pods would be ended if devices were swapped for a tier, and why that may not be done.
+"""Which pods would be ended if devices were swapped for a tier, and what prevents it.
 
 A pod gives way if its claims have agreed to it from the start, by a toleration with a grace. The controller that ends
 pods ignores PodDisruptionBudgets, so they are checked here.
@@ -31,8 +31,8 @@ ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class Leaving:
-    """A pod, `namespace/name`, that a swap ends: its UID, node and claims, the devices that are taken from it, and the
-    seconds that it has. `ending` is whether it is being deleted already."""
+    """A pod, `namespace/name`, that a swap ends: its UID, node and claims, the devices that are taken from it, and its
+    grace period in seconds. `ending`: it is being deleted already."""
 
     pod: str
     uid: str
@@ -52,9 +52,9 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Taking:
-    """What it means to take devices: the pods that are ended, what prevents it, and budgets that it violates.
+    """The effects of taking devices: the pods that are ended, what prevents it, and budgets that it violates.
 
-    `there` are the devices that claims of the tier have already. `unused` are the claims that have one of the devices
+    `there` are the devices that claims of the tier already have. `unused` are the claims that have one of the devices
     and no pod: `refused` names them, too, as a claim whose pod has just ended is about to be deleted.
     """
 
@@ -109,7 +109,7 @@ class Users:
                     self._uses[name].pods.append(pod)
 
     def taking(self, devices: t.Iterable[DeviceId]) -> Taking:
-        """What it means to take these devices."""
+        """The effects of taking these devices."""
         taken: dict[str, dict[DeviceId, None]] = {}
         refused: list[str] = []
         there: list[DeviceId] = []

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How much of whose quota each team has used over time, from samples of what Kueue has charged and what the scheduler has allocated.
+"""How much of whose quota each team has used over time, from samples of what Kueue has charged and what the scheduler
+has allocated.
 
-A sample counts until the next one. If that comes too late, what happened between them is not known: it is a gap, and
-no hour of it counts.
+A sample counts until the next one. If the interval is too long, it is a gap, which does not count.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .objects import LOANS
 #: What Kueue has charged, by queue and resource.
 Charges = t.Mapping[tuple[str, str], float]
 _NAMESPACE = "kubernetes.io/metadata.name"
-#: Seconds after which the next sample comes too late.
+#: The maximum seconds between two samples.
 GAP = 900.0
-#: The one that lends what belongs to no team.
+#: The lender of quota that belongs to no team.
 POOL = "the pool"
 
 
 @dataclass
 class Share:
-    """What a team has of a resource at a moment: its quota, how much of that it lends at most (None: all), and how
-    much Kueue has charged it for."""
+    """A team's share of a resource at a moment: its quota, the most of it that it lends (None: all), and what Kueue
+    has charged it."""
 
     quota: float
     charged: float
@@ -44,16 +44,16 @@ class Share:
 
     @property
     def spare(self) -> float:
-        """What it leaves for others."""
+        """The quota that is free for others."""
         idle = max(0.0, self.quota - self.charged)
         return idle if self.lends is None else min(idle, self.lends)
 
 
 @dataclass
 class Sample:
-    """A moment: shares by resource and team, what the pool has, devices that claims of teams have by driver, loans.
+    """A moment: shares by resource and team, the pool's quota, allocated devices by team and driver, and loans.
 
-    `source` says where the charges are from: `metrics` or `status`.
+    `source` is where the charges are from: `metrics` or `status`.
     """
 
     time: datetime
@@ -81,8 +81,8 @@ def stored(value: ObjectView) -> Sample:
 
 
 def sample(objects: t.Iterable[ObjectView], now: datetime, metrics: Charges | None = None) -> Sample:
-    """What a cluster's queues and claims say now. `metrics` are the charges of Kueue's metrics; without them the
-    charges are those in the status of the queues. Raises QuantityError for quantities that cannot be read."""
+    """The current state of a cluster's queues and claims. `metrics` are the charges of Kueue's metrics; without them
+    the charges are those in the status of the queues. Raises QuantityError for quantities that cannot be read."""
     found = Sample(now.replace(microsecond=0), source="status" if metrics is None else "metrics")
     owners: dict[str, str] = {}
     claims = []
