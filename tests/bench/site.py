@@ -37,10 +37,15 @@ def site_of_many_hosts(trees: Path) -> Figures:
         return
     root = build(MACHINE, trees / f"site-{MACHINE}")
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        ping = folder / "ping.yml"
-        ping.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [{"ansible.builtin.ping": {}}]}]))
-        variables = {
+        yield from _measured(_Runs(playbook, root, Path(name)))
+
+
+class _Runs:
+    """Runs of playbooks on hosts that are all one machine, below `root`."""
+
+    def __init__(self, playbook: str, root: Path, folder: Path) -> None:
+        self.playbook, self.folder = playbook, folder
+        self.variables = {
             **yaml.safe_load(CLAIMS.read_text(encoding="utf-8")),
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
@@ -50,66 +55,71 @@ def site_of_many_hosts(trees: Path) -> Figures:
             "site_become": False,
             "dra_claims_allow_unreachable": True,
         }
-        environment = {**os.environ, "ANSIBLE_PIPELINING": "1", "ANSIBLE_FORKS": str(FORKS), "ANSIBLE_NOCOLOR": "1"}
-
-        def run(hosts: int, play: str, *more: str) -> tuple[float, float, str]:
-            """CPU seconds of all processes, the controller's largest memory in MiB, and the output."""
-            inventory = folder / f"{hosts}.json"
-            names = {f"node-{number:03}": {} for number in range(hosts)}
-            inventory.write_text(json.dumps({"all": {"hosts": names, "vars": variables}}))
-            output = folder / "output"
-            with open(output, "wb") as stream:
-                command = [str(playbook), "-i", str(inventory), play, *more]
-                process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=stream)
-                _pid, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            text = output.read_text(encoding="utf-8")
-            if process.returncode:
-                raise RuntimeError(f"{play} ended with {process.returncode}:\n{text[-3000:]}")
-            return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, text
-
+        self.ping = folder / "ping.yml"
+        tasks = [{"ansible.builtin.ping": {}}]
+        self.ping.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
         places = ("-e", f"site_report_dest={folder}/report", "-e", f"site_claims_dest={folder}/kubernetes")
-        whole = ("playbooks/site.yml", *places)
-        seconds: dict[tuple[str, int], float] = {}
-        memory: dict[tuple[str, int], float] = {}
-        for hosts in HOSTS:
-            shutil.rmtree(folder / "report", ignore_errors=True)
-            run(hosts, *whole)  # writes the report and the manifests
-            # ping before and after, so that both see the machine alike
-            before, _memory, _text = run(hosts, str(ping))
-            seconds["site", hosts], memory["site", hosts], text = run(hosts, *whole, "--check")
-            after, memory["ping", hosts], _text = run(hosts, str(ping))
-            seconds["ping", hosts] = statistics.mean((before, after))
-            changed = sum(int(found) for found in re.findall(r"changed=(\d+)", text))
-            if changed:
-                raise RuntimeError(f"the second run was to change nothing, and {changed} tasks did")
-        _seconds, _memory, text = run(1, *whole, "--check", "-vvv")
-        trips = len(re.findall(r"^<node-000> EXEC ", text, re.MULTILINE))
-        few, many = HOSTS
-        load = f"{FORKS} forks; load {os.getloadavg()[0]:.0f} on {os.cpu_count()} CPUs at the end"
+        self.site = ("playbooks/site.yml", *places)
+
+    def run(self, hosts: int, play: str, *more: str) -> tuple[float, float, str]:
+        """CPU seconds of all processes, the controller's largest memory in MiB, and the output."""
+        inventory = self.folder / f"{hosts}.json"
+        names = {f"node-{number:03}": {} for number in range(hosts)}
+        inventory.write_text(json.dumps({"all": {"hosts": names, "vars": self.variables}}))
+        environment = {**os.environ, "ANSIBLE_PIPELINING": "1", "ANSIBLE_FORKS": str(FORKS), "ANSIBLE_NOCOLOR": "1"}
+        output = self.folder / "output"
+        with open(output, "wb") as stream:
+            command = [self.playbook, "-i", str(inventory), play, *more]
+            process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=stream)
+            _pid, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        text = output.read_text(encoding="utf-8")
+        if process.returncode:
+            raise RuntimeError(f"{play} ended with {process.returncode}:\n{text[-3000:]}")
+        return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, text
+
+
+def _measured(runs: _Runs) -> Figures:
+    seconds: dict[tuple[str, int], float] = {}
+    memory: dict[tuple[str, int], float] = {}
+    for hosts in HOSTS:
+        shutil.rmtree(runs.folder / "report", ignore_errors=True)
+        runs.run(hosts, *runs.site)  # writes the report and the manifests
+        # ping before and after, so that both see the machine alike
+        before, _memory, _text = runs.run(hosts, str(runs.ping))
+        seconds["site", hosts], memory["site", hosts], text = runs.run(hosts, *runs.site, "--check")
+        after, memory["ping", hosts], _text = runs.run(hosts, str(runs.ping))
+        seconds["ping", hosts] = statistics.mean((before, after))
+        changed = sum(int(found) for found in re.findall(r"changed=(\d+)", text))
+        if changed:
+            raise RuntimeError(f"the second run was to change nothing, and {changed} tasks did")
+    _seconds, _memory, text = runs.run(1, *runs.site, "--check", "-vvv")
+    trips = len(re.findall(r"^<node-000> EXEC ", text, re.MULTILINE))
+    few, many = HOSTS
+    load = f"{FORKS} forks; load {os.getloadavg()[0]:.0f} on {os.cpu_count()} CPUs at the end"
+    yield {
+        "name": f"site_noop_{many}_hosts_vs_ping",
+        "value": round(seconds["site", many] / seconds["ping", many], 2),
+        "unit": "ratio",
+        "against": f"ansible.builtin.ping on the same hosts, {seconds['ping', many]:.0f} s "
+        f"(the site {seconds['site', many]:.0f} s)",
+        "method": f"CPU time of all processes, ping before and after; site.yml --check on {many} hosts on the "
+        "local connection, trees of an HGX H100: probe, report, plan of the configuration, claims of the example "
+        f"site; {load}",
+    }
+    yield {
+        "name": "site_noop_commands_a_host",
+        "value": trips,
+        "unit": "commands",
+        "against": "ansible.builtin.ping, 1",
+        "method": "commands that the connection plugin runs on one host for the same run, pipelining on",
+    }
+    for play in ("site", "ping"):
+        growth = (memory[play, many] - memory[play, few]) / (many - few)
         yield {
-            "name": f"site_noop_{many}_hosts_vs_ping",
-            "value": round(seconds["site", many] / seconds["ping", many], 2),
-            "unit": "ratio",
-            "against": f"ansible.builtin.ping on the same hosts, {seconds['ping', many]:.0f} s "
-            f"(the site {seconds['site', many]:.0f} s)",
-            "method": f"CPU time of all processes, ping before and after; site.yml --check on {many} hosts on the "
-            "local connection, trees of an HGX H100: probe, report, plan of the configuration, claims of the example "
-            f"site; {load}",
+            "name": f"{play}_controller_mib_a_host",
+            "value": round(growth, 3),
+            "unit": "MiB",
+            "against": f"{memory[play, few]:.0f} MiB for {few} hosts, {memory[play, many]:.0f} MiB for {many}",
+            "method": "the largest resident memory of ansible-playbook itself, what each host more adds",
         }
-        yield {
-            "name": "site_noop_commands_a_host",
-            "value": trips,
-            "unit": "commands",
-            "against": "ansible.builtin.ping, 1",
-            "method": "commands that the connection plugin runs on one host for the same run, pipelining on",
-        }
-        for play in ("site", "ping"):
-            growth = (memory[play, many] - memory[play, few]) / (many - few)
-            yield {
-                "name": f"{play}_controller_mib_a_host",
-                "value": round(growth, 3),
-                "unit": "MiB",
-                "against": f"{memory[play, few]:.0f} MiB for {few} hosts, {memory[play, many]:.0f} MiB for {many}",
-                "method": "the largest resident memory of ansible-playbook itself, what each host more adds",
-            }

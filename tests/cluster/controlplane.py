@@ -187,16 +187,20 @@ class ControlPlane:
             f"--service-account-signing-key-file={account_key}",
             "--allow-privileged=true",
         ]
+        self._prepare_clients([*serving, *gates])
+
+    def _prepare_clients(self, common: list[str]) -> None:
+        """The commands of the scheduler and of the controller manager."""
         eager = ["--leader-elect=false", "--kube-api-qps=1000", "--kube-api-burst=2000"]
         for name in ("kube-scheduler", "kube-controller-manager"):
             kubeconfig = self.write_kubeconfig(f"system:{name}")
             files = [f"--{part}kubeconfig={kubeconfig}" for part in ("", "authentication-", "authorization-")]
-            self._commands[name] = [*serving, *gates, f"--secure-port={self.ports[name]}", *files, *eager]
+            self._commands[name] = [*common, f"--secure-port={self.ports[name]}", *files, *eager]
         self._commands["kube-controller-manager"] += [
             "--controllers=*,-node-lifecycle-controller",  # nobody renews the leases of nodes that are objects only
             "--use-service-account-credentials=true",
-            f"--service-account-private-key-file={account_key}",
-            f"--root-ca-file={ca}",
+            f"--service-account-private-key-file={self.authority.account_key}",
+            f"--root-ca-file={self.authority.certificate}",
         ]
 
     def _tell(self, **command: t.Any) -> dict[str, t.Any]:

@@ -548,20 +548,15 @@ def test_the_version_is_that_of_the_server(planes: t.Callable[[str], ControlPlan
 # claims
 
 
-def test_claim_status(installed: Installed) -> None:
-    """The status of a claim that is allocated on the node; the rest of a claim is out of reach."""
-    plane, node = installed.plane, "status-node"
-    cluster = installed.node(node)
-    installed.node("status-other")
-    device = {"name": "pci-0000-8a-00-0"}
-    cluster.create_slice(a_slice(node, devices=[device]))
+def _allocated(plane: ControlPlane, node: str) -> tuple[str, dict[str, t.Any]]:
+    """A claim named `status` that is allocated on the node, and a pod that has it: the claim's UID, and the pod."""
+    base = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
     selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
     plane.expect(
         "POST",
         "/apis/resource.k8s.io/v1/deviceclasses",
         {"metadata": {"name": "status-nic"}, "spec": {"selectors": [selector]}},
     )
-    base = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
     request = {"name": "nic", "exactly": {"deviceClassName": "status-nic"}}
     # keys out of order: the server takes a configuration that comes back sorted for a changed one
     config = {"opaque": {"driver": DRIVER, "parameters": {"z": {"y": 1, "b": 2}, "a": 1}}}
@@ -577,6 +572,18 @@ def test_claim_status(installed: Installed) -> None:
     }
     plane.expect("POST", "/api/v1/namespaces/default/pods", pod)
     plane.wait_for(lambda: "allocation" in plane.expect("GET", f"{base}/status").get("status", {}), "the scheduler")
+    return uid, pod
+
+
+def test_claim_status(installed: Installed) -> None:
+    """The status of a claim that is allocated on the node; the rest of a claim is out of reach."""
+    plane, node = installed.plane, "status-node"
+    cluster = installed.node(node)
+    installed.node("status-other")
+    device = {"name": "pci-0000-8a-00-0"}
+    cluster.create_slice(a_slice(node, devices=[device]))
+    base = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+    uid, pod = _allocated(plane, node)
 
     got = cluster.claim("default", "status")
     assert got and got["metadata"]["uid"] == uid and got["spec"]["devices"]["requests"][0]["exactly"]
@@ -667,15 +674,9 @@ def attribute(devices: dict[str, Object], name: str, key: str) -> t.Any:
     return next(iter(found.values())) if found else None
 
 
-def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[str, str], Node]) -> None:  # noqa: PLR0915
-    """Links, settings, others' hands on the slices, and an API server that goes away and comes back.
-
-    The waits are far shorter than the publisher's own round (``RESYNC_SECONDS``): it is an event that ends them.
-    """
-    plane, name = installed.plane, "follows"
-    node = running(name, SETTINGS)
-    until(lambda: installed.slices(name))
-    assert installed.devices(name) == {}  # an empty pool is a pool too
+def _check_links(installed: Installed, node: Node, name: str) -> None:
+    """Interfaces come, and their links go up and down."""
+    plane = installed.plane
     node.ip("link", "add", "nic0", "type", "veth", "peer", "name", "peer0")
     until(lambda: set(installed.devices(name)) == {"net-nic0"})
     assert attribute(installed.devices(name), "net-nic0", "up") is False
@@ -692,7 +693,10 @@ def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[
     node.ip("link", "set", "peer0", "up")
     until(lambda: attribute(installed.devices(name), "net-nic0", "up") is True)
 
-    # all are deleted, as kubelet does when it starts
+
+def _check_others_changes(installed: Installed, node: Node, name: str) -> None:
+    """All slices are deleted, as kubelet does when it starts; one is forged, and one is added."""
+    plane = installed.plane
     time.sleep(1)
     plane.expect("DELETE", f"{SLICES}?fieldSelector=spec.nodeName={name}")
     until(lambda: attribute(installed.devices(name), "net-nic0", "up") is True)
@@ -706,7 +710,10 @@ def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[
     plane.expect("POST", SLICES, stray)
     until(lambda: len(installed.slices(name)) == 1)
 
-    # nothing happens where nothing changes, and other interfaces keep coming and going
+
+def _check_that_nothing_is_written(installed: Installed, node: Node, name: str) -> list[str]:
+    """Nothing is written if nothing relevant changes, and other interfaces keep coming and going. Returns the
+    versions."""
     until(lambda: "nic0" in installed.devices(name)["net-nic0"]["attributes"]["ifName"]["string"])
     time.sleep(1.5)
     before = [one["metadata"]["resourceVersion"] for one in installed.slices(name)]
@@ -714,8 +721,11 @@ def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[
         node.ip("link", "add", f"pod{number}", "type", "veth", "peer", "name", f"other{number}")
     time.sleep(2)
     assert [one["metadata"]["resourceVersion"] for one in installed.slices(name)] == before
+    return before
 
-    # new settings; wrong ones change nothing
+
+def _check_settings(installed: Installed, node: Node, name: str, before: list[str]) -> None:
+    """New settings are published; wrong ones change nothing."""
     node.settings.write_text("virtual_interfaces: [nic*]\naliases: {nic0: storage}\nnonsense: 1\n")
     until(lambda: "nonsense" in node.log.read_text())
     time.sleep(1)
@@ -723,7 +733,9 @@ def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[
     node.settings.write_text("virtual_interfaces: [nic*]\naliases: {nic0: storage}\n")
     until(lambda: attribute(installed.devices(name), "net-nic0", "alias") == "storage")
 
-    # an interface that becomes the node's own is taken back
+
+def _check_uplinks(installed: Installed, node: Node, name: str) -> None:
+    """An interface that becomes the node's own is withdrawn."""
     node.ip("link", "add", "br0", "type", "bridge")
     node.ip("link", "set", "nic0", "master", "br0")
     until(lambda: installed.devices(name) == {})
@@ -735,7 +747,10 @@ def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[
     node.ip("route", "del", "default", "via", "192.0.2.1", "table", "77")
     until(lambda: set(installed.devices(name)) == {"net-nic0"})
 
-    # the API server is away, the node goes on changing
+
+def _check_an_outage(installed: Installed, node: Node, name: str) -> None:
+    """The API server is away while the node changes."""
+    plane = installed.plane
     plane.stop("kube-apiserver")
     node.ip("link", "add", "nic1", "type", "veth", "peer", "name", "peer1")
     time.sleep(3)
@@ -748,6 +763,23 @@ def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[
     until(lambda: set(installed.devices(name)) == {"net-nic0", "net-nic1"})
     generations = {one["spec"]["pool"]["generation"] for one in installed.slices(name)}
     assert len(generations) == 1
+
+
+def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[str, str], Node]) -> None:
+    """Links, settings, others' hands on the slices, and an API server that goes away and comes back.
+
+    The waits are far shorter than the publisher's own round (``RESYNC_SECONDS``): it is an event that ends them.
+    """
+    name = "follows"
+    node = running(name, SETTINGS)
+    until(lambda: installed.slices(name))
+    assert installed.devices(name) == {}  # an empty pool is a pool too
+    _check_links(installed, node, name)
+    _check_others_changes(installed, node, name)
+    before = _check_that_nothing_is_written(installed, node, name)
+    _check_settings(installed, node, name, before)
+    _check_uplinks(installed, node, name)
+    _check_an_outage(installed, node, name)
 
 
 def test_a_recreated_node_gets_its_slices(

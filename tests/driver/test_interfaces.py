@@ -25,6 +25,42 @@ from lanewise_driver.kernel.ethtool import Ethtool
 from lanewise_driver.kernel.netlink import Netlink
 
 
+def _check_pod(pod: nodes.Pod) -> None:
+    """Link, routes, rules, neighbors and sysctls of the test below."""
+    (link,) = json.loads(pod.run("ip -d -j link show net1"))
+    assert (link["mtu"], link["address"], link["gso_max_size"], link["gro_max_size"], link["operstate"]) == (
+        4000,
+        "02:00:00:00:00:77",
+        30000,
+        20000,
+        "UP",
+    )
+    four = pod.run("ip -4 route show table all")
+    for line in (
+        "10.50.0.0/16 via 10.1.0.1 dev net1 proto static src 10.1.0.2 metric 7 mtu 1400",
+        "10.51.0.0/16 via 10.77.0.1 dev net1 table 4000 proto static onlink",
+        "10.52.0.0/16 dev net1 proto static scope link",
+        "nexthop via 10.1.0.8 dev net1 weight 3",
+        "nexthop via 10.88.0.9 dev net1 weight 1 onlink",
+    ):
+        assert line in four
+    six = pod.run("ip -6 route")
+    assert "fd01::/32 via fd00::1 dev net1 proto static src fd00::2" in six
+    assert re.search(
+        r"fd02::/32 proto static.*\n\tnexthop via fd00::8 .*\n\tnexthop via fd00::9 dev net1 weight 2", six
+    )
+    assert (
+        "11:\tfrom 10.1.0.2 to 10.0.0.0/8 tos lowdelay fwmark 0x5/0xf iif lo oif net1 ipproto udp sport 99 "
+        "dport 4791 lookup 4000 proto static" in pod.run("ip rule").replace("0x10", "lowdelay")
+    )
+    assert "12:\tfrom all iif net1 lookup 4000 proto static" in pod.run("ip -6 rule")
+    assert "10.1.0.9 lladdr 02:00:00:00:00:0a PERMANENT" in pod.run("ip neigh show dev net1")
+    assert (
+        pod.run("cat /proc/sys/net/ipv4/conf/net1/arp_announce /proc/sys/net/ipv6/neigh/net1/gc_stale_time")
+        == "2\n33\n"
+    )
+
+
 @nodes.on_a_node
 def test_everything_of_a_configuration_is_in_the_pod() -> None:
     host = nodes.node("ip addr add 10.9.0.2/24 dev one")
@@ -76,38 +112,7 @@ def test_everything_of_a_configuration_is_in_the_pod() -> None:
             "hardwareAddress": "02:00:00:00:00:77",
             "ips": ["10.1.0.2/24", "fd00::2/64"],
         }
-        (link,) = json.loads(pod.run("ip -d -j link show net1"))
-        assert (link["mtu"], link["address"], link["gso_max_size"], link["gro_max_size"], link["operstate"]) == (
-            4000,
-            "02:00:00:00:00:77",
-            30000,
-            20000,
-            "UP",
-        )
-        four = pod.run("ip -4 route show table all")
-        for line in (
-            "10.50.0.0/16 via 10.1.0.1 dev net1 proto static src 10.1.0.2 metric 7 mtu 1400",
-            "10.51.0.0/16 via 10.77.0.1 dev net1 table 4000 proto static onlink",
-            "10.52.0.0/16 dev net1 proto static scope link",
-            "nexthop via 10.1.0.8 dev net1 weight 3",
-            "nexthop via 10.88.0.9 dev net1 weight 1 onlink",
-        ):
-            assert line in four
-        six = pod.run("ip -6 route")
-        assert "fd01::/32 via fd00::1 dev net1 proto static src fd00::2" in six
-        assert re.search(
-            r"fd02::/32 proto static.*\n\tnexthop via fd00::8 .*\n\tnexthop via fd00::9 dev net1 weight 2", six
-        )
-        assert (
-            "11:\tfrom 10.1.0.2 to 10.0.0.0/8 tos lowdelay fwmark 0x5/0xf iif lo oif net1 ipproto udp sport 99 "
-            "dport 4791 lookup 4000 proto static" in pod.run("ip rule").replace("0x10", "lowdelay")
-        )
-        assert "12:\tfrom all iif net1 lookup 4000 proto static" in pod.run("ip -6 rule")
-        assert "10.1.0.9 lladdr 02:00:00:00:00:0a PERMANENT" in pod.run("ip neigh show dev net1")
-        assert (
-            pod.run("cat /proc/sys/net/ipv4/conf/net1/arp_announce /proc/sys/net/ipv6/neigh/net1/gc_stale_time")
-            == "2\n33\n"
-        )
+        _check_pod(pod)
         with Ethtool(pod.pin) as tool:
             features = tool.features("net1")
         assert features["rx-gro"] and not features["tx-tcp-segmentation"] and not features["tx-tcp6-segmentation"]

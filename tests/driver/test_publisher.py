@@ -16,7 +16,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -118,73 +117,76 @@ def test_uevents() -> None:
     assert _uevent(b"libudev\0\xfe\xed", lambda name: False) == ""
 
 
+#: Prints the events of the monitor after each of several changes, and after a flood of messages.
+MONITORED = """
+import json, socket, struct, subprocess, threading, time
+from lanewise_driver.kernel.monitor import Monitor
+
+seen = []
+monitor = Monitor(seen.append, lambda: ["nic*"], lambda name: name == "nicheld")
+monitor.start()
+found = {}
+
+def heard():
+    # all events so far, up to that of a mark: rtnetlink keeps their order
+    time.sleep(0.2)  # the kernel reports carriers a moment later
+    for turn in range(400):
+        if "interface nicmark has changed" in seen:
+            break
+        if turn % 100 == 0:  # the first may be lost in a flood
+            subprocess.run(f"ip link set nicmark mtu {1000 + time.monotonic_ns() % 499}".split(), check=True)
+        time.sleep(0.05)
+    return sorted({*seen} - {"interface nicmark has changed"})
+
+for name, commands in {
+    "a pod's interface": ["link add veth1 type veth peer name veth2", "link set veth1 up"],
+    "ours": ["link set nic0 up"],
+    "ours, on its way": ["link add nicheld type veth peer name far2", "link set nicheld up"],
+    "a bridge": ["link add br0 type bridge"],
+    "a port": ["link set veth1 master br0"],
+    "a route": ["route add 198.51.100.0/24 dev nic0"],
+    "a default route": ["route add default dev nic0 table 7"],
+    "an IPv6 default route": ["-6 route add default dev nic0"],
+    "half of all addresses": ["route add 128.0.0.0/1 dev nic0"],
+    "a nexthop": ["nexthop add id 7 dev nic0"],
+    "gone": ["link del nic0"],
+}.items():
+    seen.clear()
+    for command in commands:
+        subprocess.run(["ip", *command.split()], check=True)
+    found[name] = heard()
+# more events than any buffer holds must not be lost silently, nor end the thread
+seen.clear()
+lines = "".join(f"route add default dev veth1 table {n}\\n" for n in range(1000, 9000))
+subprocess.run(["ip", "link", "set", "veth1", "up"], check=True)
+subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
+found["flood"] = heard()[:1]
+seen.clear()
+subprocess.run(["ip", "link", "add", "nic1", "type", "veth"], check=True)
+found["after"] = "interface nic1 has changed" in heard()
+# nor do messages of others, that look like the kernel's
+with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as other:
+    for kind in (16, 24):
+        for size in (16, 17, 20):
+            target = monitor._sockets[0].getsockname()[0]
+            other.sendto(struct.pack("=IHHII", size, kind, 0, 0, 0).ljust(size, b"x"), (target, 0))
+seen.clear()
+heard()
+seen.clear()
+subprocess.run(["ip", "link", "del", "nic1"], check=True)
+found["after others"] = "interface nic1 has changed" in heard()
+monitor.stop()
+found["stopped"] = not monitor._thread.is_alive()
+print(json.dumps(found))
+"""
+
+
 @needs_namespaces
 def test_which_kernel_messages_cause_a_publication() -> None:
-    script = """
-        import json, socket, struct, subprocess, threading, time
-        from lanewise_driver.kernel.monitor import Monitor
-
-        seen = []
-        monitor = Monitor(seen.append, lambda: ["nic*"], lambda name: name == "nicheld")
-        monitor.start()
-        found = {}
-
-        def heard():
-            # all events so far, up to that of a mark: rtnetlink keeps their order
-            time.sleep(0.2)  # the kernel reports carriers a moment later
-            for turn in range(400):
-                if "interface nicmark has changed" in seen:
-                    break
-                if turn % 100 == 0:  # the first may be lost in a flood
-                    subprocess.run(f"ip link set nicmark mtu {1000 + time.monotonic_ns() % 499}".split(), check=True)
-                time.sleep(0.05)
-            return sorted({*seen} - {"interface nicmark has changed"})
-
-        for name, commands in {
-            "a pod's interface": ["link add veth1 type veth peer name veth2", "link set veth1 up"],
-            "ours": ["link set nic0 up"],
-            "ours, on its way": ["link add nicheld type veth peer name far2", "link set nicheld up"],
-            "a bridge": ["link add br0 type bridge"],
-            "a port": ["link set veth1 master br0"],
-            "a route": ["route add 198.51.100.0/24 dev nic0"],
-            "a default route": ["route add default dev nic0 table 7"],
-            "an IPv6 default route": ["-6 route add default dev nic0"],
-            "half of all addresses": ["route add 128.0.0.0/1 dev nic0"],
-            "a nexthop": ["nexthop add id 7 dev nic0"],
-            "gone": ["link del nic0"],
-        }.items():
-            seen.clear()
-            for command in commands:
-                subprocess.run(["ip", *command.split()], check=True)
-            found[name] = heard()
-        # more events than any buffer holds must not be lost silently, nor end the thread
-        seen.clear()
-        lines = "".join(f"route add default dev veth1 table {n}\\n" for n in range(1000, 9000))
-        subprocess.run(["ip", "link", "set", "veth1", "up"], check=True)
-        subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
-        found["flood"] = heard()[:1]
-        seen.clear()
-        subprocess.run(["ip", "link", "add", "nic1", "type", "veth"], check=True)
-        found["after"] = "interface nic1 has changed" in heard()
-        # nor do messages of others, that look like the kernel's
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as other:
-            for kind in (16, 24):
-                for size in (16, 17, 20):
-                    target = monitor._sockets[0].getsockname()[0]
-                    other.sendto(struct.pack("=IHHII", size, kind, 0, 0, 0).ljust(size, b"x"), (target, 0))
-        seen.clear()
-        heard()
-        seen.clear()
-        subprocess.run(["ip", "link", "del", "nic1"], check=True)
-        found["after others"] = "interface nic1 has changed" in heard()
-        monitor.stop()
-        found["stopped"] = not monitor._thread.is_alive()
-        print(json.dumps(found))
-    """
     links = "ip link add nic0 type veth peer name far0 && ip link add nicmark type veth peer name far1"
     shell = f'ip link set lo up && {links} && ip link set far0 up && exec "$0" -c "$1"'
     done = subprocess.run(
-        ["unshare", "--net", "sh", "-c", shell, sys.executable, textwrap.dedent(script)],
+        ["unshare", "--net", "sh", "-c", shell, sys.executable, MONITORED],
         capture_output=True,
         text=True,
         timeout=120,

@@ -97,8 +97,28 @@ ANY_VALUE = st.one_of(TEXTS, INTS, st.booleans())
 NAME = st.sampled_from(QUALIFIED)
 
 
+def versions(draw, name, kind, typed):
+    """Selectors that compare versions; see `primitives`."""
+    if kind == "version":
+        version = draw(st.one_of(VERSIONS, st.sampled_from(["570", "1.2"])))
+        if draw(st.booleans()):
+            return selectors.version_is(name, version), typed(
+                "version", lambda value: order(value) == order(padded(version))
+            )
+        return selectors.version_at_least(name, version), typed(
+            "version", lambda value: order(value) >= order(padded(version))
+        )
+    version = draw(st.sampled_from(["0.0.0", "1.2.3", "28.43.1014", "2", "1.3"]))
+
+    def at_least(value):
+        found = text_order(value)
+        return found is not None and found >= order(padded(version))
+
+    return selectors.text_version_at_least(name, version), typed("string", at_least)
+
+
 @st.composite
-def primitives(draw):  # noqa: C901, PLR0911  # a branch per operator
+def primitives(draw):  # noqa: C901  # a branch per operator
     """A written selector and the same test in Python, of driver and device."""
     name = draw(NAME)
 
@@ -144,23 +164,8 @@ def primitives(draw):  # noqa: C901, PLR0911  # a branch per operator
             assume(text.isascii())
             return write(name, text), typed("string", lambda value: (text[:3].strip() or "x") in value)
         return write(name, text), typed("string", test)
-    if kind == "version":
-        version = draw(st.one_of(VERSIONS, st.sampled_from(["570", "1.2"])))
-        if draw(st.booleans()):
-            return selectors.version_is(name, version), typed(
-                "version", lambda value: order(value) == order(padded(version))
-            )
-        return selectors.version_at_least(name, version), typed(
-            "version", lambda value: order(value) >= order(padded(version))
-        )
-    if kind == "text_version":
-        version = draw(st.sampled_from(["0.0.0", "1.2.3", "28.43.1014", "2", "1.3"]))
-
-        def at_least(value):
-            found = text_order(value)
-            return found is not None and found >= order(padded(version))
-
-        return selectors.text_version_at_least(name, version), typed("string", at_least)
+    if kind in ("version", "text_version"):
+        return versions(draw, name, kind, typed)
     wanted = draw(QUANTITIES)
 
     def enough(driver, device):
