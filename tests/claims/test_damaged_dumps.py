@@ -360,7 +360,7 @@ def test_claims_and_pods_of_other_schedulers(engine: Engine) -> None:
     assert any("gpu-0 is allocated to two claims, team/c and team/theirs" in note for note in found.notes)
     other = workload({**entry, "pod": {**POD, "schedulerName": "volcano"}}, templates_of(objects))
     (found,) = fits.fit(fleet, [other], engine)
-    assert found.at_least and found.at_most and any("scheduler volcano places it" in one for one in found.notes)
+    assert found.at_least and found.at_most and any("placed by scheduler volcano" in one for one in found.notes)
 
 
 def _last(path: Path) -> str:

@@ -294,7 +294,7 @@ def test_where_it_is_allocated() -> None:
             one["spec"]["nodeName"] = "node-2"
     report = world.only()
     assert report["verdict"] == "broken" and report["node"] is None
-    assert "no common place" in report["promises"][0]["reason"]
+    assert "do not mean a common place" in report["promises"][0]["reason"]
 
 
 def test_an_unaligned_pair_without_promise_is_a_note() -> None:
