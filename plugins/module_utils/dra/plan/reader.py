@@ -155,7 +155,9 @@ class _Reading:
         if strangers:
             self.notes.append(f"other schedulers place {some(strangers)} of these, possibly on any node")
         if lost:
-            self.doubts.append(f"{some(lost)}: no such claim has devices, although its pod has a node: they count as free")
+            self.doubts.append(
+                f"{some(lost)}: no such claim has devices, although its pod has a node: they count as free"
+            )
 
     def quotas(self, found: t.Iterable[ObjectView]) -> t.Iterator[Quota]:
         for one in found:
