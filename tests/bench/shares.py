@@ -95,7 +95,8 @@ def _guarantees(world: SharesWorld) -> Figures:
 
 
 def _attach(world: SharesWorld) -> Figures:
-    from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, attach
+    from ansible_collections.lanewise.dra.tests.driver.answers import attach
+    from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox
 
     service, pod = world.service(), Sandbox()
 

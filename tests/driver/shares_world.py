@@ -15,8 +15,8 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.tests.driver import folders, ipv6
-from ansible_collections.lanewise.dra.tests.driver.answers import NODE, Cluster, annotations
-from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, attach, ip
+from ansible_collections.lanewise.dra.tests.driver.answers import NODE, Cluster, annotations, attach
+from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, ip
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import OPEN, config
 from lanewise_driver.api.events import Reporter
 from lanewise_driver.base import files

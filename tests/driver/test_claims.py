@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver import claims_world as world_module
+from ansible_collections.lanewise.dra.tests.driver.answers import PATIENCE, attach
 from ansible_collections.lanewise.dra.tests.driver.claims_world import WIRES, Sandbox, World, host_state
 from lanewise_driver import cli
 from lanewise_driver.base.calls import ClaimRef
@@ -108,7 +109,7 @@ def test_devices_are_in_the_pod_before_its_containers_start(  # noqa: PLR0915
         return {"annotations": noted, "linux": {"namespaces": spaces}}
 
     def wait(true: t.Callable[[], bool]) -> None:
-        until(true, world_module.PATIENCE)
+        until(true, PATIENCE)
 
     measured = Metrics()
     early = Early(service, measured, tmp_path)
@@ -191,7 +192,7 @@ def test_only_the_pod_of_the_claim(clean: World, sandbox: Sandbox) -> None:
         clean.request("one", Path("/proc/self/ns/net")),
     ):
         with pytest.raises(Refused):
-            world_module.attach(service, wrong)
+            attach(service, wrong)
     with pytest.raises(DriverError):
         service.attach(clean.request("one", Path("/proc/0/ns/net")))
     record = service.store.load(request.uid)
@@ -432,19 +433,19 @@ def test_a_claim_goes_to_the_next_pod_without_a_prepare(
     clean.start("two", "next")
     second = Sandbox()
     with pytest.raises(Refused, match="status.reservedFor"):
-        world_module.attach(service, clean.request("two", second.path, pod="next"))
+        attach(service, clean.request("two", second.path, pod="next"))
     assert set(second.links()) == {"lo"}
     plane.expect("DELETE", f"{world_module.PODS}/two?gracePeriodSeconds=0")
     plane.wait_for(lambda: len(clean.claim("two")["status"]["reservedFor"]) == 1, "the claim to be for one pod")
     asked: list[str] = []
     for name in ("claim", "pod"):
         monkeypatch.setattr(service.cluster, name, _noting(asked, getattr(service.cluster, name)))
-    world_module.attach(service, clean.request("two", second.path, pod="next"))
+    attach(service, clean.request("two", second.path, pod="next"))
     # another thread asks the API server, not that of attach
     assert "next-pod" in asked and threading.current_thread().name not in asked
     assert set(second.links()) == {"lo", WIRES[1], "rail1"} and set(sandbox.links()) == {"lo"}
     with pytest.raises(Refused):
-        world_module.attach(service, clean.request("two", sandbox.path))
+        attach(service, clean.request("two", sandbox.path))
     assert set(second.links()) == {"lo", WIRES[1], "rail1"}
     service.unprepare(clean.claims["two"])
     second.end()

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.tests.driver import claims_world as world_module
+from ansible_collections.lanewise.dra.tests.driver.answers import attach
 from ansible_collections.lanewise.dra.tests.driver.claims_world import WIRES, Sandbox, World, differences, host_state
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
 from hypothesis import HealthCheck, settings
@@ -129,7 +129,7 @@ class Life(RuleBasedStateMachine):
     def attach_of_another_pod(self, name: str, other: str) -> None:
         if name != other:
             with pytest.raises(Refused):
-                world_module.attach(self.service, self.world.request(name, self.sandboxes[other].path, pod=other))
+                attach(self.service, self.world.request(name, self.sandboxes[other].path, pod=other))
 
     @rule(name=names)
     def new_sandbox(self, name: str) -> None:

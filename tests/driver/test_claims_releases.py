@@ -18,6 +18,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.tests.driver import answers
 from ansible_collections.lanewise.dra.tests.driver import claims_world as world_module
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, World
 from ansible_collections.lanewise.dra.tests.driver.releases import old_driver
@@ -72,7 +73,7 @@ def test_after_an_upgrade(clean: World, sandbox: Sandbox, claim: str) -> None:
     service = clean.service()
     assert service.recover() and world_module.differences(before, links(sandbox)) == []
     # a container of the pod starts again
-    world_module.attach(service, clean.request(claim, sandbox.path))
+    answers.attach(service, clean.request(claim, sandbox.path))
     assert world_module.differences(before, links(sandbox)) == []
     service.unprepare(clean.claims[claim])
     assert set(sandbox.links()) == {"lo"}

@@ -13,7 +13,8 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
-from ansible_collections.lanewise.dra.tests.driver.claims_world import NAMESPACE, WIRES, Sandbox, World, attach
+from ansible_collections.lanewise.dra.tests.driver.answers import attach
+from ansible_collections.lanewise.dra.tests.driver.claims_world import NAMESPACE, WIRES, Sandbox, World
 from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet
 from lanewise_driver.base.metrics import Metrics
 from lanewise_driver.kubelet import protocol

@@ -22,7 +22,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quant
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
-from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, attach
+from ansible_collections.lanewise.dra.tests.driver.answers import attach
+from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox
 from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     MEGA,
     NAMESPACE,
