@@ -12,6 +12,7 @@ claims (test_claims_releases.py); the others have values for RDMA and VFs that w
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import json
 import typing as t
 from pathlib import Path
@@ -22,9 +23,12 @@ from lanewise_driver import cli
 from lanewise_driver.base.settings import load
 from lanewise_driver.claims import records
 from lanewise_driver.claims.record_forms import FORMS
-from lanewise_driver.claims.records import Record, Store
+from lanewise_driver.claims.records import DeviceRecord, Record, Store
+from lanewise_driver.dra.config.rail_range import RailRange
 from lanewise_driver.dra.kube.problems import Problems
+from lanewise_driver.interface import rails
 from lanewise_driver.publish.inventory import Device
+from lanewise_driver.shares.share import ShareRecord
 from lanewise_driver.topology.stored import Conversion, NewerForm
 
 FOLDER = Path(__file__).parent / "releases"
@@ -112,6 +116,37 @@ def test_a_field_that_holds_its_default_is_not_written() -> None:
         "boot": "boot",
         "devices": [{"device": "d", "pool": "node", "request": "nic", "known": known.as_json()}],
     }
+
+
+def of_a_rail(gateway: str) -> Record:
+    """A claim with addresses of its NIC's rail, and a share of the NIC."""
+    network, pool = ipaddress.ip_network("10.100.4.64/26"), ipaddress.ip_network("10.100.0.0/16")
+    given = rails.handed_out(RailRange(0, network, pool, 16, ipaddress.ip_address(gateway)), "10.100.4.65")
+    known = Device("net-nic0", {"name": "net-nic0"}, "0000:23:10.0", pf="0000:23:00.0", vf=0)
+    share = ShareRecord("net-nic0", "vfs", 10**9, 2 * 10**9, 10**10, 10**10, burst=5 * 10**9, factor="3/2", minor=4)
+    device = DeviceRecord("net-nic0-share", "node", "nic", known, {"name": "net1", rails.FIELD: [given]}, share=share)
+    return Record("uid", "ns", "name", None, "boot", [device])
+
+
+def test_shares_and_handed_out_addresses_are_kept() -> None:
+    """Also with fields of a later release in them. Policies of classes leave nothing in a record."""
+    record = of_a_rail("10.100.255.254")
+    stored = json.loads(records.encode(record))
+    assert records.decode(json.dumps(stored).encode()) == record
+    stored["devices"][0]["share"]["weight"] = 7
+    stored["devices"][0]["config"][rails.FIELD][0]["lease"] = "later"
+    found = records.decode(json.dumps(stored).encode())
+    assert found.devices[0].share == record.devices[0].share
+    assert [one["address"] for one in rails.of(found.devices[0].config)] == ["10.100.4.65/16"]
+
+
+@pytest.mark.parametrize("setting", ["shares: []", "rail_addresses: []"])
+def test_1_0_0_is_not_started_with_shares_or_rails(tmp_path: Path, setting: str) -> None:
+    """It would not know what to give back: it refuses the settings without which no claim has any of this."""
+    known = "node_name: a\nkubeconfig: /etc/lanewise/kubeconfig\ntoken_file: /etc/lanewise/token\n"
+    (tmp_path / "driver.yml").write_text(f"{known}{setting}\n")
+    load(tmp_path / "driver.yml")
+    assert setting.partition(":")[0] in old_driver.check(tmp_path / "driver.yml")
 
 
 @pytest.fixture
