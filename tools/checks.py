@@ -85,7 +85,7 @@ def check(function: t.Callable[..., None]) -> t.Callable[..., None]:
 
 
 def begin(worker: bool) -> None:
-    """Say what this run will do, and have its results shown at the end. A worker runs one check of many."""
+    """Print the plan of this run, and arrange for its results at the end. A worker runs one check of many."""
     if worker:
         return
     handle, os.environ[_RESULTS] = tempfile.mkstemp(prefix="lanewise-dra-", suffix=".results")

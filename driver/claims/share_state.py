@@ -103,7 +103,7 @@ def nic_of(name: str, shares: t.Sequence[HeldShare], boot: str, offers: Offers) 
 
 
 def nics(records: t.Iterable[Record], boot: str, offers: Offers) -> list[SharedNic]:
-    """The NICs that claims have shares of, with what is in force for those that are attached."""
+    """The NICs with shares, and the rates in force of those that are attached."""
     return [nic_of(name, shares, boot, offers) for name, shares in sorted(by_nic(records).items())]
 
 

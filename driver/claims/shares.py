@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The shares that claims have of NICs, and the kernel's settings that keep them.
+"""The shares of NICs that claims have, and the kernel's settings that enforce them.
 
 The records are the source of truth: what is in force follows from those of claims that are attached, and is made so
 again after each attach and detach, after each publication, and after a start.
@@ -40,7 +40,7 @@ class Shares:
         self._inventory = inventory
         self._factors = share_factors.Factors(ledger.paths.share_factors)
         self._errors = logs.Conditions(log)
-        #: What the status of a claim says of its shares, by its UID and their IDs.
+        #: The shares as last written to the claims' status, by claim UID and share ID.
         self._shown: dict[str, dict[str, Object]] = {}
         ledger.shown_shares = lambda uid: dict(self._shown.get(uid, {}))
 
@@ -51,7 +51,7 @@ class Shares:
         return share_state.held(self._ledger.records())
 
     def nics(self) -> list[SharedNic]:
-        """The NICs that claims have shares of, with what is in force for those that are attached."""
+        """The NICs with shares, and the rates in force of those that are attached."""
         return share_state.nics(self._ledger.records(), self._ledger.boot, self._inventory)
 
     def _by_nic(self, without: str = "") -> dict[str, list[HeldShare]]:
@@ -60,8 +60,8 @@ class Shares:
     # what is in force; callers hold the NIC's lock
 
     def apply(self, name: str, ending: DeviceRecord | None = None, uid: str = "") -> None:
-        """Make what is in force for a NIC follow from the records. `ending` is a share of the claim `uid` that ends,
-        and has no class any more. Raises DriverError."""
+        """Set the rates of a NIC's shares from the records. `ending` is a share of the claim `uid` that ends and no
+        longer has a class. Raises DriverError."""
         every = self._by_nic(without=uid if ending else "").get(name, [])
         held = [one for one in every if share_state.is_active(one.record, self._ledger.boot)]
         shares = [one.share for one in held]
@@ -84,8 +84,8 @@ class Shares:
 
     @staticmethod
     def release(device: DeviceRecord) -> None:
-        """Remove what a share that ends has of its own, before its interface is restored and compared: the interface of
-        the physical function may report rates that were set by devlink. Raises KernelError."""
+        """Remove the rates of a share that ends, before its interface is restored and compared: the interface of the
+        physical function may report rates that were set by devlink. Raises KernelError."""
         if device.share and not is_macvlan(device):
             by_vf.clear(str(device.known.address))
 
@@ -104,8 +104,8 @@ class Shares:
     # again
 
     def refresh(self) -> bool:
-        """Make what is in force follow from records and settings, for all NICs. Returns False if that failed for one,
-        which is logged: call again."""
+        """Set the rates of all NICs' shares from records and settings. Returns False if that failed for one, which is
+        logged: call again."""
         settled = True
         for name, held in self._by_nic().items():
             settled &= self._tried(name, functools.partial(self._refresh, name, held[0].device.lock))

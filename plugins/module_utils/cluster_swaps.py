@@ -28,17 +28,17 @@ from .dra.plan.giving_way import ENDED, Leaving, Taking, Users
 if t.TYPE_CHECKING:
     import kubernetes
 
-#: The seconds between two looks: the first and the longest pause, each longer than the one before.
+#: Seconds between two polls: the first and the longest pause; each pause is longer than the one before.
 FIRST, PAUSE = 0.02, 0.25
 #: Seconds for the controller to count pods, and for the claims of pods that have gone to be deleted.
 COUNTING, CLAIMS = 60.0, 60.0
-#: Requests at the same time.
+#: The maximum number of concurrent requests.
 THREADS = 4
 #: How often devices are read again after their pods have gone: a pod may have been bound just before the hold.
 ROUNDS = 5
 _GONE, _CONFLICT = 404, 409
 _TRIES = 5
-#: What is read to choose devices, besides rules, and to see what taking them means.
+#: The kinds that are read to choose devices, besides rules, and to find the effects of taking them.
 _CHOICE = ("Node", "ResourceSlice", "ResourceClaimTemplate", "DeviceClass")
 _USERS = ("Pod", "ResourceClaim", "PodDisruptionBudget")
 
@@ -84,16 +84,16 @@ class Swaps:
         return Users(self._read(["ResourceClaim"]), tier).taking(devices).there
 
     def choice(self) -> list[Object]:
-        """What devices are chosen from: nodes, their slices, and who uses what. The rules are not among it."""
+        """The objects that devices are chosen by: nodes, slices, claims and pods, but not the rules."""
         return self._read([*_CHOICE, *_USERS])
 
     def _read(self, kinds: t.Iterable[str]) -> list[Object]:
-        """The objects of some kinds, without the parts that nobody uses."""
+        """The objects of some kinds, reduced to the fields that are used."""
         versions = {kind: version_of(kind, "resource.k8s.io/v1", self.kubernetes) for kind in kinds}
         return [reduced(one) for kind, version in versions.items() for one in listed(self._api, kind, version)]
 
     def holds(self, rules: t.Sequence[Object] | None = None) -> tuple[dict[str, Hold], dict[str, list[Object]]]:
-        """The holds, and the rules that count or end pods, by the name of their swap; of the rules there are now."""
+        """The holds, and the rules that count or end pods, by swap; by default of the current rules."""
         rules = self.rules.list() if rules is None else rules
         ending: dict[str, list[Object]] = {}
         for one in rules:
@@ -271,7 +271,7 @@ class Swaps:
             time.sleep(next(pauses))
 
     def _there(self, pod: Leaving) -> bool:
-        """Whether a pod is still there, and has not ended by itself."""
+        """Whether a pod still exists and has not ended on its own."""
         space, _slash, name = pod.pod.partition("/")
         try:
             answer = self._core.read_namespaced_pod(name, space, _request_timeout=SECONDS, _preload_content=False)
@@ -283,7 +283,7 @@ class Swaps:
         return found["metadata"]["uid"] == pod.uid and (found.get("status") or {}).get("phase") not in ENDED
 
     def _settled(self, tier: str, devices: t.Sequence[DeviceId], ended: t.AbstractSet[str]) -> Taking:
-        """What it means to take devices once the claims of pods that have ended are gone, which takes a moment."""
+        """The effects of taking devices after the claims of ended pods have been deleted, which takes a moment."""
         end = time.monotonic() + CLAIMS
         pauses = _pauses()
         while True:
@@ -294,12 +294,12 @@ class Swaps:
 
 
 def _pauses() -> t.Iterator[float]:
-    """The seconds to sleep between looks."""
+    """The seconds to sleep between polls."""
     return (min(PAUSE, FIRST * 1.5 ** min(turn, 9)) for turn in itertools.count())
 
 
 def _each(work: t.Callable[[t.Any], object], items: t.Iterable[t.Any]) -> None:
-    """Do this for all items, some at the same time. Raises the first error, after what has begun has ended."""
+    """Call this for all items, some concurrently. Raises the first error, after the started calls have ended."""
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(work, items))
 

@@ -22,7 +22,7 @@ from .report_facts import natural
 from .report_pages import Pages
 from .values import Json
 
-#: Nodes, stranded devices and reasons that the page shows at most; the JSON beside it has all.
+#: The maximum number of nodes, stranded devices and reasons on the page; the JSON beside it has all.
 NODES, STRANDED, REASONS, NAMED = 2000, 400, 50, 12
 _SIZE, _PITCH, _ROW = 9, 12, 16  # a square, from one to the next, and squares in a row
 _KINDS = ("gpu", "nic", "cpu", "other")
@@ -131,7 +131,7 @@ def _groups(nodes: list[Json]) -> list[tuple[str, list[Json]]]:
 
 
 def _reasons(fit: Json) -> list[tuple[str, int, list[str], int]]:
-    """Why no more fit, most nodes first: the reason, for how many nodes, some of these, and how many more there are."""
+    """Why no more fit, most nodes first: the reason, the number of nodes, some of them, and how many are not named."""
     found: dict[str, list[str]] = {}
     for name, one in fit["nodes"].items():
         found.setdefault(one["reason"], []).append(name)

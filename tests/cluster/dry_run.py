@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Objects tried on a server, which keeps none of them."""
+"""Objects sent to a server as a dry run."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def place_of(item: Object) -> str:
 
 
 def refused(plane: ControlPlane, item: Object) -> str:
-    """What the server says against an object, or which fields it does not keep; empty where it takes it whole."""
+    """The server's error for an object, or the fields that it drops; empty if it accepts the object as it is."""
     query = "dryRun=All&fieldValidation=Strict&fieldManager=test"
-    # namespaces are there already, so that claims can be tried in them
+    # namespaces exist already, so that claims can be sent to them
     if item["kind"] == "Namespace":
         place = f"{place_of(item)}/{item['metadata']['name']}?{query}&force=true"
         status, answer = plane.request("PATCH", place, item, "application/apply-patch+yaml")

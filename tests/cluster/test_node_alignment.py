@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods measure what they get from each other: the role alignment with real pods and the driver's devices."""
+"""Pods measure the bandwidth between them: the role alignment with real pods and the driver's devices."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def _pods(node: Node) -> t.Iterator[Node]:
 
 
 def verify(node: Node, folder: Path, **variables: t.Any) -> Object:
-    """Run the playbook on the node; what it wrote for programs."""
+    """Run the playbook on the node. Returns the JSON that it wrote."""
     host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": {node.name: host}}}))
-    # by its name alone: it is looked for where the command runs
+    # by name only: the program is searched for where the command runs
     shutil.copy(node.plane.kubeconfig, folder / "kubeconfig")
     given = {"alignment_kubeconfig": "kubeconfig", "verify_become": False, **variables}
     (folder / "variables.json").write_text(json.dumps(given))
@@ -89,7 +89,7 @@ def verify(node: Node, folder: Path, **variables: t.Any) -> Object:
 
 
 def test_pods_measure_with_each_other(pods: Node, tmp_path: Path) -> None:
-    """Between the two NICs, by the program that both pods have. Nothing is measured unless it is asked for."""
+    """Between the two NICs, with a program in both pods. Nothing is measured unless requested."""
     assert all(one["measured"] == [] for one in verify(pods, tmp_path)["claims"])
     answer = verify(pods, tmp_path, alignment_measure=True, alignment_measure_seconds=2)
     found = {one["claim"]: one["measured"] for one in answer["claims"]}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The ResourceSlices of a running API server in the place of a probe: rendering, reach, the check of manifests, and
+"""The ResourceSlices of a running API server instead of a probe: rendering, reach, the check of manifests, and
 the scheduler, which has the same slices."""
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What an API server and a container runtime say of claims and pods, for tests that have neither. Nodes of the lab use
-it as a module by itself, so it imports the driver only."""
+"""The answers of an API server and a container runtime about claims and pods, for tests that have neither. The lab
+copies this file to its nodes, so it imports only the driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Object = dict[str, t.Any]
 
 
 class Cluster:
-    """What the driver asks of an API server about claims and pods."""
+    """The requests about claims and pods that the driver sends to an API server."""
 
     node = NODE
 
@@ -51,7 +51,7 @@ class Cluster:
 
 
 def annotations(claim: ClaimRef) -> dict[str, str]:
-    """Those of the sandbox of the pod that has a claim."""
+    """The annotations of the sandbox of a claim's pod."""
     return {
         "io.kubernetes.cri.sandbox-uid": f"uid-pod-{claim.name}",
         "io.kubernetes.cri.sandbox-name": f"pod-{claim.name}",

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Shares that a real scheduler has allocated: what is in force on the node follows from `consumedCapacity`.
+"""Shares that a real scheduler has allocated: the rates in force on the node follow from `consumedCapacity`.
 
 The claims are those that the compiler writes, the slices those that the driver publishes. With LANEWISE_SLOW the NIC
 has 1,000 random mixes of shares, one after the other.
@@ -72,13 +72,13 @@ class Scheduled:
         self.number = 0
 
     def set(self, **rule: t.Any) -> None:
-        """Change the settings of the node, as a driver does that reads them again."""
+        """Change the node's settings, as when the driver reads them again."""
         self.world.settings = self.world.with_rule(**rule)
         self.publisher.publish("the settings have changed")
         assert self.refreshed.pop()
 
     def capacity(self) -> int:
-        """What the published device has of bandwidth."""
+        """The bandwidth of the published device."""
         for one in self.plane.expect("GET", f"{RESOURCE}/resourceslices")["items"]:
             for device in one["spec"].get("devices", ()):
                 if device["name"] == SHARE:
@@ -139,7 +139,7 @@ class Scheduled:
         return any(one["type"] == "PodScheduled" and one["reason"] == "Unschedulable" for one in conditions)
 
     def start(self, name: str) -> None:
-        """What kubelet and the hook do with a bound pod."""
+        """Prepare and attach, as kubelet and the hook do for a bound pod."""
         self.plane.wait_for(lambda: self.bound(name), f"the scheduler to bind {name}")
         metadata, sandbox = self.pod(name)["metadata"], self.free.pop()
         self.used[name] = sandbox
@@ -160,7 +160,7 @@ class Scheduled:
         self.plane.expect("DELETE", f"{CLAIMS}/{name}")
 
     def check(self) -> None:
-        """What is in force for each pod is what its claim's `consumedCapacity` says, beside those of the others."""
+        """The rate in force for each pod follows from its claim's `consumedCapacity` and those of the other claims."""
         asked, hard, burst = {}, {}, {}
         for name in self.used:
             allocation = self.claim(name)["status"]["allocation"]["devices"]

@@ -42,7 +42,7 @@ _PACKAGES = (
     *("python3-markdown-it", "python3-mdurl", "python3-pygments"),
 )
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lanewise-dra" / "network"
-#: A system bus on which all may speak, and that starts nothing by itself.
+#: The configuration of a system bus that everyone may use and that starts no services.
 _BUS = """\
 <!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
@@ -175,7 +175,7 @@ def generated_by_netplan(renderer: str) -> Path:
 
 
 def appear() -> None:
-    """As when the driver makes the interfaces."""
+    """The events of udev when the driver creates the interfaces."""
     run("udevadm trigger --action=add --subsystem-match=net --settle")
 
 
@@ -201,13 +201,13 @@ def kept(interface: str = "rail0") -> dict[str, owner.Manager]:
 
 
 def settle() -> None:
-    """Until systemd-networkd has done with rail0."""
+    """Wait until systemd-networkd has configured rail0."""
     state = Path(f"/run/systemd/netif/links/{Path('/sys/class/net/rail0/ifindex').read_text().strip()}")
     until(lambda: "ADMIN_STATE=configured" in state.read_text())
 
 
 def reconfigure() -> None:
-    """What a person does, or an update of systemd's; networkd answers before it begins."""
+    """Reload, as an administrator or an update of systemd does; networkd answers before it starts to reload."""
     run("networkctl reconfigure rail0")
     time.sleep(0.3)
     settle()

@@ -161,7 +161,7 @@ class _Body:
                 number = len(devices[what])
                 self.reader.problem(
                     claim.path,
-                    f"becomes {number} entries of {what}; {most} are the limit of a claim",
+                    f"becomes {number} entries of {what}; the limit of a claim is {most}",
                     "too-many",
                     "split it",
                 )
@@ -203,7 +203,7 @@ class _Body:
                 self.reader.problem(
                     device.path,
                     f"{len(device.choices())} alternatives at {len(levels)} levels are {subrequests} subrequests; "
-                    f"{limits.FIRST_AVAILABLE} are the limit",
+                    f"the limit is {limits.FIRST_AVAILABLE}",
                     "too-many",
                     "shorten one of the lists",
                 )

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Claims in the language of the inventory: groups, devices and what they ask for."""
+"""Claims in the language of the inventory: groups, devices and their options."""
 
 from __future__ import annotations
 
@@ -327,9 +327,7 @@ class ClaimParser(Parts):
         if item["first_of"] == []:
             reader.problem(place, "is empty", "missing")
         if len(entries) > limits.FIRST_AVAILABLE:
-            reader.problem(
-                place, f"has {len(entries)} alternatives; {limits.FIRST_AVAILABLE} are the limit", "too-many"
-            )
+            reader.problem(place, f"has {len(entries)} alternatives; the limit is {limits.FIRST_AVAILABLE}", "too-many")
         names: set[str] = set()
         for value, path in entries:
             found = self._device(value, path, alternative=True)
@@ -379,7 +377,7 @@ class ClaimParser(Parts):
             if len(entries) > limits.TOLERATIONS:
                 reader.problem(
                     child(path, "tolerations"),
-                    f"has {len(entries)} entries; {limits.TOLERATIONS} are the limit",
+                    f"has {len(entries)} entries; the limit is {limits.TOLERATIONS}",
                     "too-many",
                 )
             device.tolerations = [self._toleration(value, place) for value, place in entries]
@@ -468,7 +466,7 @@ class ClaimParser(Parts):
         if total > limits.REQUESTS:
             self.reader.problem(
                 claim.path,
-                f"becomes {total} requests; {limits.REQUESTS} are the limit of a claim",
+                f"becomes {total} requests; the limit of a claim is {limits.REQUESTS}",
                 "too-many",
                 "ask for alike devices with count, or split the claim",
             )

@@ -310,7 +310,7 @@ class _Asked:
         if most > limits.FIRST_AVAILABLE:
             raise NotPossible(
                 f"nearest needs {number} alternatives on this board, with the other levels {most}; "
-                f"{limits.FIRST_AVAILABLE} are the limit",
+                f"the limit is {limits.FIRST_AVAILABLE}",
                 "ask for nearest alone, or shorten the list",
                 "too-many",
                 split=len(shapes) > 1,
@@ -319,7 +319,7 @@ class _Asked:
         if each * self.group.count > limits.CONSTRAINTS:
             raise NotPossible(
                 f"{self.group.count} repetitions need {each * self.group.count} constraints ({each} each); "
-                f"{limits.CONSTRAINTS} are the limit of a claim",
+                f"the limit of a claim is {limits.CONSTRAINTS}",
                 f"ask for at most {limits.CONSTRAINTS // each} in one claim, or for whole boards with all: true, "
                 "which needs no pairs",
                 "too-many",

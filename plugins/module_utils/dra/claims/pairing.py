@@ -143,7 +143,7 @@ class Planner:
         if len(found) > limits.FIRST_AVAILABLE:
             boards = len({shape.board.shape for shape in shapes})
             raise NotPossible(
-                f"{boards} board(s) need {len(found)} alternatives; {limits.FIRST_AVAILABLE} are the limit",
+                f"{boards} board(s) need {len(found)} alternatives; the limit is {limits.FIRST_AVAILABLE}",
                 "ask for whole boards with all, or choose GPUs with where",
                 "too-many",
                 split=boards > 1,

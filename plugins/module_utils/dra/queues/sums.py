@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What each team has after loans, and whether the fleet has as much as all of them are guaranteed."""
+"""Each team's quota after loans, and whether the fleet has all that teams are guaranteed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ZERO = Fraction()
 
 @dataclass(frozen=True)
 class Quota:
-    """What a team has of a resource. `borrow` and `lend` are None without a limit."""
+    """A team's quota of a resource. `borrow` and `lend` are None without a limit."""
 
     nominal: Fraction
     borrow: Fraction | None
@@ -39,12 +39,12 @@ def written(amount: Fraction, binary: bool = False) -> str:
 
 
 def current(loans: t.Sequence[Loan], now: datetime) -> tuple[list[Loan], list[Loan]]:
-    """The loans that hold, and those that are overdue."""
+    """The loans in effect, and those that are overdue."""
     return [one for one in loans if one.until > now], [one for one in loans if one.until <= now]
 
 
 def quotas(queues: Queues, loans: t.Sequence[Loan], reader: Reader) -> Quotas:
-    """Each team's quota of each resource while the loans hold.
+    """Each team's quota of each resource while the loans are in effect.
 
     A loan moves quota from one team to the other: neither priority nor reclaiming takes it back before it ends. It
     counts against the limits of both, so that a team never lends or borrows more than it allows, by loan or otherwise.

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What is planned for the VFs of a machine, and what is refused. How the kernel takes it, the lab proves."""
+"""What is planned for the VFs of a machine, and what is refused. The lab's tests run it on a real kernel."""
 
 from __future__ import annotations
 

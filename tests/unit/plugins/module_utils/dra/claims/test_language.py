@@ -182,7 +182,7 @@ def test_variables_of_the_role_are_not_errors() -> None:
             template({"name": "g", "first_of": [{**GPU, "name": f"a{i}"} for i in range(9)]}),
             f"{DEVICE}.first_of",
             "too-many",
-            "8 are the limit",
+            "the limit is 8",
         ),
         (template(GPU, GPU), "dra_claims_templates[0].devices[1].name", "duplicate-name", "names of their own"),
         (template(), "dra_claims_templates[0].devices", "missing", "empty"),
@@ -221,7 +221,7 @@ def test_variables_of_the_role_are_not_errors() -> None:
             groups({"count": 17, "devices": [GPU, {"kind": "rdma"}]}),
             "dra_claims_templates[0]",
             "too-many",
-            "34 requests; 32 are the limit",
+            "34 requests; the limit of a claim is 32",
         ),
         (
             groups({"count": 11, "devices": [{**GPU, "name": "x" * 61}]}),
