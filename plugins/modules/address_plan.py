@@ -38,7 +38,7 @@ options:
       - A folder on the controller for C(addresses.csv) and C(addresses.json). Without it no file is written.
     type: path
   check_only:
-    description: Whether to return nothing but problems.
+    description: Whether to return only problems.
     type: bool
     default: false
 seealso:

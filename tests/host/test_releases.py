@@ -31,7 +31,7 @@ pytest.importorskip("pyroute2")
 
 FOLDER = Path(__file__).parent / "releases"
 FABRIC, ORIGIN, UNDO = ((FOLDER / f"1.0.0-{name}.json").read_text() for name in ("fabric", "origin", "undo"))
-#: What 1.0.0 was asked for when it wrote these.
+#: The settings with which 1.0.0 wrote these files.
 NICS: dict[str, dict[str, t.Any]] = {
     MLX5: {
         "num_vfs": 2,
@@ -73,14 +73,14 @@ class Stored:
         return Node(self.system, rules, GENERAL, allow_management=True)
 
     def configure(self) -> list[Change]:
-        """A run of the role fabric that makes its settings last."""
+        """A run of the role fabric that persists its settings."""
         node = self.node()
         wanted = resources(self.system, [rule.settings for rule in node.rules], GENERAL)
         wanted.append(Boot(self.system, desired(node, node.rules, GENERAL)))
         return converge(node, wanted, ready=functools.partial(origin.remember, self.system)).changes
 
     def restore(self) -> None:
-        """A run that puts all of it back."""
+        """A run that restores everything."""
         node = self.node()
         before = origin.wanted(self.system, node)
         chosen = [*named(self.system, before)[::-1], Boot(self.system, {})]
