@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What the variables `queues_*` of a site say, once they are read: the data between `language` and `compiler`."""
+"""The parsed variables `queues_*` of a site: the data between `language` and `compiler`."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TemplateChoice:
 
 @dataclass
 class Queues:
-    """All that the variables say. `binary` are resources whose amounts the site writes with binary suffixes."""
+    """All variables, parsed. `binary` are resources whose amounts the site writes with binary suffixes."""
 
     cohort: str
     flavor: str
