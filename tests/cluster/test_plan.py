@@ -36,9 +36,9 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed imp
 
 FLEETS = int(os.environ.get("LANEWISE_FLEETS", "40"))
 SEED = int(os.environ.get("LANEWISE_FLEETS_SEED", "20261123"))
-#: Seconds in which the pod that is one too many would be bound, if it could be.
+#: Seconds to wait for the extra pod, which must not be bound.
 PATIENCE = 1.0
-#: Nodes of a fleet at most: 25 of eight pairs are 200. Fewer where there are few fleets, to save time.
+#: The maximum number of nodes of a fleet: 25 nodes of eight pairs have 200. Fewer if few fleets are tried, to save time.
 NODES = 25 if FLEETS > 100 else 8
 
 Object = dict[str, t.Any]

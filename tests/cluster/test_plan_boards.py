@@ -35,7 +35,7 @@ Object = dict[str, t.Any]
 FLEETS = int(os.environ.get("LANEWISE_BOARD_FLEETS", "4"))
 SEED = 20261124
 MAPS, NODES, MOST = 3, 4, 3
-#: Seconds in which the pod that is one too many would be bound, if it could be.
+#: Seconds to wait for the extra pod, which must not be bound.
 PATIENCE = 1.0
 DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}}
 RESOURCE = "/apis/resource.k8s.io/v1"

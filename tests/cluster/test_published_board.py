@@ -40,7 +40,7 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 def published(plane: ControlPlane, installed: Installed, tree: Path) -> tuple[Features, dict[str, Object]]:
-    """What the driver finds out of the server, and the attributes of the devices that it then publishes."""
+    """What the driver detects of the server, and the attributes of the devices that it then publishes."""
     cluster = installed.node(NODE)
     features = cluster.features()
     publisher = Publisher(cluster, Inventory(Settings, lambda: (), str(build(NODE, tree))))

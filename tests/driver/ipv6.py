@@ -12,8 +12,8 @@ import typing as t
 
 
 def wait(ip: t.Callable[[str], str], name: str = "", seconds: float = 20, pause: float = 0.005) -> None:
-    """Until the kernel has taken the addresses of an interface, or of all, and made their routes, or `seconds` are
-    over; `ip` gives what the program of that name prints."""
+    """Wait until the kernel has accepted the addresses of an interface, or of all, and has created their routes, for at
+    most `seconds`. `ip` returns the output of the program of that name."""
     end = time.monotonic() + seconds
     while not _taken(ip, name) and time.monotonic() < end:
         time.sleep(pause)

@@ -142,8 +142,8 @@ def _hash(machine: dict[str, t.Any]) -> str:
 
 
 def _write(top: Path, before: Path, files: dict[str, bytes], links: dict[str, str]) -> None:
-    """Write a tree below `top`. Files equal to those of the tree `before` are moved as hard links: file systems are slow
-    at deleting some thousand files and creating them again (ext4 avoids inodes that were freed a moment ago)."""
+    """Write a tree below `top`. Files equal to those of the tree `before` are moved as hard links: file systems are
+    slow at deleting some thousand files and creating them again (ext4 avoids inodes that were freed a moment ago)."""
     made = {""}
     base, old = str(top), str(before)
 
