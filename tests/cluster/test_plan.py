@@ -38,7 +38,7 @@ FLEETS = int(os.environ.get("LANEWISE_FLEETS", "40"))
 SEED = int(os.environ.get("LANEWISE_FLEETS_SEED", "20261123"))
 #: Seconds to wait for the extra pod, which must not be bound.
 PATIENCE = 1.0
-#: The maximum number of nodes of a fleet: 25 nodes of eight pairs have 200. Fewer if few fleets are tried, to save time.
+#: The maximum number of nodes of a fleet: 25 nodes of eight pairs have 200. Fewer if few fleets are tried.
 NODES = 25 if FLEETS > 100 else 8
 
 Object = dict[str, t.Any]

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Questions about nodes whose refusal takes long to find or to explain: pods with several claims for many devices that
-depend on each other, on example machines of which others have some devices already."""
+"""Random pods whose refusal takes long to find or to explain: they have several claims for many devices that depend on
+each other, on example machines whose devices are partly in use."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ GPU_PATH = f"{SWITCH}/0000:19:00.0/0000:1a:00.0"
             function("pci0009:00/0009:00:00.0/0009:01:00.0", 0),
             "NODE",
         ),
-        # two devices that the machine says nothing of
+        # two devices whose locality the machine does not report
         (
             function("pci0000:20/0000:20:01.1/0000:21:00.0"),
             function("pci0000:40/0000:40:01.1/0000:41:00.0", 0),
@@ -237,7 +237,7 @@ def test_gpu_whose_nic_is_missing_joins_no_other_pair(tree):
     assert groups(tree.probe()) == [("PIX", "0000:17:01.0", ["0000:18:00.0"], ["0000:18:01.0"])]
 
 
-def test_management_nic_on_the_same_switch_is_no_rail(tree):
+def test_management_nic_on_the_same_switch_is_not_a_rail(tree):
     tree.pci(GPU_PATH, GPU, 0)
     tree.pci(f"{SWITCH}/0000:19:01.0/0000:1b:00.0", ETHERNET, 0)
     rail = tree.pci("pci0000:17/0000:17:02.0/0000:1f:00.0", NIC, 0)
@@ -306,7 +306,7 @@ def test_vf_has_its_pfs_rail_and_is_nearest_to_no_gpu(tree):
     assert vf not in topology.affinity.devices
 
 
-def test_vfs_of_a_gpu_are_no_gpus_of_their_own(tree):
+def test_vfs_of_a_gpu_do_not_count_as_gpus(tree):
     gpu = tree.pci(GPU_PATH, GPU, 0)
     tree.vf(gpu, 0, f"{SWITCH}/0000:19:00.0/0000:1a:00.4", GPU, numa=0)
     assert [one.address for one in tree.probe().gpus] == [gpu]
