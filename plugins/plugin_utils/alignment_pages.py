@@ -29,7 +29,7 @@ VERDICTS = {
 }
 _SEVERITIES = {"error": "error", "warning": "warning", "note": "info"}
 _ROW, _LABEL, _PLOT, _TEXT, _GAP = 24, 230, 430, 350, 8
-#: Claims that are shown in detail at most; the JSON beside the page has everything.
+#: The maximum number of claims shown in detail; the JSON beside the page has all.
 MOST = 400
 _MOST_ROWS = 40
 

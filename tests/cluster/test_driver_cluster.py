@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver's cluster side before real API servers, with the account, roles and policies that it is installed with.
+"""The driver's requests to real API servers, with the account, roles and policies that it is installed with.
 
 The driver that publishes runs in a network namespace of its own, which has veths only.
 
@@ -73,7 +73,7 @@ PLACES = {
 
 @dataclass
 class Installed:
-    """A control plane with the driver's manifests, and what a node is given."""
+    """A control plane with the driver's manifests, and the access of its nodes."""
 
     plane: ControlPlane
 
@@ -161,7 +161,7 @@ def installed(control_plane: ControlPlane) -> Installed:
 
 
 def refusal(call: t.Callable[[], t.Any]) -> str:
-    """What the server says against it; empty where it does it."""
+    """The server's refusal of a request; empty if it accepts it."""
     try:
         call()
     except ApiError as error:
@@ -285,7 +285,7 @@ def test_an_event_names_who_wrote_it(installed: Installed) -> None:
 def test_a_token_is_renewed_for_the_api_server_only(
     installed: Installed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The role notes for whom the server's tokens are where it gets one for a node."""
+    """The role records the audiences of the server's tokens when it requests one for a node."""
     one = installed.node("audience")
     uid = one.node_object()["metadata"]["uid"]
     with (
@@ -369,7 +369,7 @@ def test_the_token_of_a_pod_is_bound_to_its_node(installed: Installed) -> None:
     plane.expect("DELETE", f"{pods}/driver-of-one?gracePeriodSeconds=0")
 
 
-def test_the_daemonset_is_taken(installed: Installed) -> None:
+def test_the_daemonset_is_accepted(installed: Installed) -> None:
     """Every field of the manifests, and what the server makes of them."""
     taken = {}
     for manifest in sorted(MANIFESTS.glob("daemonset/*.yaml")):
@@ -523,7 +523,7 @@ def test_eight_by_sixteen(installed: Installed, tmp_path: Path, version: str) ->
 
 
 def test_the_version_is_that_of_the_server(planes: t.Callable[[str], ControlPlane], tmp_path: Path) -> None:
-    """A server that has stopped to serve what was spoken.
+    """A server that no longer serves the API version in use.
 
     One of 1.34 comes up without resource.k8s.io/v1 only where its own use of it is switched off.
     """
@@ -629,7 +629,7 @@ def test_claim_status(installed: Installed) -> None:
     ids=["nested", "deep", "bytes", "half"],
 )
 def test_a_claim_is_read_whatever_its_configuration_holds(installed: Installed, odd: bytes) -> None:
-    """Kubernetes takes any of these; a driver that could not read them could neither refuse nor clear the claim."""
+    """Kubernetes accepts any of these; a driver that could not read them could neither refuse nor clear the claim."""
     cluster, base = installed.node("odd-node"), "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
     head = b'{"metadata":{"name":"odd"},"spec":{"devices":{"config":[{"opaque":{"driver":"lanewise.dev",'
     rest = b'"parameters":{"mtu":%s}}}],"requests":[{"name":"nic","exactly":{"deviceClassName":"none"}}]}}}' % odd

@@ -129,7 +129,7 @@ def _count(plane: ControlPlane, engine: Engine, seed: int) -> None:
 
 @pytest.mark.parametrize("number", range(max(4, FLEETS // 10)))
 def test_changes_have_the_predicted_effect(plane: ControlPlane, engine: Engine, number: int) -> None:
-    """Changes are predicted, then made in the cluster: as many pods are bound as was said before."""
+    """Changes are predicted, then made in the cluster: as many pods are bound as predicted."""
     site = Site(plane, SEED + 100_000 + number, 6)
     try:
         site.clear(site.settled()[1])
@@ -199,7 +199,7 @@ def test_an_older_server(plane: ControlPlane, old_plane: ControlPlane, engine: E
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
 def test_the_playbooks_of_the_guide(plane: ControlPlane, tmp_path: Path) -> None:
-    """As docs/planning.md has it: the counts that it shows, of two nodes of which a claim has a GPU."""
+    """The counts that docs/planning.md shows, of two nodes of which one has a GPU in use."""
     pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
     variables = (COLLECTION / "docs/planning.md").read_text().partition("```yaml\n")[2].partition("```")[0]
     plane.add_namespace("team")

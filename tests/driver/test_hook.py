@@ -50,7 +50,7 @@ ANNOTATIONS = {
     "io.kubernetes.cri.container-name": 'has a "pid": 1 in it',
     "pid": "7",
 }
-#: Interpreters that a node may have as its own, and the driver does not run on.
+#: Interpreters that distributions have, but that are too old for the driver.
 OLD = sorted(
     path
     for folder in (Path("/usr/bin"), *Path.home().glob(".pyenv/versions/*/bin"))
@@ -135,7 +135,7 @@ def test_attach(server: HookServer, paths: Paths, shelf: Shelf, container: int) 
 def test_attach_while_a_client_holds_all_connections_to_the_metrics(
     server: HookServer, paths: Paths, shelf: Shelf, container: int
 ) -> None:
-    """Each took a thread once, until there were none for hooks."""
+    """Each connection used to take a thread, until none was left for hooks."""
     web = Web("127.0.0.1:0", server.metrics, list)
     web.start()
     threads = threading.active_count()
@@ -232,8 +232,8 @@ def test_waits_for_a_driver_that_was_killed_at_work(paths: Paths, shelf: Shelf, 
 
 
 def test_the_hook_does_not_ask_the_driver_if_the_devices_are_attached(paths: Paths, container: int) -> None:
-    """A container starts again, or a second one of the pod starts, while the driver is down; and none does that is in
-    another namespace, or before the driver has said that all is set up."""
+    """A container starts again, or a second one of the pod starts, while the driver is down; but a container in
+    another namespace does not start, nor one before the driver has reported that everything is set up."""
     pin = paths.pin(CLAIM)
     netns.pin(f"/proc/{container}/ns/net", pin)
     try:
@@ -291,7 +291,7 @@ def test_an_old_python_runs_it(
 
 
 def test_the_hook_is_written_for_an_old_python() -> None:
-    """Where none is installed: its grammar, and annotations that it can evaluate."""
+    """If no old Python is installed: its grammar, and annotations that it can evaluate."""
     # ast has no grammar of 3.6; what 3.7 added is not used here
     tree = ast.parse(Path(hook.__file__).read_text(), feature_version=(3, 7))
     annotations = [node.annotation for node in ast.walk(tree) if isinstance(node, (ast.arg, ast.AnnAssign))]
@@ -445,7 +445,7 @@ def test_many_containers_at_once(server: HookServer, paths: Paths, shelf: Shelf,
 def test_a_machine_without_threads_to_spare(
     server: HookServer, paths: Paths, shelf: Shelf, container: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server goes on, and the hook asks again."""
+    """The server continues, and the hook asks again."""
     start, refused = threading.Thread.start, []
 
     def limited(thread: threading.Thread) -> None:
@@ -498,7 +498,7 @@ def request(pid: t.Any, uid: str = CLAIM, **changes: t.Any) -> bytes:
 
 
 def test_any_bytes_do_no_harm(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
-    """Whatever root sends, the driver answers or hangs up, and goes on."""
+    """Whatever root sends, the driver answers or closes the connection, and continues to serve."""
     netns = os.open(f"/proc/{container}/ns/net", os.O_RDONLY)
     tokens = st.sampled_from([request(container), CLAIM.encode(), b"\n", b"{}", b"[", b"\xff", b"null", b'{"pid": 1}'])
 

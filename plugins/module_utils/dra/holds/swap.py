@@ -45,7 +45,7 @@ def grace_toleration(seconds: int) -> Object:
 
 
 def grace_of(allocated: ObjectView, tier: str) -> int | None:
-    """After how many seconds a device's pod gives way to a tier; None if it has agreed to no swap.
+    """After how many seconds a device's pod gives way to a tier; None if it does not tolerate swaps.
 
     `allocated` is a result of an allocation, or a request: something with tolerations.
     """
@@ -59,7 +59,7 @@ def grace_of(allocated: ObjectView, tier: str) -> int | None:
 
 
 def stays(allocated: ObjectView, tier: str) -> bool:
-    """Whether a device's pod is not ended by a swap for a tier: it tolerates that without an end."""
+    """Whether a swap for a tier does not end a device's pod, as it tolerates the swap without a time limit."""
     return any(
         one.get("effect") == EVICT
         and one.get("tolerationSeconds") is None
@@ -98,7 +98,7 @@ def swap_of(one: ObjectView) -> str | None:
 
 
 def evicting(rules: t.Iterable[ObjectView]) -> dict[str, int]:
-    """How many rules of each swap are there: its eviction has begun, and has not been seen to end."""
+    """The number of rules of each swap: its eviction has begun and is not known to have ended."""
     found: dict[str, int] = {}
     for one in rules:
         name = swap_of(one)
