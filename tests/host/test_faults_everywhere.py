@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Each step of each resource fails in every way, on a node of files: what the message says is the state that it is in.
+"""Each step of each resource fails in every way, on a node made of files: the message must describe the resulting state.
 
 Without LANEWISE_SLOW the kinds of errors take turns from step to step, and every other step is made before it fails, as
 when an answer is lost. With it, each step fails in each way: a test for each resource, kind of error and moment, so
@@ -35,7 +35,7 @@ from ansible_collections.lanewise.dra.tests.host.world import ICE, MLX5, RAIL, F
 pytest.importorskip("pyroute2")
 
 WHOLE = bool(os.environ.get("LANEWISE_SLOW"))
-#: Each step fails before it is made, or after it, as when an answer is lost; or that takes turns.
+#: Each step fails before it takes effect, or after it (a lost answer), or alternately.
 AFTER = ("not made", "made, and the answer lost") if WHOLE else ("in turns",)
 KINDS = tuple(ERRORS) if WHOLE else ("errors in turns",)
 KUBELET = {"cpu_manager_policy": "static", "reserved_system_cpus": "0", "topology_manager_policy": "restricted"}
@@ -81,13 +81,13 @@ ELSEWHERE = {"ethtool", "mtu", "interface_sysctls", "rail_routes"}
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kubelet that does not come up is not waited for: here it is up at once or never."""
+    """Do not wait for kubelet: on this node it is running at once or never."""
     monkeypatch.setattr(kubelet, "_SECONDS", 0.0)
 
 
 @pytest.fixture
 def new_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[t.Callable[[], World]]:
-    """Makes a world, and takes away the one before: each has thousands of files."""
+    """Makes a world and deletes the previous one, as each has thousands of files."""
     numbers = itertools.count()
     made: list[Path] = []
 
