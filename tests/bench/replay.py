@@ -61,7 +61,7 @@ Object = dict[str, t.Any]
 
 @dataclass(frozen=True)
 class Arm:
-    """How devices are given: the drivers' settings, queues, claim templates, and the template of each size."""
+    """One of the two settings: the drivers' options, queues, claim templates, and the template of each size."""
 
     name: str
     drivers: Object
@@ -118,7 +118,7 @@ def shared(sizes: t.Iterable[float]) -> Arm:
 
 
 def run(plane: ControlPlane, queueing: Queueing, arm: Arm, stream: Stream) -> Object:
-    """One stream in one arm; its result."""
+    """One stream in one setting; its result."""
     import kubernetes.config
 
     site = QueueSite(queueing, {f"{arm.name}-{number}": machine("hgx-h100") for number in range(NODES)}, arm.drivers)

@@ -94,7 +94,7 @@ def _exactly(name: str, device_class: str, *expressions: str) -> Object:
     }
 
 
-#: Claims that the language does not write.
+#: Claims that the language cannot express.
 RAW = {
     "no-class": _exactly("x", "no-such-class"),
     "unguarded": _exactly("x", "nic-lanewise", 'device.attributes["other.example.com"].nothing == "x"'),
@@ -144,7 +144,7 @@ class Site:
         self._rename()
 
     def _rename(self) -> None:
-        """Give the classes names of their own: both sites are in one cluster."""
+        """Rename the classes, as both sites are in one cluster."""
         new = {name: f"{self.vendor}-{name}" for name in self.classes if name != "nic-lanewise"}
         self.classes = {
             new.get(name, name): {**one, "metadata": {**one["metadata"], "name": new.get(name, name)}}
@@ -260,7 +260,7 @@ class Try(t.NamedTuple):
 
     @property
     def long(self) -> bool:
-        """Whether the scheduler may search in vain until its time limit."""
+        """Whether the scheduler may search without success until its time limit."""
         return self.kind in ("count", "constraint", "budget") and self.claim.startswith(("four", "eight"))
 
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Each step of each resource fails in every way, on a node made of files: the message must describe the resulting state.
+"""Each step of each resource fails in every way, on a node made of files: messages must describe the resulting state.
 
 Without LANEWISE_SLOW the kinds of errors take turns from step to step, and every other step is made before it fails, as
 when an answer is lost. With it, each step fails in each way: a test for each resource, kind of error and moment, so
