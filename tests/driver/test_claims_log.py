@@ -17,15 +17,18 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, World
+from ansible_collections.lanewise.dra.tests.driver.claims_world import NODE, Sandbox, World
 from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet
 from lanewise_driver.base import logs
 from lanewise_driver.base.calls import AttachRequest
 from lanewise_driver.base.metrics import Metrics
+from lanewise_driver.base.settings import SettingsFile
 from lanewise_driver.claims.service import Service
 from lanewise_driver.hook.server import HookServer
 from lanewise_driver.kubelet import protocol
 from lanewise_driver.kubelet.plugin import Plugin
+from lanewise_driver.publish.inventory import Inventory
+from lanewise_driver.publish.publisher import Publisher
 
 PARTS = ("base", "claims", "hook", "kubelet", "publish")
 
@@ -133,3 +136,26 @@ def test_the_log_has_a_line_for_each_step(
     of_device = {line["step"]: line.get("device") for line in lines}
     for step in ("check the configuration", "read the interface's state", "move and configure", "take back"):
         assert of_device[step] == "net-wire0"
+
+
+def test_the_log_has_a_line_for_each_step_of_a_publication(
+    clean: World, logged: t.Callable[[str], Logged], tmp_path: Path
+) -> None:
+    """At the level debug, with the time it took. What an administrator wants to know, only when something changes."""
+    file = tmp_path / "driver.yml"
+    file.write_text(json.dumps({"node_name": NODE, "virtual_interfaces": ["wire*"]}))
+    settings = SettingsFile(file)
+    publisher = Publisher(clean.cluster, Inventory(lambda: settings.current, lambda: []), settings)
+    publisher.publish("the driver starts")
+    log = logged("debug")
+    publisher.publish("nothing has changed")
+    lines = [line for line in log.lines() if line["operation"] == "publish"]
+    assert {line["level"] for line in lines} == {"debug"}
+    for line in lines:
+        assert re.fullmatch(r"[0-9]+\.[0-9] ms: .+", line["message"]), line
+    steps = [line["step"] for line in lines]
+    assert {"find the interfaces that carry the node's traffic", "compute the devices", "compute the slices"} < set(
+        steps
+    )
+    assert any(step.startswith("GET /apis/resource.k8s.io/") for step in steps)
+    assert steps[-1] == "publish, total" and len(steps) == len(set(steps))
