@@ -37,8 +37,9 @@ from lanewise_driver.topology.selector import Selector
 PAIRS = {"1.37": 300, "1.34": 100}
 if "LANEWISE_TENANCY_PAIRS" in os.environ:
     PAIRS = dict.fromkeys(PAIRS, int(os.environ["LANEWISE_TENANCY_PAIRS"]))
-#: Pairs that are tried together: their classes are written, and when the server has seen them, their claims are tried.
-BATCH = 50
+#: Classes that are tried together: they are written, and when the server has seen them, their claims are tried. Each
+#: two classes are tried with so many claims.
+BATCH, CLAIMS = 24, 4
 SEED = int(os.environ.get("LANEWISE_TENANCY_SEED", "20261124"))
 MERGE = "application/merge-patch+json"
 SHARE = '"share": {'
@@ -92,7 +93,8 @@ def with_share(draw: st.DrawFn, config: Object, bad: int) -> Object:
 
 
 @st.composite
-def pairs(draw: st.DrawFn) -> Pair:
+def pairs(draw: st.DrawFn) -> list[Pair]:
+    """Two classes, with each of several claims."""
     classes: list[list[Object]] = []
     shared = not draw(st.integers(0, 2))  # else both seldom have a share
     requests = draw(st.sampled_from([[[0]], [[0]], [[0], [1]], [[0, 1]], [[0, 1], [0]]]))
@@ -104,7 +106,13 @@ def pairs(draw: st.DrawFn) -> Pair:
         if draw(st.integers(0, 3)):
             configs.append(draw(claims_strategies.policies()))
         classes.append(configs)
+    return [draw(with_claim(classes, requests, shared)) for _number in range(CLAIMS)]
+
+
+@st.composite
+def with_claim(draw: st.DrawFn, classes: list[list[Object]], requests: list[list[int]], shared: bool) -> Pair:
     configs = []
+    several = len(requests) > 1
     for _count in range(draw(st.sampled_from([1, 1, 2]))):
         bad = draw(st.sampled_from([0, 0, 0, 2]))
         fields = draw(settings_of(bad, several))
@@ -260,11 +268,12 @@ def test_the_server_takes_the_policy_without_a_warning(guarded: ControlPlane) ->
 
 def test_the_policy_and_the_driver_say_the_same(guarded: ControlPlane, classes: Classes, version: str) -> None:
     verdicts = {"taken": 0, "form": 0, "class": 0, "share taken": 0, "share refused by its class": 0}
-    waiting: list[Pair] = []
+    waiting: list[list[Pair]] = []
 
     def compare(pool: ThreadPoolExecutor) -> None:
-        named = [(pair, [f"pair-{number}-{one}" for one in (0, 1)]) for number, pair in enumerate(waiting)]
-        classes.write({name: pair.classes[one] for pair, names in named for one, name in enumerate(names)})
+        names = [[f"pair-{number}-{one}" for one in (0, 1)] for number in range(len(waiting))]
+        named = [(pair, own) for together, own in zip(waiting, names) for pair in together]
+        classes.write({name: pair.classes[one] for pair, own in named for one, name in enumerate(own)})
         answers = pool.map(lambda item: refused(guarded, claim_of(*item)), named)
         for (pair, _names), said in zip(named, answers):
             ours = driver_says(pair)
@@ -280,16 +289,16 @@ def test_the_policy_and_the_driver_say_the_same(guarded: ControlPlane, classes: 
 
         @seed(SEED)
         @settings(
-            max_examples=PAIRS[version],
+            max_examples=PAIRS[version] // CLAIMS,
             deadline=None,
             database=None,
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
         @given(pairs())
-        def collect(pair: Pair) -> None:
-            waiting.append(pair)
-            if len(waiting) == BATCH:
+        def collect(together: list[Pair]) -> None:
+            waiting.append(together)
+            if len(waiting) == BATCH // 2:
                 compare(pool)
 
         collect()
