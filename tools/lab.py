@@ -13,6 +13,7 @@ hash of its recipe in tests/lab/, so checkouts share it. See docs/lab.md. Uses t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -43,9 +44,12 @@ BUILD += ("kmod", "mawk", "patch", "sed", "tar", "xz-utils", "zstd")
 IMAGE = ("systemd-sysv", "udev", "dbus", "openssh-server", "sudo", "kmod", "procps", "pciutils")
 IMAGE += ("iproute2", "iputils-ping", "ethtool", "nftables", "rdma-core", "ibverbs-utils", "rdmacm-utils", "perftest")
 IMAGE += ("python3", "python3-venv", "python3-pyroute2", "python3-yaml", "containerd", "runc", "iptables", "libstdc++6")
+#: Open MPI with UCX. What else they depend on is in the image, or only for devices that the lab does not have.
+OPENMPI = ("openmpi-bin", "openmpi-common", "libopenmpi40", "libucx0", "libpmix2t64", "libhwloc15", "libfabric1")
+OPENMPI += ("libevent-core-2.1-7t64", "libevent-pthreads-2.1-7t64", "libpsm2-2", "libmunge2", "libnuma1", "libltdl7")
 LOADERS = {"grub-pc": ("grub-pc",), "systemd-boot": ("systemd-boot", "dosfstools")}
 #: What the first run of each took on two cores, downloads included.
-SECONDS = {"tools": 15, "kernel": 100, "image": 90, "loaders": 25, "specifications": 20}
+SECONDS = {"tools": 15, "kernel": 100, "image": 90, "loaders": 25, "specifications": 20, "openmpi": 5}
 
 
 class Broken(Exception):
@@ -127,20 +131,10 @@ def _configuration(folder: Path) -> Path:
 def packages(*names: str) -> list[Path]:
     """The files of packages and of all that they depend on, fetched."""
     folder = LAB / "apt"
-    folder.mkdir(parents=True, exist_ok=True)
-    with alone(folder):
-        environment = dict(os.environ, APT_CONFIG=str(_configuration(folder)), LC_ALL="C")
-        lists = folder / "lists"
-        newest = max((path.stat().st_mtime for path in lists.glob("*Release")), default=0)
-        try:
-            if time.time() - newest > 3600:
-                run(["apt-get", "-q", "--error-on=any", "update"], env=environment)
-                for path in lists.glob("*Release"):
-                    os.utime(path)
-            order = ["apt-get", "-q", "install", "--yes", "--no-install-recommends"]
+    with _apt(folder) as environment:
+        order = ["apt-get", "-q", "install", "--yes", "--no-install-recommends"]
+        with _reaching_the_archive():
             run([*order, "--download-only", *names], env=environment)
-        except Broken as broken:
-            raise Missing(f"cannot get Debian packages from {archive()}:\n{broken}") from None
         wanted = run([*order, "--print-uris", *names], env=environment)
         if "://" in wanted:
             raise Broken(f"apt-get left packages out:\n{wanted}")
@@ -151,6 +145,37 @@ def packages(*names: str) -> list[Path]:
                 name, version = line.split()[1], line.split("(")[1].split()[0]
                 files += (folder / "cache/archives").glob(f"{name}_{version.replace(':', '%3a')}_*.deb")
         return files
+
+
+def only(names: t.Sequence[str], folder: Path) -> list[Path]:
+    """The files of packages, without what they depend on, fetched to a folder."""
+    with _apt(LAB / "apt") as environment, _reaching_the_archive():
+        run(["apt-get", "-q", "download", *names], env=environment, cwd=folder)
+    return sorted(folder.glob("*.deb"))
+
+
+@contextlib.contextmanager
+def _apt(folder: Path) -> t.Iterator[dict[str, str]]:
+    """The environment of apt with lists of packages that are not old, in a folder that no other process uses."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder):
+        environment = dict(os.environ, APT_CONFIG=str(_configuration(folder)), LC_ALL="C")
+        lists = folder / "lists"
+        newest = max((path.stat().st_mtime for path in lists.glob("*Release")), default=0)
+        if time.time() - newest > 3600:
+            with _reaching_the_archive():
+                run(["apt-get", "-q", "--error-on=any", "update"], env=environment)
+            for path in lists.glob("*Release"):
+                os.utime(path)
+        yield environment
+
+
+@contextlib.contextmanager
+def _reaching_the_archive() -> t.Iterator[None]:
+    try:
+        yield
+    except Broken as broken:
+        raise Missing(f"cannot get Debian packages from {archive()}:\n{broken}") from None
 
 
 def unpack(files: t.Iterable[Path], folder: Path) -> None:
@@ -293,6 +318,18 @@ def loaders() -> Path:
         shutil.rmtree(tree)
 
     return made("loaders", [SUITE, *LOADERS["grub-pc"], *LOADERS["systemd-boot"], boot.name], make)
+
+
+def openmpi() -> Path:
+    """A folder with Open MPI, to be copied to the root folder of a node. Raises Missing."""
+
+    def make(folder: Path) -> None:
+        files = folder.parent / "packages"
+        files.mkdir()
+        unpack(only(OPENMPI, files), folder)
+        shutil.rmtree(folder / "usr/share/doc")
+
+    return made("openmpi", [SUITE, *OPENMPI], make)
 
 
 @functools.lru_cache(None)

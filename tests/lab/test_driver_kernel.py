@@ -29,15 +29,20 @@ def tell(value): print(json.dumps(value))
 """
 
 
-@pytest.fixture(scope="module", name="one")
-def _one(single: Node) -> Node:
+def put_driver(node: Node) -> None:
+    """Copy the driver's code to a node."""
     for source, name in (
         ("driver", ""),
         ("plugins/module_utils/dra", "/dra"),
         ("plugins/module_utils/topology", "/topology"),
         ("plugins/module_utils/uplinks", "/uplinks"),
     ):
-        single.copy(COLLECTION / source, f"/opt/lanewise_driver{name}")
+        node.copy(COLLECTION / source, f"/opt/lanewise_driver{name}")
+
+
+@pytest.fixture(scope="module", name="one")
+def _one(single: Node) -> Node:
+    put_driver(single)
     single.ssh("modprobe -a igbvf vrf ipvlan macvlan rdma_rxe rdma_ucm")
     return single
 

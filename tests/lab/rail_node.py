@@ -1,0 +1,70 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""A claim with two NICs of two rails, as a program on a node of the lab.
+
+It reads JSON with `rails` (the rail of each PCI address), `ranges` (as in the driver's settings) and `does`: `attach`
+the claim to the namespace pod0 and say its addresses by interface, `doctor` for its lines, or `end` for what is left on
+disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import typing as t
+from pathlib import Path
+
+from driver_node import DriverNode, device  # beside this file there
+from lanewise_driver import cli
+
+JOB = "job"
+
+
+class RailNode(DriverNode):
+    """The node, with the NICs at the addresses `rails`."""
+
+    def __init__(self, rails: t.Mapping[str, int], ranges: t.Sequence[t.Any]) -> None:
+        self.rails = rails
+        given = {"rails": dict(rails), "rail_addresses": list(ranges), "metrics_address": ""}
+        super().__init__(Path("/run/rails"), given)
+
+    def job(self) -> dict[str, list[str]]:
+        """Attach the claim. Returns the addresses of each interface in the pod."""
+        names = {address: f"rail{rail}" for address, rail in self.rails.items()}
+        results = [{"request": name, "device": device(address)} for address, name in names.items()]
+        fields = {name: {"name": name, "railAddresses": True, "dad": "none"} for name in names.values()}
+        claim, service = self.allocate(JOB, results, fields), self.service()
+        self.attach(service, claim, 0)
+        record = service.store.load(claim.uid)
+        assert record
+        found = [one.network for one in record.held if one.network]
+        return {str(one["interfaceName"]): one["ips"] for one in found}
+
+    def doctor(self) -> list[str]:
+        """What `lanewise-driver doctor` prints."""
+        said = io.StringIO()
+        folders = ("plugin-dir", "registry-dir", "run-dir", "cdi-dir", "settings")
+        words = [f"--{name}={getattr(self.paths, name.replace('-', '_'))}" for name in folders]
+        with contextlib.redirect_stdout(said):
+            cli.main([*words, "doctor"])
+        return said.getvalue().splitlines()
+
+    def end(self) -> list[str]:
+        """End the claim. Returns what is left of claims on disk."""
+        self.service().unprepare(self.allocate(JOB, [], {}))
+        return [str(path) for path in self.paths.state_dir.iterdir()]
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    node = RailNode(asked["rails"], asked["ranges"])
+    does: dict[str, t.Callable[[], t.Any]] = {"attach": node.job, "doctor": node.doctor, "end": node.end}
+    print(json.dumps(does[asked["does"]]()))
+
+
+if __name__ == "__main__":
+    main()
