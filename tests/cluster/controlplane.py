@@ -31,6 +31,7 @@ from ansible_collections.lanewise.dra.tests.cluster.authority import Authority, 
 from ansible_collections.lanewise.dra.tests.cluster.client import Client
 from ansible_collections.lanewise.dra.tools.cluster import minors, programs
 
+NODE_GRACE = 20  # seconds without a lease after which a node is lost, where C(node_lifecycle) is on
 PATIENCE = 120  # seconds for one program to become ready, on a busy machine
 RESOURCE_VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha3")  # of resource.k8s.io; both pinned servers know them all
 ADMIN = ("lanewise-admin", "system:masters")
@@ -67,6 +68,7 @@ class ControlPlane:
     gates: feature gates of every program.
     runtime_config: APIs to switch on or off besides all versions of resource.k8s.io, as C({"api/beta": True}).
     flags: more flags by program, as C({"kube-apiserver": ["--v=4"]}). A flag that is set twice counts the second time.
+    node_lifecycle: whether nodes that renew no lease are lost: not ready after NODE_GRACE, and without their pods then.
     folder: where keys, data and logs go, which must not exist; a temporary one by default. Removed at the end.
 
     Raises environment.Missing without the programs (nothing is built here) and Failed.
@@ -81,6 +83,8 @@ class ControlPlane:
         controller_manager: bool = True,
         flags: t.Mapping[str, t.Sequence[str]] | None = None,
         folder: Path | None = None,
+        *,
+        node_lifecycle: bool = False,
     ) -> None:
         start = time.monotonic()
         self.minor = version or minors()[0]
@@ -91,6 +95,7 @@ class ControlPlane:
         self.gates = dict(gates or {})
         self._flags = {name: list(more) for name, more in (flags or {}).items()}
         self._commands: dict[str, list[str]] = {}
+        self._node_lifecycle = node_lifecycle
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="lanewise-cluster-"))
         else:
@@ -197,7 +202,13 @@ class ControlPlane:
             files = [f"--{part}kubeconfig={kubeconfig}" for part in ("", "authentication-", "authorization-")]
             self._commands[name] = [*common, f"--secure-port={self.ports[name]}", *files, *eager]
         self._commands["kube-controller-manager"] += [
-            "--controllers=*,-node-lifecycle-controller",  # nobody renews the leases of nodes that are objects only
+            # nobody renews the leases of nodes that are objects only, except kwok
+            f"--controllers=*{'' if self._node_lifecycle else ',-node-lifecycle-controller'}",
+            *(
+                [f"--node-monitor-grace-period={NODE_GRACE}s", "--node-monitor-period=1s"]
+                if self._node_lifecycle
+                else []
+            ),
             "--use-service-account-credentials=true",
             f"--service-account-private-key-file={self.authority.account_key}",
             f"--root-ca-file={self.authority.certificate}",

@@ -50,13 +50,17 @@ exec "$@"
 
 
 class Queueing:
-    """Kueue, JobSet and kwok. `configuration` is added to what Kueue needs to run here.
+    """Kueue, JobSet and kwok. `configuration` is added to what Kueue needs to run here. With `leases` kwok renews the
+    leases of its nodes, which are then of so many seconds.
 
     Raises environment.Missing without the programs, and Failed.
     """
 
-    def __init__(self, plane: ControlPlane, configuration: t.Mapping[str, t.Any] | None = None) -> None:
+    def __init__(
+        self, plane: ControlPlane, configuration: t.Mapping[str, t.Any] | None = None, leases: int = 0
+    ) -> None:
         self.plane = plane
+        self._leases = leases
         self.programs = programs(plane.minor, *QUEUES, build=False)
         self.folder = plane.folder / "queueing"
         self.folder.mkdir()
@@ -223,7 +227,7 @@ class Queueing:
             f"--kubeconfig={kubeconfig}",
             *(f"--config={stage}" for stage in STAGES),
             f"--manage-nodes-with-label-selector={NODE_LABEL}=true",
-            "--node-lease-duration-seconds=0",
+            f"--node-lease-duration-seconds={self._leases}",
         ]
         self.plane.run("kwok", [str(self.programs["kwok"]), *options])
 
@@ -256,6 +260,10 @@ class Queueing:
     ) -> None:
         """A node whose pods run, without a machine."""
         self.plane.add_node(name, {**(labels or {}), NODE_LABEL: "true"}, capacity)
+
+    def lose(self, name: str) -> None:
+        """A node is lost: kwok, in place of its kubelet, runs none of its pods any more and renews no lease."""
+        self.plane.expect("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": {NODE_LABEL: None}}})
 
     def job(
         self,
