@@ -117,9 +117,9 @@ def test_a_card_is_replaced_and_a_second_run_changes_nothing(site):
     output = site.before()
     assert f"slot 9: {STORAGE}, 0000:59:00.1: NVIDIA ConnectX-7, MCX755106AS-HEAT, serial {old}" in output
     assert f"{STORAGE}: enp89s0f0np0 {mac}, mlx5_4 GUID {guid}, 200G, up" in output
-    assert f"fabric_nics: storage chooses {STORAGE}, 0000:59:00.1 by slot" in output
+    assert f"fabric_nics: storage selects {STORAGE}, 0000:59:00.1 by slot" in output
     assert "fabric_nics: rails" not in output  # its NICs are those beside GPUs
-    assert f"dra_driver_settings.exclude[0] chooses {STORAGE}, 0000:59:00.1 by model, slot" in output
+    assert f"dra_driver_settings.exclude[0] selects {STORAGE}, 0000:59:00.1 by model, slot" in output
     assert "dra_driver_settings.exclude[1]" not in output
     assert "dhcp.leases[0].mac names its MAC address" in output
     assert "dhcp.leases[1].guid names its GUID" in output
@@ -156,7 +156,7 @@ def test_a_card_without_a_slot_is_named_by_its_address_or_serial_number(site):
     site.before(slot=f"address={RAIL}")
     serial = site.record()["card"]["serial"]
     assert [one["address"] for one in site.record()["card"]["functions"]] == [RAIL]
-    assert "fabric_nics: rails chooses" in site.before(slot=f"serial={serial.lower()}")
+    assert "fabric_nics: rails selects" in site.before(slot=f"serial={serial.lower()}")
     output = site.before(slot=f"serial={serial}x", rc=2)
     assert f"no NIC has serial {serial}x" in output and f"serial {serial}" in output
     site.become({RAIL: NEW})
@@ -284,7 +284,7 @@ def test_a_replacement_reports_other_changes(site):
     # VFs are configuration, which is applied again, so they do not stop the run
     assert others({OTHER_RAIL: {"vfs": 2}}) == []
     wrong = others({OTHER_RAIL: {**NEW, "vpd": {"SN": "MT2646X00002"}}})
-    assert len(wrong) == 1 and "another card than before, too: serial MT2646X00002 instead of" in wrong[0]
+    assert len(wrong) == 1 and "this card has been replaced, too: serial MT2646X00002 instead of" in wrong[0]
     output = site.after(rc=2)
     assert f"more than this card has changed: {wrong[0]}" in output
     assert wrong[0] in site.after("-e", "replace_nic_other_changes=true")
@@ -346,11 +346,11 @@ def test_devices_and_claims_of_the_card_are_reported(tmp_path):
     assert {"0000:16:00.4", "0000:16:00.5"} <= set(addresses) <= owned(card)
     assert len(addresses) == len(set(addresses)) < len(publication(now).devices)
     lines = replacement.cluster_lines(devices, found["claims"])
-    assert f"{DRIVER} publishes pci-0000-16-00-4 (0000:16:00.4): claim training/net has it, for pod training-0" in lines
+    assert f"{DRIVER} publishes pci-0000-16-00-4 (0000:16:00.4): allocated to claim training/net, used by pod training-0" in lines
     assert not [line for line in lines if "other" in line]
     shared = cluster(now, ("training", "pci-0000-16-00-4"), ("storage", "pci-0000-16-00-4"))
     lines = replacement.cluster_lines(replacement.published(card, "gpu-01", shared), shared["claims"])
-    both = "claim storage/net has it, for pod storage-0; claim training/net has it, for pod training-0"
+    both = "allocated to claim storage/net, used by pod storage-0; allocated to claim training/net, used by pod training-0"
     assert f"{DRIVER} publishes pci-0000-16-00-4 (0000:16:00.4): {both}" in lines
 
 
