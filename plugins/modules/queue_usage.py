@@ -80,7 +80,7 @@ json:
   returned: success
   sample: /srv/site/usage/usage.json
 usage:
-  description: The same as data: C(hours) by resource and team, C(debts) by resource, lender and borrower, and C(gaps).
+  description: The same as data, C(hours) by resource and team, C(debts) by resource, lender and borrower, and C(gaps).
   type: dict
   returned: success
 lines:
