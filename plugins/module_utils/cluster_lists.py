@@ -37,9 +37,9 @@ def minor(code: kubernetes.client.VersionInfo) -> str:
     return f"{code.major}.{''.join(itertools.takewhile(str.isdigit, str(code.minor)))}"
 
 
-def read_all(ask: Listed, version: str, kind: str, chunk: int = CHUNK) -> list[Object]:
+def read_all(ask: Listed, version: str, kind: str, chunk: int = 0) -> list[Object]:
     """The objects of all chunks of a list, each with `version` and `kind`. If the list expires between chunks, it is
-    requested again from the start.
+    requested again from the start. A request is for `chunk` objects, by default CHUNK.
 
     `ask` is a method of the package kubernetes that lists. Raises its ApiException, urllib3's HTTPError and
     bounded_json.JsonError, of which TooMuch is one.
@@ -48,7 +48,8 @@ def read_all(ask: Listed, version: str, kind: str, chunk: int = CHUNK) -> list[O
 
     found: list[Object] = []
     restarts = 0
-    query: Object = {"limit": chunk}
+    first = {"limit": chunk or CHUNK}
+    query: Object = dict(first)
     while True:
         try:
             answer = loads_cut(ask(**query, _request_timeout=SECONDS, _preload_content=False).data)
@@ -58,7 +59,7 @@ def read_all(ask: Listed, version: str, kind: str, chunk: int = CHUNK) -> list[O
             restarts += 1
             if restarts > RESTARTS:
                 raise TooMuch(f"the list expired {restarts} times before all of it was read") from error
-            found, query = [], {"limit": chunk}
+            found, query = [], dict(first)
             continue
         found += [{"apiVersion": version, "kind": kind, **one} for one in answer["items"]]
         if len(found) > MOST:

@@ -48,7 +48,10 @@ options:
     description:
       - Changes, one after the other. Each is a dictionary with one key.
       - C(cordon), C(uncordon), C(drain), C(remove) take C(nodes), a list of names, or C(labels).
-      - C(add) takes C(like), a node, and C(count). The new nodes have the devices of that one, and are empty.
+      - C(add) takes C(like), a node, and C(count), and may have C(labels). The new nodes are empty, and have the devices and
+        labels of that one, except for what C(labels) says. C(like) may also be a machine among O(facts) that is not a
+        node. The devices are then those that O(drivers) would publish there, and C(allocatable) says how much CPU, memory
+        and other resources such a node has.
       - C(lose) takes C(node) and C(devices), names or PCI addresses.
       - C(release) takes C(claims), a list of C(namespace/name). The claims go, with their pods.
       - C(replace) takes C(node) and C(devices), and may have C(attributes) and C(capacity) of the new devices. The
@@ -178,8 +181,13 @@ fit:
         - C(unpaired) says of each free device of an aligned pair which claim has the one that belongs to it, if no
           other does.
       type: dict
+    spread:
+      description:
+        - For each label by which the pod's spread constraints spread pods, how many more each value of it takes.
+      type: dict
+      sample: {rack: {"1": 5, "2": 4}}
     by:
-      description: The counts by the values of each label of O(by).
+      description: The counts by the values of each label of O(by), without regard to quotas.
       type: dict
       sample: {rack: {"1": 8, "2": 16}}
 after:
@@ -217,6 +225,7 @@ stranded:
     - Free devices that no workload can use, as the fleet is. C(node), C(device), C(reason).
     - C(holders) are claims, each of which frees the device for use if it goes. If none does so alone, C(together) are
       those that have to go together. If C(certain) is false, the device may be usable.
+    - C(gbps) is its bandwidth and C(money) its price, null where it has none.
   returned: always
   type: list
   elements: dict
@@ -248,8 +257,10 @@ from ..module_utils.dra.plan.reader import probed, read
 from ..module_utils.dra.plan.scenario import Scenario, after
 from ..module_utils.dra.plan.states import States
 from ..module_utils.dra.plan.stranded import Stranded, stranded
-from ..module_utils.dra.plan.worth import prices, worth
+from ..module_utils.dra.plan.worth import Worth, prices, worth
 from ..module_utils.plan_module import run
+
+_WORTH = ("devices", "gbps", "money", "unpriced")
 
 
 def shown(found: Fit, fleet: Fleet, labels: t.Sequence[str]) -> Object:
@@ -303,7 +314,13 @@ def planned(params: Object) -> Object:
     templates = templates_of(objects)
     workloads = tuple(workload(entry, templates) for entry in params["workloads"])
     fleet = read_fleet(params, objects)
-    start = Scenario(fleet, workloads, params["facts"], lambda value: changed_workload(value, params, templates))
+    start = Scenario(
+        fleet,
+        workloads,
+        params["facts"],
+        lambda value: changed_workload(value, params, templates),
+        params["drivers"],
+    )
     plan = Plan(start, params["by"], params["feature_gates"])
     found = plan.fit(start)
     lost: list[Stranded] = []
@@ -319,13 +336,20 @@ def planned(params: Object) -> Object:
         "fit": plan.shown(found, start),
         "after": plan.shown(last, then[-1]) if then else [],
         "steps": [{"step": head, "totals": {one.workload: one.total for one in fits}} for head, fits in columns[1:]],
-        "stranded": [dataclasses.asdict(one) for one in lost],
-        "worth": {**dataclasses.asdict(value), "unit": unit},
+        "stranded": [_stranded(one, value) for one in lost],
+        "worth": {**{name: getattr(value, name) for name in _WORTH}, "unit": unit},
         "fleet": fleet_map(fleet, lost, params["by"]),
         "lines": words.lines(found, last, lost, value, unit),
         "table": words.table([one.name for one in workloads], columns) if then else [],
         "notes": sorted({note for _head, fits in columns for one in fits for note in one.notes}),
     }
+
+
+def _stranded(one: Stranded, value: Worth) -> Object:
+    """A stranded device as the module returns it, with what it is worth."""
+    worth_of = value.each.get((one.node, one.device))
+    gbps, money = (worth_of.gbps, worth_of.money) if worth_of else (None, None)
+    return {**dataclasses.asdict(one), "gbps": gbps, "money": money}
 
 
 def changed_workload(value: Object, params: Object, templates: Templates) -> Workload:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The inventory plugin, run by ansible-inventory against a real API server."""
+"""The inventory plugin, run by ansible-inventory against a real API server, and how objects are listed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ import subprocess
 import sys
 import typing as t
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils import cluster_lists
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import read_all
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import kueue
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, VERSION_ANNOTATION
@@ -29,7 +32,12 @@ RESOURCE = "/apis/resource.k8s.io/v1"
 DRIVERS = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
 
 kubernetes = pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
+urllib3 = pytest.importorskip("urllib3", reason="comes with the Python client of Kubernetes")
+pytest.importorskip("ansible", reason="needs ansible-core")
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+
+from ansible.module_utils.testing import patch_module_args  # noqa: E402
+from ansible_collections.lanewise.dra.plugins.modules import dra_objects_info  # noqa: E402
 
 Object = dict[str, t.Any]
 
@@ -143,6 +151,83 @@ def test_a_list_with_an_expired_continue_token_is_requested_again(newest: Contro
     assert [one["metadata"]["name"] for one in read_all(ask, "v1", "Event", chunk=2)] == names
     assert asked == [{"limit"}, {"limit"}, {"limit", "_continue"}]  # the request that the server refuses is not in it
     etcd.close()
+
+
+def _three_of_each(plane: ControlPlane, namespace: str) -> None:
+    """Three objects of each kind that Kubernetes itself has."""
+    plane.add_namespace(namespace)
+    claim = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "pages-0"}}]}}
+    space = f"namespaces/{namespace}"
+    for number in range(3):
+        name = f"pages-{number}"
+        plane.add_node(name)
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        selector = {"driver": DRIVER, "pool": name}
+        container = {"name": "c", "image": "none.example.com/none"}
+        for path, spec in (
+            (f"{RESOURCE}/deviceclasses", {}),
+            (f"{RESOURCE}/{space}/resourceclaims", claim),
+            (f"{RESOURCE}/{space}/resourceclaimtemplates", {"spec": claim}),
+            (f"{RESOURCE}/resourceslices", {"driver": DRIVER, "nodeName": name, "pool": pool, "devices": []}),
+            (
+                f"{RESOURCE}/devicetaintrules",
+                {"deviceSelector": selector, "taint": {"key": "example.com/pages", "effect": "NoSchedule"}},
+            ),
+            (f"/api/v1/{space}/pods", {"schedulerName": "none", "containers": [container]}),
+            (f"/api/v1/{space}/resourcequotas", {"hard": {"pods": "9"}}),
+            (f"/apis/policy/v1/{space}/poddisruptionbudgets", {"maxUnavailable": 1, "selector": {}}),
+        ):
+            plane.expect("POST", path, {"metadata": {"name": name}, "spec": spec})
+
+
+def test_every_kind_is_listed_in_pages(
+    newest: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each request that the real server gets has a limit and goes on where the one before ended, and the pages together
+    are the whole list. A list of too many objects is an error, not a part of it."""
+    _three_of_each(newest, "pages")
+    sent: dict[str, list[dict[str, list[str]]]] = {}
+    urlopen = urllib3.connectionpool.HTTPConnectionPool.urlopen
+
+    def recorded(pool: t.Any, method: str, url: str, *arguments: t.Any, **more: t.Any) -> t.Any:
+        path, _mark, query = url.partition("?")
+        sent.setdefault(path, []).append(parse_qs(query))
+        return urlopen(pool, method, url, *arguments, **more)
+
+    monkeypatch.setattr(urllib3.connectionpool.HTTPConnectionPool, "urlopen", recorded)
+    monkeypatch.setattr(cluster_lists, "CHUNK", 2)
+    kinds = [*dra_objects_info.KINDS, *dra_objects_info.MORE]
+
+    def listed() -> Object:
+        sent.clear()
+        with (
+            patch_module_args({"kubeconfig": str(newest.kubeconfig), "kinds": kinds}),
+            pytest.raises(SystemExit),
+        ):
+            dra_objects_info.main()
+        return t.cast("Object", json.loads(capsys.readouterr().out))
+
+    found = listed()
+    assert sorted(found["missing"]) == sorted(kueue.KINDS)
+    lists = {path: queries for path, queries in sent.items() if not path.startswith("/version")}
+    assert len(lists) == len(kinds)
+    for path, queries in lists.items():
+        assert all(one["limit"] == ["2"] for one in queries), (path, queries)
+        status, answer = newest.request("GET", path)
+        if status == 404:  # a kind of Kueue
+            continue
+        names = [(one["metadata"].get("namespace"), one["metadata"]["name"]) for one in answer["items"]]
+        assert len(names) >= 3 and len(queries) == (len(names) + 1) // 2, (path, queries)
+        assert ["continue" in one for one in queries] == [False] + [True] * (len(queries) - 1)
+        (kind,) = [kind for kind in found["objects"] if answer["kind"] == f"{kind}List"]
+        there = [one["metadata"] for one in found["objects"][kind]]
+        assert [(one.get("namespace"), one["name"]) for one in there] == names
+    monkeypatch.setattr(cluster_lists, "MOST", 2)
+    refused = listed()
+    assert (
+        refused["failed"]
+        and "ResourceClaims of resource.k8s.io/v1 cannot be listed: there are more than 2" in (refused["msg"])
+    )
 
 
 def test_hostile_claims_hide_no_host(control_plane: ControlPlane, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..cel.engine import Engine
 from ..claims.pair_reasons import unpaired
@@ -52,7 +52,8 @@ class Fit:
 
     `nodes` has the count of each node alone; `total` is less than their sum by the pods that are `held_back` by spread
     constraints, and those that are `over_quota`: `quota` says which quota or queue admits no more. `at_least` and
-    `at_most` say that the total is a bound, and `notes` why.
+    `at_most` say that the total is a bound, and `notes` why. `spread` has, for each label by which the pods are spread,
+    how many more pods each of its values takes.
     """
 
     workload: str
@@ -64,6 +65,7 @@ class Fit:
     held_back: int = 0
     over_quota: int = 0
     quota: str = ""
+    spread: t.Mapping[str, t.Mapping[str, int]] = field(default_factory=dict)
 
     def reasons(self) -> list[tuple[str, str, list[str]]]:
         """Why no more fit: each kind and reason once, with the nodes that it holds for, most nodes first."""
@@ -73,12 +75,16 @@ class Fit:
         return sorted(((*key, names) for key, names in found.items()), key=lambda one: (-len(one[2]), one[:2]))
 
     def by(self, fleet: Fleet, label: str) -> dict[str, int]:
-        """The counts by the value of a node label, such as a rack's; '' for nodes without it."""
+        """The counts by the value of a node label, such as a rack's; '' for nodes without it.
+
+        Where the pods are spread by this label, a value has no more than that allows.
+        """
         found: dict[str, int] = {}
         for name, one in self.nodes.items():
             value = fleet.nodes[name].labels.get(label, "")
             found[value] = found.get(value, 0) + one.count
-        return found
+        most = self.spread.get(label, found)
+        return {value: min(count, most.get(value, 0)) for value, count in found.items()}
 
 
 def fit(fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine, states: States | None = None) -> list[Fit]:
@@ -106,7 +112,7 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
     except quantity.QuantityError as error:
         raise ValueError(f"workload {workload.name}: its requests cannot be read: {error}") from error
     nodes = {name: _on_node(node, workload, asked, states) for name, node in fleet.nodes.items()}
-    notes = [*fleet.notes, *fleet.doubts]
+    notes = [*fleet.notes, *fleet.doubts, *fleet.gaps]
     affinity: ObjectView = workload.pod.get("affinity") or {}
     ignored = [words for key, words in _NOT_MODELLED.items() if affinity.get(key)]
     if ignored:
@@ -115,7 +121,8 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
     stranger = scheduler != pods.SCHEDULER
     if stranger:
         notes.append(f"workload {workload.name}: it is placed by scheduler {scheduler}, whose rules are unknown")
-    spread_total, nodes, bound = _spread(fleet, workload, nodes)
+    spread_total, nodes, domains = _spread(fleet, workload, nodes)
+    bound = len(spread.constraints(workload)) > 1
     limits = [quotas.admitted(fleet, workload), kueue.admitted(fleet, workload, states.memory)]
     count, limit = min(((one.count, one.reason) for one in limits if one.count is not None), default=(None, ""))
     total = spread_total if count is None else min(spread_total, count)
@@ -127,12 +134,13 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
         total,
         nodes,
         # a quota that is reached is certain, even if other counts are not
-        at_least=stranger or (any(not one.certain for one in nodes.values()) and total != count),
+        at_least=stranger or (total != count and bool(fleet.gaps or any(not one.certain for one in nodes.values()))),
         at_most=bool(ignored or fleet.doubts) or stranger or bound or not all(one.certain for one in limits),
         notes=tuple(notes),
         held_back=sum(one.count for one in nodes.values()) - spread_total,
         over_quota=spread_total - total,
         quota=limit if total == count else "",
+        spread=domains,
     )
 
 
@@ -171,16 +179,20 @@ def _ended(count: int, refusal: Refusal, placements: tuple[tuple[str, ...], ...]
     return OnNode(count, DEVICES, refusal.reason, placements)
 
 
-def _spread(fleet: Fleet, workload: Workload, nodes: dict[str, OnNode]) -> tuple[int, dict[str, OnNode], bool]:
-    """The total under the spread constraints, with the nodes as they limit them, and whether it is only a bound."""
-    rules = spread.constraints(workload)
+def _spread(
+    fleet: Fleet, workload: Workload, nodes: dict[str, OnNode]
+) -> tuple[int, dict[str, OnNode], dict[str, dict[str, int]]]:
+    """The total under the spread constraints, the nodes as they limit them, and what each domain of each label takes."""
     total = sum(one.count for one in nodes.values())
-    for rule in rules:
+    domains: dict[str, dict[str, int]] = {}
+    for rule in spread.constraints(workload):
         key = str(rule["topologyKey"])
         capacity = {name: one.count for name, one in nodes.items()}
         left = spread.limit(rule, workload, fleet, capacity)
         total = min(total, sum(left.values()))
+        old = domains.get(key, left)
+        domains[key] = {value: min(count, old.get(value, 0)) for value, count in left.items()}
         for name, one in nodes.items():
             if one.count and key not in fleet.nodes[name].labels:
                 nodes[name] = OnNode(0, SPREAD, f"the node has no label {key}, by which pods are spread")
-    return total, nodes, len(rules) > 1
+    return total, nodes, domains

@@ -115,7 +115,7 @@ class Fleet:
     """All nodes by name, the DeviceClasses by name, and what the server makes of objects.
 
     `notes` say what was read and is not part of the answer, or not certain; each names its object. `quotas` are those
-    of all namespaces. `doubts` name what was not read and could reduce every count.
+    of all namespaces. `doubts` name what was not read and could reduce every count, `gaps` what could raise it.
     """
 
     nodes: t.Mapping[str, Node]
@@ -125,6 +125,7 @@ class Fleet:
     quotas: tuple[Quota, ...] = ()
     queues: Queues = field(default_factory=Queues)
     doubts: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ def read(
     reading.note_strangers(nodes)
     found = tuple(reading.quotas(by_kind["ResourceQuota"]))
     queues = kueue.read([one for kind in kueue.KINDS for one in by_kind[kind]], kueue_configuration)
-    return Fleet(nodes, classes, server, tuple(reading.notes), found, queues, tuple(reading.doubts))
+    doubts, gaps = tuple(reading.doubts), tuple(reading.gaps)
+    return Fleet(nodes, classes, server, tuple(reading.notes), found, queues, doubts, gaps)
 
 
 def v1_rule(rule: ObjectView) -> ObjectView:
@@ -96,12 +97,16 @@ def probed(
 
 class _Reading:
     """Collects by node what objects say; `notes` are what cannot be used, `doubts` what is missing and may be in the
-    way of pods."""
+    way of pods, `gaps` what is missing and may take pods."""
 
     def __init__(self, published: PublishedNodes) -> None:
         self.published = published.nodes
         self.notes = list(published.notes)
         self.doubts: list[str] = []
+        self.gaps: list[str] = []
+        self._pools = published.pools
+        self._unlisted: dict[str, list[DeviceId]] = {}  # by claim, its devices of pools without any slice
+        self._unclear: dict[str, dict[str, str]] = {}  # by node and driver
         self._served: set[str] = set()  # claims that have devices
         self._holder: dict[DeviceId, str] = {}  # of devices that are not shared
         self.held: dict[str, list[Held]] = {}
@@ -117,6 +122,9 @@ class _Reading:
                 offer = self._where.get(key)
                 if offer is None:
                     self.notes.append(f"claim {title(claim)} has {'/'.join(key)}, which no complete pool lists")
+                    if self._pools.pool(*key[:2]) is None:
+                        self._unlisted.setdefault(title(claim), []).append(key)
+                        self._unlist(key[1], title(claim))
                     continue
                 consumed = {name: str(value) for name, value in (result.get("consumedCapacity") or {}).items()}
                 admin = bool(result.get("adminAccess"))
@@ -126,6 +134,12 @@ class _Reading:
                     first = self._holder.setdefault(key, title(claim))
                     if first != title(claim):
                         self.notes.append(f"{'/'.join(key)} is allocated to two claims, {first} and {title(claim)}")
+
+    def _unlist(self, node: str, claim: str) -> None:
+        """A driver of which a claim has a device publishes nothing: what there is on the claim's node is unknown."""
+        for driver, pool, device in self._unlisted.get(claim, ()):
+            reason = f"claim {claim} has {device} of pool {pool} of {driver}, of which there is no slice"
+            self._unclear.setdefault(node, {}).setdefault(driver, reason)
 
     def pods(self, pods: t.Iterable[ObjectView]) -> None:
         """The pods of each node; those that wait for one are noted."""
@@ -149,6 +163,8 @@ class _Reading:
                 str(metadata["namespace"]), str(metadata["name"]), metadata.get("labels") or {}, asked, _claims(pod)
             )
             self.placed.setdefault(spec["nodeName"], []).append(placed)
+            for one in placed.claims:
+                self._unlist(spec["nodeName"], one)
             lost += [f"{one} of pod {title(pod)}" for one in placed.claims if one not in self._served]
         if waiting:
             self.notes.append(f"{waiting} pod(s) with claims wait for a node, and need the same devices")
@@ -186,7 +202,7 @@ class _Reading:
             pods=tuple(self.placed.get(name, ())),
             offers=published.offers,
             held=tuple(self.held.get(name, ())),
-            unclear=published.unclear,
+            unclear={**published.unclear, **self._unclear.get(name, {})},
         )
 
     def note_strangers(self, nodes: t.Mapping[str, Node]) -> None:
@@ -196,6 +212,11 @@ class _Reading:
         lost = sorted(set(self.placed) - set(nodes))
         if lost:
             self.notes.append(f"pods run on node(s) {some(lost)}, which are not among the objects")
+        unread = [name for name in lost if name in self.published and self.published[name].offers]
+        if unread:
+            self.gaps.append(
+                f"node(s) {some(unread)} have pods and devices, but are not among the objects: more may fit"
+            )
         for name, published in self.published.items():
             if name not in nodes and published.offers:
                 self.notes.append(f"{len(published.offers)} device(s) are of node {name}, which does not exist")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field, replace
 
-from ..kube import versions
+from ..kube import quantity, versions
 from ..kube.objects import ObjectView
 from ..kube.problems import Problem, Problems
 from ..scheduler.search_devices import identify
@@ -20,9 +20,11 @@ from ..vendors.offers import offers
 from ..vendors.server import Server
 from . import what_if
 from .fleet import Fleet, Node, Workload
+from .pods import units
 
 #: The steps beside those of `what_if`, and what each says.
 STEPS = {
+    "add": "nodes that come: like one that is there or that was probed, empty, and with these labels",
     "server": "another version of Kubernetes, or other feature gates",
     "driver": "another version of a driver, on nodes that were probed",
     "workload": "another claim template, or another pod, of a workload",
@@ -33,19 +35,21 @@ STEPS = {
 class Scenario:
     """A fleet and the workloads to place on it. `facts` are topology facts by node, as far as nodes were probed.
 
-    `workload` makes a workload of what a step of that name has. It raises ValueError.
+    `drivers` are those of the site with their options, `dra_claims_drivers`. `workload` makes a workload of what a step of that name has. It raises ValueError.
     """
 
     fleet: Fleet
     workloads: tuple[Workload, ...]
     facts: t.Mapping[str, t.Any] = field(default_factory=dict)
     workload: t.Callable[[ObjectView], Workload] | None = None
+    drivers: t.Mapping[str, t.Any] = field(default_factory=dict)
 
 
 def after(start: Scenario, steps: t.Sequence[ObjectView], path: str = "what_if") -> list[Scenario]:
     """What is after each step. A step is one of `what_if.after`, or a mapping of one of STEPS to what it is about:
 
-    `server` takes `version` and `feature_gates`, `driver` takes `name` and the options of it that
+    `add` takes what `what_if.after` says of it; `like` may also be a machine among the facts that is no node, whose room
+    `allocatable` then says. `server` takes `version` and `feature_gates`, `driver` takes `name` and the options of it that
     `dra_claims_drivers` has, `workload` takes what a workload is made of. Raises Problems with all that is wrong in the
     first step that cannot be taken.
     """
@@ -63,9 +67,36 @@ def after(start: Scenario, steps: t.Sequence[ObjectView], path: str = "what_if")
         elif isinstance(step, dict) and len(step) == 1 and name in what_if.STEPS:
             found.append(replace(here, fleet=what_if.take(here.fleet, step, place)))
         else:
-            known = ", ".join([*what_if.STEPS, *STEPS])
+            known = ", ".join(dict.fromkeys([*what_if.STEPS, *STEPS]))
             raise Problems([Problem(place, "is not a mapping with one step", "bad-step", f"give one of {known}")])
     return found[1:]
+
+
+def _add(here: Scenario, value: ObjectView, place: str) -> Scenario:
+    like, room, whole = value.get("like"), value.get("allocatable"), place.rpartition(".")[0]
+    step = {"add": {key: one for key, one in value.items() if key != "allocatable"}}
+    if like in here.fleet.nodes or like not in here.facts:
+        if room is not None:
+            said = "is only for a machine that has facts and is not a node"
+            raise Problems([Problem(f"{place}.allocatable", said, "bad-step", "leave it out")])
+        return replace(here, fleet=what_if.take(here.fleet, step, whole))
+    name = str(like)
+    known = {driver: knowledge(driver, options) for driver, options in here.drivers.items()}
+    found = tuple(offers(name, here.facts[name], here.drivers, known, here.fleet.server))
+    if not found:
+        said = f"{name}: no driver publishes a device of this machine; drivers: {', '.join(here.drivers) or 'none'}"
+        raise Problems([Problem(f"{place}.like", said, "bad-step", "give the drivers of the site")])
+    try:
+        model = Node(name, allocatable=units(room) if room else None, offers=found)
+    except (quantity.QuantityError, AttributeError) as error:
+        raise Problems([Problem(f"{place}.allocatable", str(error), "wrong-type", "such as cpu: '128'")]) from error
+    notes = list(here.fleet.notes)
+    if room is None:
+        notes.append(f"what_if: add says nothing of allocatable, so nodes like {name} have room for any number of pods")
+    with_model = replace(here.fleet, nodes={**here.fleet.nodes, name: model}, notes=tuple(notes))
+    nodes = dict(what_if.take(with_model, step, whole).nodes)
+    del nodes[name]
+    return replace(here, fleet=replace(with_model, nodes=nodes))
 
 
 def _server(here: Scenario, value: ObjectView, place: str) -> Scenario:
@@ -148,6 +179,7 @@ def _workload(here: Scenario, value: ObjectView, place: str) -> Scenario:
 
 
 _TAKE: dict[str, t.Callable[[Scenario, ObjectView, str], Scenario]] = {
+    "add": _add,
     "server": _server,
     "driver": _driver,
     "workload": _workload,

@@ -27,7 +27,7 @@ STEPS = {
     "uncordon": "nodes that take pods again",
     "drain": "nodes that are cordoned, and whose pods and claims go",
     "remove": "nodes that go, with all that is on them",
-    "add": "nodes that come: like one that is there, but empty",
+    "add": "nodes that come: like one that is there, but empty, and with these labels",
     "lose": "devices that fail",
     "replace": "devices that are swapped for new ones: free, without taints, with these attributes if they differ",
     "degrade": "devices that become worse: with these attributes, capacities or this taint",
@@ -39,7 +39,7 @@ def after(fleet: Fleet, steps: t.Sequence[ObjectView], path: str = "what_if") ->
     """The fleet after some steps, one after the other. Each is a mapping of one of STEPS to its arguments:
 
     `cordon`, `uncordon`, `drain` and `remove` take `nodes`, a list of names, or `labels`, which the nodes have; `add`
-    takes `like` and `count`; `lose`, `replace` and `degrade` take `node` and `devices`, names or PCI addresses, the
+    takes `like` and `count`, and `labels` that the new nodes have besides; `lose`, `replace` and `degrade` take `node` and `devices`, names or PCI addresses, the
     last two also `attributes` and `capacity`, and `degrade` a `taint`; `release` takes `claims`, a list of
     `namespace/name`. Where the pods of a drained node go is not modelled: they count as gone.
 
@@ -114,10 +114,13 @@ def _remove(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
 
 
 def _add(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
-    like, count = value.get("like"), value.get("count", 1)
+    like, count, labels = value.get("like"), value.get("count", 1), value.get("labels") or {}
     problems = []
-    if set(value) - {"like", "count"}:
-        problems.append(Problem(place, "must have like and count, and nothing else", "bad-step", ""))
+    if set(value) - {"like", "count", "labels"}:
+        said = "must have like and count, and nothing else; it may have labels"
+        problems.append(Problem(place, said, "bad-step", ""))
+    if not isinstance(labels, dict) or not all(isinstance(one, str) for one in labels.values()):
+        problems.append(Problem(f"{place}.labels", "is not a mapping to texts", "wrong-type", "quote numbers"))
     if like not in fleet.nodes:
         problems.append(Problem(f"{place}.like", f"there is no node {like!r}", "no-node", "name one that is there"))
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 10_000:
@@ -130,16 +133,16 @@ def _add(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
         while f"{like}-new-{number}" in nodes:
             number += 1
         name = f"{like}-new-{number}"
-        nodes[name] = _empty(fleet.nodes[str(like)], name, fleet.server)
+        nodes[name] = _empty(fleet.nodes[str(like)], name, fleet.server, labels)
     return replace(fleet, nodes=nodes)
 
 
-def _empty(node: Node, name: str, server: Server) -> Node:
+def _empty(node: Node, name: str, server: Server, labels: t.Mapping[str, str]) -> Node:
     """A node like another one, without its pods, its cordon and the taints that Kubernetes sets for its conditions."""
     return replace(
         node,
         name=name,
-        labels={**node.labels, "kubernetes.io/hostname": name} if node.labels else node.labels,
+        labels={**node.labels, "kubernetes.io/hostname": name, **labels},
         taints=_without(node.taints, _CONDITION),
         cordoned=False,
         pods=(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import typing as t
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..kube import quantity
 from ..kube.objects import ObjectView
@@ -20,8 +20,8 @@ from ..vendors.offer import Offer
 from .fleet import Fleet
 from .stranded import Stranded
 
-#: The capacity of a NIC's link, in bits per second.
-BANDWIDTH = "bandwidth"
+#: The capacity of a NIC's link in bits per second, and the attribute with its speed in megabits per second.
+BANDWIDTH, SPEED = "bandwidth", "linkSpeedMbps"
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,27 @@ class Price:
 
 
 @dataclass(frozen=True)
+class Value:
+    """What one device is worth. `gbps` is its bandwidth, None for a device that publishes none; `money` is its price,
+    None without one."""
+
+    gbps: float | None
+    money: float | None
+
+
+@dataclass(frozen=True)
 class Worth:
-    """What some devices are worth. `gbps` are gigabits per second; `unpriced` devices have no price."""
+    """What some devices are worth. `gbps` are gigabits per second, `money` is None if the site gives no prices.
+
+    `unpriced` devices have no price; `each` has the value of each device by its node and name. A NIC that is
+    published several times, as a whole and to be shared, counts once.
+    """
 
     devices: int
     gbps: float
     money: float | None
     unpriced: int
+    each: t.Mapping[tuple[str, str], Value] = field(default_factory=dict)
 
 
 def prices(given: t.Sequence[ObjectView], path: str = "prices") -> list[Price]:
@@ -70,17 +84,27 @@ def prices(given: t.Sequence[ObjectView], path: str = "prices") -> list[Price]:
 
 
 def worth(fleet: Fleet, lost: t.Sequence[Stranded], given: t.Sequence[Price]) -> Worth:
-    """What stranded devices are worth, each at the first price that applies to it. Money is None without prices."""
+    """What stranded devices are worth, each at the first price that applies to it."""
     names = {(one.node, one.device) for one in lost if one.certain}
-    gbps, money, unpriced, count = 0.0, 0.0, 0, 0
+    each: dict[tuple[str, str], Value] = {}
+    links: dict[tuple[str, str], float] = {}  # by node and PCI address
     for node in fleet.nodes.values():
         for offer in node.offers:
-            if (node.name, "/".join(identify(offer))) not in names:
-                continue
-            count += 1
-            entry = (offer.device.get("capacity") or {}).get(BANDWIDTH)
-            gbps += float(quantity.parse(entry["value"])) / 1e9 if entry else 0
-            price = next((one.price for one in given if one.holds(offer)), None)
-            money += price or 0
-            unpriced += price is None
-    return Worth(count, round(gbps, 3), round(money, 2) if given else None, unpriced if given else 0)
+            key = (node.name, "/".join(identify(offer)))
+            if key in names:
+                value = Value(_gbps(offer), next((one.price for one in given if one.holds(offer)), None))
+                each[key] = value
+                link = (node.name, offer.address or key[1])
+                links[link] = max(links.get(link, 0.0), value.gbps or 0.0)
+    money = sum(one.money or 0 for one in each.values())
+    unpriced = sum(one.money is None for one in each.values())
+    priced = (round(money, 2), unpriced) if given else (None, 0)
+    return Worth(len(each), round(sum(links.values()), 3), *priced, each)
+
+
+def _gbps(offer: Offer) -> float | None:
+    entry = (offer.device.get("capacity") or {}).get(BANDWIDTH)
+    if entry:
+        return round(float(quantity.parse(entry["value"])) / 1e9, 3)
+    mbps = value_of(attribute(offer, f"{offer.driver}/{SPEED}"))
+    return round(mbps / 1e3, 3) if isinstance(mbps, int) else None

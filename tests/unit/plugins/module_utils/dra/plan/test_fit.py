@@ -161,7 +161,8 @@ def test_spread_by_zone(engine: Engine, skew: int, total: int) -> None:
     }
     (found,) = fits.fit(fleet, [workload("one-pair", topologySpreadConstraints=[rule])], engine)
     assert found.total == total
-    assert found.by(fleet, "zone") == {"a": 16, "b": 8}
+    assert found.by(fleet, "zone") == {"a": total - 8, "b": 8} == found.spread["zone"]
+    assert found.by(fleet, "rack") == {"": 24}
 
 
 def test_a_pool_that_is_being_written_is_unknown(engine: Engine) -> None:
@@ -192,6 +193,28 @@ def test_unusable_objects_are_noted(engine: Engine) -> None:
     assert found.total == 8
     assert [note for note in found.notes if "team/lost" in note and "no complete pool lists" in note]
     assert [note for note in found.notes if note.startswith("1 pod(s) with claims wait")]
+
+
+def test_what_a_claim_says_of_pools_that_nobody_publishes(engine: Engine) -> None:
+    """The driver of a node may be starting, or a part of the cluster was not read: the node's devices are unknown."""
+    nodes = [node("a-0"), node("b-0")]
+    empty = cluster(nodes)
+    published = [one for one in slices(empty.nodes["b-0"].offers)]
+    held = claim("c", empty, "a-0", _of(empty, "gpu.nvidia.com")[0])
+    fleet = reader.read([*nodes, *published, *CLASSES.values(), held])
+    (found,) = fits.fit(fleet, [workload("one-pair")], engine)
+    assert found.total == 8 and found.at_least and not found.at_most
+    assert found.nodes["a-0"].kind == fits.UNKNOWN and "of which there is no slice" in found.nodes["a-0"].reason
+    # by the node of its pod, where the pool has another name
+    results = held["status"]["allocation"]["devices"]["results"]
+    other = {**held, "status": {"allocation": {"devices": {"results": [{**results[0], "pool": "cards"}]}}}}
+    (found,) = fits.fit(reader.read([*nodes, *published, *CLASSES.values(), other]), [workload("one-pair")], engine)
+    assert found.total == 8 and not found.at_least
+    spec = {"nodeName": "a-0", "containers": [], "resourceClaims": [{"name": "x", "resourceClaimName": "c"}]}
+    pod = {"kind": "Pod", "metadata": {"name": "p", "namespace": "team"}, "spec": spec}
+    fleet = reader.read([*nodes, *published, *CLASSES.values(), other, pod])
+    (found,) = fits.fit(fleet, [workload("one-pair")], engine)
+    assert found.total == 8 and found.at_least and found.nodes["a-0"].kind == fits.UNKNOWN
 
 
 def test_a_workload_without_claims_is_refused(engine: Engine) -> None:

@@ -18,7 +18,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import quota
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Workload
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet_map import counts, fleet_map
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.scenario import Scenario, after
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import Stranded, stranded
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.worth import prices, worth
 from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import (
@@ -104,11 +104,18 @@ def test_a_replaced_device_is_free(engine: Engine) -> None:
         ({"driver": {"name": "x.example.com", "version": "1"}}, "is not a driver whose devices"),
         ({"workload": {"name": "other"}}, "there is no workload 'other'"),
         ({"shrink": {}}, "give one of cordon"),
+        ({"add": {"like": "a-0", "count": 1, "labels": {"rack": 4}}}, "add.labels: is not a mapping to texts"),
+        ({"add": {"like": "a-0", "count": 1, "allocatable": {"cpu": "1"}}}, "has facts and is not a node"),
+        ({"add": {"like": "spare", "count": 1, "allocatable": {"cpu": "x"}}}, "add.allocatable"),
+        ({"add": {"like": "bare", "count": 1}}, "no driver publishes a device of this machine"),
+        ({"add": {"like": "other", "count": 1}}, "there is no node 'other'"),
     ],
 )
 def test_a_step_that_cannot_be_taken(step: Object, said: str) -> None:
+    bare = {**facts("hgx-h100"), "gpus": [], "nics": []}
+    known = {"spare": facts("hgx-h100"), "bare": bare}
     with pytest.raises(Problems) as caught:
-        after(Scenario(cluster([node("a-0")]), (workload("one-pair"),)), [step])
+        after(Scenario(cluster([node("a-0")]), (workload("one-pair"),), known, None, DRIVERS), [step])
     assert said in str(caught.value) and "what_if[0]" in str(caught.value)
 
 
@@ -159,6 +166,26 @@ def test_another_template(engine: Engine) -> None:
     )
     then = after(start, [{"workload": {"name": "one-pair", "claim": "three-pairs"}}, {"cordon": {"nodes": ["a-0"]}}])
     assert [_counted(one, engine) for one in then] == [4, 2]
+
+
+def test_nodes_of_a_machine_that_is_not_there_yet(engine: Engine) -> None:
+    """Of a probed machine, in a rack of their own, with as much room as the step says."""
+    drivers = {**DRIVERS, "gpu.nvidia.com": {"version": "0.5.0"}}
+    ask = {"containers": [{"resources": {"requests": {"cpu": "10"}}}]}
+    start = Scenario(cluster(NODES), (workload("one-pair", **ask),), {"b200": facts("hgx-b200")}, None, drivers)
+    step = {"add": {"like": "b200", "count": 2, "labels": {"zone": "c"}, "allocatable": {"cpu": "35", "pods": "9"}}}
+    (then,) = after(start, [step])
+    (found,) = fits.fit(then.fleet, then.workloads, engine)
+    assert found.by(then.fleet, "zone") == {"a": 8, "b": 8, "c": 6} and set(then.fleet.nodes) - {"a-0", "b-0"} == {
+        "b200-new-0",
+        "b200-new-1",
+    }
+    assert found.nodes["b200-new-0"].kind == fits.ROOM and not found.notes
+    (then,) = after(start, [{"add": {"like": "b200", "count": 1}}])
+    (found,) = fits.fit(then.fleet, then.workloads, engine)
+    assert found.nodes["b200-new-0"].count == 8 and any("room for any number of pods" in one for one in found.notes)
+    (then,) = after(start, [{"add": {"like": "a-0", "count": 1, "labels": {"zone": "new"}}}])
+    assert fits.fit(then.fleet, then.workloads, engine)[0].by(then.fleet, "zone") == {"a": 8, "b": 8, "new": 8}
 
 
 # --- quotas
@@ -243,6 +270,17 @@ def test_worth_and_map(engine: Engine) -> None:
     fast = [o for o in fleet.nodes["a-0"].offers if o.device["attributes"].get("linkSpeedMbps") == {"int": 400000}]
     ids = {one.device for one in lost}
     assert found.money == 1.5 * sum(f"{o.driver}/{o.pool}/{o.device['name']}" in ids for o in fast)
+    value = found.each["a-0", f"lanewise.dev/a-0/{nic}"]
+    assert value.gbps == 400 and value.money == 1.5
+    assert found.gbps == sum(one.gbps or 0 for one in found.each.values()) > 400
+    # a NIC that is published as a whole and to be shared counts once
+    offers = fleet.nodes["a-0"].offers
+    (whole,) = [one for one in offers if one.device["name"] == nic]
+    twin = replace(whole, device={**whole.device, "name": f"{nic}-share"})
+    nodes = {**fleet.nodes, "a-0": replace(fleet.nodes["a-0"], offers=(*offers, twin))}
+    both = [*lost, Stranded("a-0", f"lanewise.dev/a-0/{nic}-share", "")]
+    twice = worth(replace(fleet, nodes=nodes), both, [])
+    assert (twice.devices, twice.gbps) == (found.devices + 1, found.gbps)
     made = fleet_map(fleet, stranded(fleet, [workload("one-pair")], engine), ["zone"])
     assert len(made["shapes"]) == 1 and [one["labels"]["zone"] for one in made["nodes"]] == ["a", "b"]
     by_node = {
