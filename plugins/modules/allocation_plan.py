@@ -35,8 +35,8 @@ options:
     description:
       - The objects of the cluster by kind, as RV(lanewise.dra.dra_objects_info#module:objects) has them.
       - Used are C(Node), C(Pod), C(ResourceSlice), C(ResourceClaim), C(ResourceClaimTemplate), C(DeviceClass),
-        C(DeviceTaintRule), C(ResourceQuota), C(LocalQueue), C(ClusterQueue) and C(Cohort). Without any C(Node), each
-        node that a slice names has room for every pod.
+        C(DeviceTaintRule), C(ResourceQuota), C(LocalQueue), C(ClusterQueue), C(Cohort) and C(ResourceFlavor).
+      - Without any C(Node), each node that a slice names has room for every pod.
     type: dict
     required: true
   workloads:
@@ -48,10 +48,10 @@ options:
     description:
       - Changes, one after the other. Each is a dictionary with one key.
       - C(cordon), C(uncordon), C(drain), C(remove) take C(nodes), a list of names, or C(labels).
-      - C(add) takes C(like), a node, and C(count), and may have C(labels). The new nodes are empty, and have the devices and
-        labels of that one, except for what C(labels) says. C(like) may also be a machine among O(facts) that is not a
-        node. The devices are then those that O(drivers) would publish there, and C(allocatable) says how much CPU, memory
-        and other resources such a node has.
+      - C(add) takes C(like), a node, and C(count), and may have C(labels). The new nodes are empty, and have the
+        devices and labels of that one, except for what C(labels) says. C(like) may also be a machine among O(facts)
+        that is not a node. The devices are then those that O(drivers) would publish there, and C(allocatable) says how
+        much CPU, memory and other resources such a node has.
       - C(lose) takes C(node) and C(devices), names or PCI addresses.
       - C(release) takes C(claims), a list of C(namespace/name). The claims go, with their pods.
       - C(replace) takes C(node) and C(devices), and may have C(attributes) and C(capacity) of the new devices. The

@@ -50,6 +50,7 @@ options:
       - LocalQueue
       - ClusterQueue
       - Cohort
+      - ResourceFlavor
     default: [ResourceClaim, ResourceSlice, DeviceClass, Pod]
   for_plan:
     description:

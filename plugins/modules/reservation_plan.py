@@ -20,6 +20,8 @@ description:
     without a controller, of DaemonSets, of gangs, of other schedulers, with claims that are not made for them alone or
     that others use, with the annotation C(cluster-autoscaler.kubernetes.io/safe-to-evict=false), whose
     PodDisruptionBudget allows no disruption, and what O(protect) names.
+  - If a ResourceQuota of the workload's namespace does not admit its pods, a note says so, and no pod is moved for it.
+    Quotas of Kueue are not looked at.
   - Each pod to be moved needs a node with room, see O(may_wait). On which node the scheduler places it depends on
     scores, which are not modelled.
 extends_documentation_fragment:
@@ -108,6 +110,7 @@ EXAMPLES = r"""
       - DeviceClass
       - DeviceTaintRule
       - PodDisruptionBudget
+      - ResourceQuota
   delegate_to: localhost
   register: cluster
 
@@ -196,7 +199,9 @@ from ..module_utils.dra.cel.engine import engine_for
 from ..module_utils.dra.holds.tolerations import lacking, others, toleration
 from ..module_utils.dra.kube.objects import Object
 from ..module_utils.dra.kube.versions import V1, convert
-from ..module_utils.dra.plan.fleet import Workload
+from ..module_utils.dra.plan import quotas
+from ..module_utils.dra.plan.fit import not_modelled
+from ..module_utils.dra.plan.fleet import Fleet, Workload
 from ..module_utils.dra.plan.given import WORKLOAD, objects_of, templates_of, workload
 from ..module_utils.dra.plan.movable import CONTROLLERS, Protect, movable
 from ..module_utils.dra.plan.reader import read
@@ -258,8 +263,23 @@ def planned(params: Object) -> Object:
         wanted, params["count"], params["hold"], params["max_moves"], params["may_wait"], max(1, params["searches"])
     )
     found = room(fleet, job, moving, engine, tolerant)
-    said = {"lines": lines(found, job), "notes": list(fleet.notes)}
+    short = not_admitted(fleet, job, found)
+    if short and found.moves:  # no pod is moved for a job that would have to wait all the same
+        found = Room(False, at_least=found.at_least, arrived=found.arrived, reason=short)
+        short = ""
+    notes = [*fleet.notes, *fleet.doubts, *fleet.gaps, *(one for some in not_modelled(wanted) for one in some)]
+    notes += [f"workload {wanted.name}: {short}"] if short else []
+    said = {"lines": lines(found, job), "notes": notes}
     return {**shown(found), "toleration": toleration(job.hold), "lacking": without, "kept": kept, **said}
+
+
+def not_admitted(fleet: Fleet, job: Job, found: Room) -> str:
+    """Which quota of the namespace does not admit the pods that are still to come; empty if each does."""
+    admission = quotas.admitted(fleet, job.workload)
+    coming = job.count - found.arrived
+    return (
+        f"{admission.reason}, and {coming} are to come" if (admission.count or 0) < coming and admission.reason else ""
+    )
 
 
 def shown(found: Room) -> Object:

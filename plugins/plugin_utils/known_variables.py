@@ -52,7 +52,7 @@ OF_PLAYBOOKS = (
     *("replace_nic_slot", "replace_nic_address", "replace_nic_serial", "replace_nic_phase", "replace_nic_timeout"),
     *("plan_workloads", "plan_what_if", "plan_require", "plan_by", "plan_snapshot", "plan_feature_gates"),
     *("plan_kubeconfig", "plan_context", "plan_facts", "plan_prices", "plan_price_unit", "plan_dest", "plan_title"),
-    "plan_kueue_configuration",
+    *("plan_kueue_configuration", "plan_manifests"),
     *("reserve_name", "reserve_owner", "reserve_reason", "reserve_hours", "reserve_expires", "reserve_state"),
     *("reserve_workload", "reserve_count"),
     *("defragment_name", "defragment_owner", "defragment_reason", "defragment_hours", "defragment_workload"),

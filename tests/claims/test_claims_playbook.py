@@ -20,6 +20,7 @@ import yaml
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Request, Site
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
+from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.test_nearest import with_own
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
@@ -98,6 +99,23 @@ def test_the_report_and_the_manifests_are_in_the_current_folder(folder: Folder) 
     folder.report("report")
     assert "training/pair: 1 of 1 node(s)" in folder.run() and folder.holds("kubernetes")
     assert "changed=0" in folder.run()
+
+
+def test_a_plan_of_machines_that_no_cluster_has_yet(tmp_path: Path) -> None:
+    """With the probe and the rendered manifests alone: every device is free."""
+    machine = {"topology_root": str(build("hgx-h100", tmp_path / "machine"))}
+    folder = Folder(tmp_path, {NODE: machine, "h100-02": machine})
+    folder.run()
+    work = {"plan_workloads": [{"name": "pair", "namespace": "training", "templates": ["pair"]}]}
+    steps = [{"add": {"like": NODE, "count": 3}}, {"driver": {"name": "gpu.nvidia.com", "version": "0.4.1"}}]
+    given = json.dumps({**work, "plan_manifests": "./kubernetes", "plan_what_if": steps})
+    output = " ".join(folder.run("lanewise.dra.plan", "-e", given, playbook="probe").split())
+    assert "pair: 16 more, " in output and "the fleet is 2 probed machine(s): nothing is in use there" in output
+    output = folder.run("-e", given, playbook="plan", rc=2)
+    assert "Name lanewise.dra.probe before lanewise.dra.plan" in " ".join(output.split())
+    wrong = json.dumps({**work, "plan_manifests": "./home"})
+    output = folder.run("lanewise.dra.plan", "-e", wrong, playbook="probe", rc=2)
+    assert "has no YAML file: write the manifests" in " ".join(output.split())
 
 
 def test_paths_of_the_command_line_are_relative_to_the_current_folder(folder: Folder) -> None:

@@ -123,10 +123,17 @@ def _queue() -> list[Object]:
         "conditions": [{"type": "Active", "status": "True", "message": "ready"}],
     }
     spec = {"cohortName": "all", "namespaceSelector": {"matchLabels": {}}, "resourceGroups": [group]}
+    spec["flavorFungibility"] = {"whenCanBorrow": "MayStopSearch"}
+    flavor = {
+        "nodeLabels": {"site": "one"},
+        "nodeTaints": [{"key": "gpus", "value": "x", "effect": "NoSchedule"}],
+        "tolerations": [{"key": "gpus", "operator": "Equal", "value": "x", "effect": "NoSchedule"}],
+    }
     made = [
         {"kind": "ClusterQueue", "metadata": _meta("red"), "spec": spec, "status": status},
         {"kind": "Cohort", "metadata": _meta("all"), "spec": {"resourceGroups": [group]}},
         {"kind": "LocalQueue", "metadata": _meta("jobs", "team"), "spec": {"clusterQueue": "red"}},
+        {"kind": "ResourceFlavor", "metadata": _meta("any"), "spec": flavor},
     ]
     return [{"apiVersion": kueue.API_VERSION, **one} for one in made]
 
@@ -141,7 +148,7 @@ def _dump() -> dict[str, list[Object]]:
             {
                 "apiVersion": "v1",
                 "kind": "Node",
-                "metadata": _meta(name),
+                "metadata": {**_meta(name), "labels": {"of": name, "site": "one"}},
                 "spec": {"taints": [{"key": "quiet", "effect": "PreferNoSchedule"}], "unschedulable": False},
                 "status": {"allocatable": {"cpu": "64", "memory": "1Ti", "pods": "110"}},
             }

@@ -217,6 +217,37 @@ def test_a_plan_predicts_what_is_admitted(site: QueueSite, work: Work) -> None:
     assert then.total == 0 and any("1 job(s) wait" in one for one in then.notes), then
 
 
+def test_a_plan_predicts_jobs_of_flavors_with_nodes_of_their_own(site: QueueSite, work: Work) -> None:
+    """A node is a flavor: three pairs of the first one's quota, then of the second one as many as its node has."""
+    made = site.compile(_queues({"name": "oak", "guaranteed": {"pairs": 3}}), _claims("oak"))
+    (queue,) = [one for one in made.objects if one["kind"] == "ClusterQueue"]
+    (kept,) = [one for one in made.objects if one["kind"] == "ResourceFlavor"]
+    (group,) = queue["spec"]["resourceGroups"]
+    near = group["flavors"][0]["resources"]
+    far = [{**one, "nominalQuota": "20"} for one in near]
+    group["flavors"] = [{"name": "node-a", "resources": near}, {"name": "node-b", "resources": far}]
+    for name in ("a", "b"):
+        labels = {"kubernetes.io/hostname": f"pairs-{name}"}
+        made.objects.append({**kept, "metadata": {"name": f"node-{name}"}, "spec": {"nodeLabels": labels}})
+    site.queueing.configure(made.configuration)
+    site.open(made)
+    objects = objects_of(site.objects())
+    (template,) = [
+        one["spec"]["spec"] for one in objects if one["kind"] == "ResourceClaimTemplate" and title(one) == "oak/pair"
+    ]
+    job = Workload("job", (template,), pod_template("pair")["spec"], "oak", {kueue.QUEUE_LABEL: "oak"})
+    fleet = reader.read(objects, kueue_configuration=site.queueing.configuration)
+    (found,) = fits.fit(fleet, [job], made_engine())
+    assert found.total == 11 and "admits 20 to flavor node-b first, and its nodes have room for 8" in found.quota, found
+    assert not found.at_least and not found.at_most, found.notes
+    work.submit("oak", found.total + 1)
+    site.plane.wait_for(lambda: len(work.running("oak")) == found.total, "the predicted jobs to run", PATIENCE)
+    (waiting,) = set(work.jobs["oak"]) - set(work.running("oak"))
+    site.plane.wait_for(lambda: site.queueing.admitted("oak", waiting), "the last job to be admitted", PATIENCE)
+    where = [one["spec"].get("nodeName") for one in site.queueing.pods("oak")]
+    assert sorted(where, key=str) == [None] + ["pairs-a"] * 3 + ["pairs-b"] * 8
+
+
 def test_fair_sharing_among_three_teams(site: QueueSite, work: Work) -> None:
     """Ten pairs of the pool go to three teams by their weights 1, 1 and 3, though two of them had all that there is."""
     teams = [

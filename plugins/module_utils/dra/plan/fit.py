@@ -111,37 +111,74 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
         asked = pods.requests(workload.pod)
     except quantity.QuantityError as error:
         raise ValueError(f"workload {workload.name}: its requests cannot be read: {error}") from error
-    nodes = {name: _on_node(node, workload, asked, states) for name, node in fleet.nodes.items()}
-    notes = [*fleet.notes, *fleet.doubts, *fleet.gaps]
-    affinity: ObjectView = workload.pod.get("affinity") or {}
-    ignored = [words for key, words in _NOT_MODELLED.items() if affinity.get(key)]
-    if ignored:
-        notes.append(f"workload {workload.name}: {' and '.join(ignored)} is not modelled: no more than this fit")
-    scheduler = workload.pod.get("schedulerName") or pods.SCHEDULER
-    stranger = scheduler != pods.SCHEDULER
-    if stranger:
-        notes.append(f"workload {workload.name}: it is placed by scheduler {scheduler}, whose rules are unknown")
-    spread_total, nodes, domains = _spread(fleet, workload, nodes)
-    bound = len(spread.constraints(workload)) > 1
-    limits = [quotas.admitted(fleet, workload), kueue.admitted(fleet, workload, states.memory)]
+    ignored, stranger = not_modelled(workload)
+    notes = [*fleet.notes, *fleet.doubts, *fleet.gaps, *ignored, *stranger]
+    flavors = kueue.flavors_for(fleet, workload)
+    spread_total, nodes, domains, rooms = _on_nodes(fleet, workload, asked, states, flavors)
+    rules = spread.constraints(workload)
+    mixed = len(rooms) > 1 and (bool(rules) or sum(rooms.values()) > sum(one.count for one in nodes.values()))
+    limits = [quotas.admitted(fleet, workload), kueue.admitted(fleet, workload, states.memory, flavors, rooms)]
     count, limit = min(((one.count, one.reason) for one in limits if one.count is not None), default=(None, ""))
     total = spread_total if count is None else min(spread_total, count)
     notes += [note for one in limits for note in one.notes]
-    if bound:
+    if len(rules) > 1:
         notes.append(f"workload {workload.name}: several spread constraints together may let fewer fit")
+    if mixed:
+        what = "spread constraints apply to" if rules else "some nodes are of"
+        notes.append(f"workload {workload.name}: {what} several flavors of its queue together, so fewer may fit")
     return Fit(
         workload.name,
         total,
         nodes,
         # a quota that is reached is certain, even if other counts are not
-        at_least=stranger or (total != count and bool(fleet.gaps or any(not one.certain for one in nodes.values()))),
-        at_most=bool(ignored or fleet.doubts) or stranger or bound or not all(one.certain for one in limits),
+        at_least=bool(stranger) or ((total != count or bool(rooms)) and _unsure(fleet, nodes)),
+        at_most=bool(ignored or stranger or fleet.doubts or len(rules) > 1 or mixed)
+        or not all(one.certain for one in limits),
         notes=tuple(notes),
         held_back=sum(one.count for one in nodes.values()) - spread_total,
         over_quota=spread_total - total,
         quota=limit if total == count else "",
         spread=domains,
     )
+
+
+def not_modelled(workload: Workload) -> tuple[list[str], list[str]]:
+    """What of a workload is not modelled: what may keep its pods waiting, and that other rules decide where they go."""
+    affinity: ObjectView = workload.pod.get("affinity") or {}
+    ignored = [words for key, words in _NOT_MODELLED.items() if affinity.get(key)]
+    waits = (
+        [f"workload {workload.name}: {' and '.join(ignored)} is not modelled: no more than this fit"] if ignored else []
+    )
+    scheduler = workload.pod.get("schedulerName") or pods.SCHEDULER
+    if scheduler == pods.SCHEDULER:
+        return waits, []
+    return waits, [f"workload {workload.name}: scheduler {scheduler} places it, whose rules are not known"]
+
+
+def _unsure(fleet: Fleet, nodes: t.Mapping[str, OnNode]) -> bool:
+    """Whether more may fit on some node."""
+    return bool(fleet.gaps) or any(not one.certain for one in nodes.values())
+
+
+def _on_nodes(
+    fleet: Fleet, workload: Workload, asked: t.Mapping[str, int], states: States, flavors: kueue.Flavors
+) -> tuple[int, dict[str, OnNode], dict[str, dict[str, int]], dict[str, int]]:
+    """How many fit without regard to quotas, on each node, in each domain of spread constraints, and on the nodes of
+    each flavor of its queue if they have their own."""
+    if not flavors.ways:
+        nodes = {name: _on_node(node, workload, asked, states) for name, node in fleet.nodes.items()}
+        return (*_spread(fleet, workload, nodes), {})
+    best: dict[str, OnNode] = {}
+    domains: dict[str, dict[str, int]] = {}
+    rooms = {}
+    for flavor, way in flavors.ways.items():
+        nodes = {name: _on_node(node, way, asked, states) for name, node in fleet.nodes.items()}
+        rooms[flavor], nodes, domains = _spread(fleet, way, nodes)
+        for name, one in nodes.items():
+            if name not in best or one.count > best[name].count:
+                best[name] = one
+    total = min(sum(rooms.values()), sum(one.count for one in best.values()))
+    return total, best, domains if len(rooms) == 1 else {}, rooms
 
 
 def _on_node(node: Node, workload: Workload, asked: t.Mapping[str, int], states: States) -> OnNode:
@@ -182,7 +219,7 @@ def _ended(count: int, refusal: Refusal, placements: tuple[tuple[str, ...], ...]
 def _spread(
     fleet: Fleet, workload: Workload, nodes: dict[str, OnNode]
 ) -> tuple[int, dict[str, OnNode], dict[str, dict[str, int]]]:
-    """The total under the spread constraints, the nodes as they limit them, and what each domain of each label takes."""
+    """The total under the spread constraints, the nodes as they limit them, and what each domain of a label takes."""
     total = sum(one.count for one in nodes.values())
     domains: dict[str, dict[str, int]] = {}
     for rule in spread.constraints(workload):

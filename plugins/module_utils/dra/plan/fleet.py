@@ -99,7 +99,7 @@ class Quota:
 
 @dataclass(frozen=True)
 class Queues:
-    """The queues of Kueue: ClusterQueues and cohorts by name, LocalQueues by `namespace/name`.
+    """The queues of Kueue: ClusterQueues, cohorts and ResourceFlavors by name, LocalQueues by `namespace/name`.
 
     `configuration` are fields of Kueue's Configuration, those that lanewise.dra.queues writes; None if not known.
     """
@@ -107,6 +107,7 @@ class Queues:
     cluster: t.Mapping[str, ObjectView] = field(default_factory=dict)
     cohorts: t.Mapping[str, ObjectView] = field(default_factory=dict)
     local: t.Mapping[str, ObjectView] = field(default_factory=dict)
+    flavors: t.Mapping[str, ObjectView] = field(default_factory=dict)
     configuration: ObjectView | None = None
 
 

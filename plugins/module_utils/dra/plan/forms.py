@@ -45,6 +45,7 @@ SELECTOR: Form = {"matchLabels": LABELS, "matchExpressions": [_REQUIREMENT]}
 _RESOURCES: Form = {"requests": AMOUNTS, "limits": AMOUNTS}
 _CONTAINER: Form = {"resources": _RESOURCES, "restartPolicy": TEXT}
 _TAINT: Form = {"key!": TEXT, "value": TEXT, "effect!": TEXT}
+_TOLERATION: Form = {"key": TEXT, "operator": TEXT, "value": TEXT, "effect": TEXT}
 _FLAVOR: Form = {
     "name!": TEXT,
     "resources!": [{"name!": TEXT, "nominalQuota": AMOUNT, "borrowingLimit": AMOUNT, "lendingLimit": AMOUNT}],
@@ -65,7 +66,7 @@ RUNNING: t.Mapping[str, Form] = {
 POD_SPEC: Form = {
     **RUNNING,
     "nodeSelector": LABELS,
-    "tolerations": [{"key": TEXT, "operator": TEXT, "value": TEXT, "effect": TEXT}],
+    "tolerations": [_TOLERATION],
     "affinity": {
         "nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {
@@ -98,6 +99,9 @@ FORMS: t.Mapping[str, Form] = {
         "status": {"used": AMOUNTS},
     },
     "LocalQueue": {"spec!": {"clusterQueue!": TEXT, "stopPolicy": TEXT}},
+    "ResourceFlavor": {
+        "spec": {"nodeLabels": LABELS, "nodeTaints": [_TAINT], "tolerations": [_TOLERATION], "topologyName": TEXT}
+    },
     "Cohort": {"spec": {"parentName": TEXT, "resourceGroups": _GROUPS}},
     "ClusterQueue": {
         "spec!": {
@@ -106,6 +110,7 @@ FORMS: t.Mapping[str, Form] = {
             "stopPolicy": TEXT,
             "namespaceSelector": SELECTOR,
             "resourceGroups": _GROUPS,
+            "flavorFungibility": {"whenCanBorrow": TEXT},
         },
         "status": {
             "flavorsReservation": [{"name!": TEXT, "resources": [{"name!": TEXT, "total": AMOUNT}]}],

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import typing as t
+from dataclasses import replace
 from fractions import Fraction
 
 from ..cel.errors import EvaluationError, Uncheckable
@@ -23,13 +24,14 @@ from ..queues.objects import API_VERSION
 from ..queues.variants import charge_of
 from ..scheduler.search_requests import class_selectors, expressions
 from . import pods
+from .flavors import Flavors, flavors_of
 from .fleet import Admission, Fleet, Queues, Workload
 from .pods import selected, units
 
-__all__ = ("API_VERSION", "KINDS", "QUEUE_LABEL", "admitted", "read")
+__all__ = ("API_VERSION", "KINDS", "QUEUE_LABEL", "Flavors", "admitted", "flavors_for", "read")
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-KINDS = ("ClusterQueue", "Cohort", "LocalQueue")
+KINDS = ("ClusterQueue", "Cohort", "LocalQueue", "ResourceFlavor")
 _NAMESPACE = "kubernetes.io/metadata.name"
 _STOPPED = ("Hold", "HoldAndDrain")
 
@@ -48,11 +50,28 @@ def read(objects: t.Iterable[ObjectView], configuration: ObjectView | None = Non
         metadata = one["metadata"]
         name = f"{metadata['namespace']}/{metadata['name']}" if one["kind"] == "LocalQueue" else str(metadata["name"])
         found[str(one["kind"])][name] = one
-    return Queues(found["ClusterQueue"], found["Cohort"], found["LocalQueue"], configuration)
+    return Queues(found["ClusterQueue"], found["Cohort"], found["LocalQueue"], found["ResourceFlavor"], configuration)
 
 
-def admitted(fleet: Fleet, workload: Workload, memory: SelectorMemory) -> Admission:
-    """How many more pods of a workload its queue admits. Raises QuantityError for quantities that cannot be read."""
+def flavors_for(fleet: Fleet, workload: Workload) -> Flavors:
+    """The flavors of a workload's queue; without a queue, or with one that admits nothing, none matters."""
+    name = workload.labels.get(QUEUE_LABEL)
+    if not name:
+        return Flavors()
+    try:
+        return flavors_of(fleet.queues, _queue_of(fleet.queues, workload, name), workload)
+    except _Refused:
+        return Flavors()
+
+
+def admitted(
+    fleet: Fleet, workload: Workload, memory: SelectorMemory, flavors: Flavors, rooms: t.Mapping[str, int]
+) -> Admission:
+    """How many more pods of a workload its queue admits.
+
+    `flavors` are those of `flavors_for`; if they matter, `rooms` says how many pods fit on the nodes of each. Raises
+    QuantityError for quantities that cannot be read.
+    """
     name = workload.labels.get(QUEUE_LABEL)
     if not name:
         return Admission(None)
@@ -60,11 +79,15 @@ def admitted(fleet: Fleet, workload: Workload, memory: SelectorMemory) -> Admiss
         queue = _queue_of(fleet.queues, workload, name)
         if fleet.queues.configuration is None:
             note = f"{_of(queue)}: Kueue's configuration is not known, so it may admit fewer"
-            return Admission(None, notes=(note,), certain=False)
+            return Admission(None, notes=(note, *flavors.notes), certain=False)
+        if flavors.ways is not None and not flavors.ways:
+            raise _Refused(f"{_of(queue)} has no flavor whose node labels and taints suit the pod")
         charges = _charges(fleet, workload, fleet.queues.configuration, memory)
-        return _most(fleet.queues, queue, charges)
+        found = _most(fleet.queues, queue, charges, flavors, rooms)
     except _Refused as refused:
         return Admission(0, str(refused))
+    notes = (*found.notes, *flavors.notes)
+    return replace(found, notes=notes, certain=found.certain and not flavors.notes)
 
 
 def _of(queue: ObjectView) -> str:
@@ -159,11 +182,14 @@ def _matches(memory: SelectorMemory, text: str, device: ObjectView, driver: str)
         return False
 
 
-def _most(queues: Queues, queue: ObjectView, charges: t.Mapping[str, int]) -> Admission:
+def _most(
+    queues: Queues, queue: ObjectView, charges: t.Mapping[str, int], flavors: Flavors, rooms: t.Mapping[str, int]
+) -> Admission:
     """How many times the charges fit into the remaining quota, over all flavors of the queue. Raises _Refused."""
     tree = _Tree(queues)
     name = str(queue["metadata"]["name"])
-    notes = []
+    notes: list[str] = []
+    certain = True
     covered = {str(one) for group in queue["spec"].get("resourceGroups") or () for one in group["coveredResources"]}
     missing = sorted(set(charges) - covered - {"pods"})
     if missing:
@@ -173,21 +199,40 @@ def _most(queues: Queues, queue: ObjectView, charges: t.Mapping[str, int]) -> Ad
         asked = {str(one): charges[one] for one in group["coveredResources"] if charges.get(one)}
         if not asked:
             continue
-        counts = []
+        counts: dict[str, tuple[int, str]] = {}
         for flavor in group["flavors"]:
-            left = {one: max(0, tree.available(("queue", name), (str(flavor["name"]), one))) for one in asked}
-            counts.append(min((left[one] // amount, one) for one, amount in asked.items()))
+            unit = str(flavor["name"])
+            left = {one: max(0, tree.available(("queue", name), (unit, one))) for one in asked}
+            if flavors.ways is None or unit in flavors.ways:
+                counts[unit] = min((left[one] // amount, one) for one, amount in asked.items())
         if not counts:
             raise _Refused(f"{_of(queue)} has no flavor of {min(asked)}")
-        total = sum(count for count, _resource in counts)
+        total, full = _in_order(counts, rooms, flavors.ordered)
+        why = f"leaves {min(counts.values())[1]} for {total} more"
+        if full:
+            why = f"admits {counts[full][0]} to flavor {full} first, and its nodes have room for {rooms[full]}"
+        certain = certain and (flavors.ordered or not full)
         if found is None or total < found[0]:
-            found = (total, f"{_of(queue)} leaves {min(counts)[1]} for {total} more")
+            found = (total, f"{_of(queue)} {why}")
     waiting = int((queue.get("status") or {}).get("pendingWorkloads") or 0)
     if waiting:
         notes.append(f"{waiting} job(s) wait in {_of(queue)} for the same quota")
     if found is None:
         return Admission(None, notes=tuple(notes))
-    return Admission(found[0], found[1], tuple(notes))
+    return Admission(found[0], found[1], tuple(notes), certain)
+
+
+def _in_order(counts: t.Mapping[str, tuple[int, str]], rooms: t.Mapping[str, int], ordered: bool) -> tuple[int, str]:
+    """How many pods of a queue run, and the flavor whose nodes are full before its quota is used; the next pod then
+    waits for a node, and keeps its quota. If flavors are not used in this order, no more than this many run."""
+    total, full = 0, ""
+    for flavor, (count, _resource) in counts.items():
+        total += min(count, rooms.get(flavor, count))
+        if count > rooms.get(flavor, count):
+            full = full or flavor
+            if ordered:
+                break
+    return total, full
 
 
 class _Tree:

@@ -30,6 +30,7 @@ KINDS = (
     *kueue.KINDS,
 )
 _ENDED = ("Succeeded", "Failed")
+_EMPTY = "nothing is in use there, nodes have no labels and taints, and there is room for every pod"
 #: Objects that a line names before it only counts the others.
 _NAMED = 4
 
@@ -92,7 +93,7 @@ def probed(
     nodes = {
         name: Node(name, offers=tuple(offers(name, facts[name], drivers, known, server))) for name in sorted(facts)
     }
-    return Fleet(nodes, classes, server)
+    return Fleet(nodes, classes, server, (f"the fleet is {len(nodes)} probed machine(s): {_EMPTY}",))
 
 
 class _Reading:

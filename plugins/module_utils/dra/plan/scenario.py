@@ -35,7 +35,8 @@ STEPS = {
 class Scenario:
     """A fleet and the workloads to place on it. `facts` are topology facts by node, as far as nodes were probed.
 
-    `drivers` are those of the site with their options, `dra_claims_drivers`. `workload` makes a workload of what a step of that name has. It raises ValueError.
+    `drivers` are those of the site with their options, `dra_claims_drivers`. `workload` makes a workload of what a step
+    of that name has. It raises ValueError.
     """
 
     fleet: Fleet
@@ -48,10 +49,10 @@ class Scenario:
 def after(start: Scenario, steps: t.Sequence[ObjectView], path: str = "what_if") -> list[Scenario]:
     """What is after each step. A step is one of `what_if.after`, or a mapping of one of STEPS to what it is about:
 
-    `add` takes what `what_if.after` says of it; `like` may also be a machine among the facts that is no node, whose room
-    `allocatable` then says. `server` takes `version` and `feature_gates`, `driver` takes `name` and the options of it that
-    `dra_claims_drivers` has, `workload` takes what a workload is made of. Raises Problems with all that is wrong in the
-    first step that cannot be taken.
+    `add` takes what `what_if.after` says of it; `like` may also be a machine among the facts that is not a node, and
+    `allocatable` is then the room of the new nodes. `server` takes `version` and `feature_gates`, `driver` takes `name`
+    and the options of it that `dra_claims_drivers` has, `workload` takes what a workload is made of. Raises Problems
+    with all that is wrong in the first step that cannot be taken.
     """
     found = [start]
     for number, step in enumerate(steps):
@@ -79,7 +80,7 @@ def _add(here: Scenario, value: ObjectView, place: str) -> Scenario:
         if room is not None:
             said = "is only for a machine that has facts and is not a node"
             raise Problems([Problem(f"{place}.allocatable", said, "bad-step", "leave it out")])
-        return replace(here, fleet=what_if.take(here.fleet, step, whole))
+        return _with_facts(here, replace(here, fleet=what_if.take(here.fleet, step, whole)), like)
     name = str(like)
     known = {driver: knowledge(driver, options) for driver, options in here.drivers.items()}
     found = tuple(offers(name, here.facts[name], here.drivers, known, here.fleet.server))
@@ -96,7 +97,15 @@ def _add(here: Scenario, value: ObjectView, place: str) -> Scenario:
     with_model = replace(here.fleet, nodes={**here.fleet.nodes, name: model}, notes=tuple(notes))
     nodes = dict(what_if.take(with_model, step, whole).nodes)
     del nodes[name]
-    return replace(here, fleet=replace(with_model, nodes=nodes))
+    return _with_facts(here, replace(here, fleet=replace(with_model, nodes=nodes)), like)
+
+
+def _with_facts(here: Scenario, then: Scenario, like: t.Any) -> Scenario:
+    """The new nodes are machines as `like` is, as far as that was probed."""
+    if like not in here.facts:
+        return then
+    new = {name: here.facts[like] for name in then.fleet.nodes if name not in here.fleet.nodes}
+    return replace(then, facts={**here.facts, **new})
 
 
 def _server(here: Scenario, value: ObjectView, place: str) -> Scenario:

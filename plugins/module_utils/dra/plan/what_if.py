@@ -39,9 +39,10 @@ def after(fleet: Fleet, steps: t.Sequence[ObjectView], path: str = "what_if") ->
     """The fleet after some steps, one after the other. Each is a mapping of one of STEPS to its arguments:
 
     `cordon`, `uncordon`, `drain` and `remove` take `nodes`, a list of names, or `labels`, which the nodes have; `add`
-    takes `like` and `count`, and `labels` that the new nodes have besides; `lose`, `replace` and `degrade` take `node` and `devices`, names or PCI addresses, the
-    last two also `attributes` and `capacity`, and `degrade` a `taint`; `release` takes `claims`, a list of
-    `namespace/name`. Where the pods of a drained node go is not modelled: they count as gone.
+    takes `like` and `count`, and `labels` that the new nodes have besides; `lose`, `replace` and `degrade` take `node`
+    and `devices`, names or PCI addresses, the last two also `attributes` and `capacity`, and `degrade` a `taint`;
+    `release` takes `claims`, a list of `namespace/name`. Where the pods of a drained node go is not modelled: they
+    count as gone.
 
     Raises Problems with all errors of the first invalid step.
     """

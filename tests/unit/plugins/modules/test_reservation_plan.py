@@ -70,6 +70,31 @@ def test_protected_pods_are_not_moved(run: t.Any) -> None:
     assert not run(max_moves=0)["fits"]
 
 
+def test_no_pod_is_moved_for_a_job_that_a_quota_refuses(run: t.Any) -> None:
+    quota = {
+        "kind": "ResourceQuota",
+        "metadata": {"namespace": "default", "name": "q"},
+        "spec": {"hard": {"count/resourceclaims.resource.k8s.io": "1"}},
+        "status": {"used": {"count/resourceclaims.resource.k8s.io": "1"}},
+    }
+    objects = {**by_kind(FLEET), "ResourceQuota": [quota]}
+    answer = run(objects=objects)
+    said = "quota default/q leaves count/resourceclaims.resource.k8s.io for 0 more, and 1 are to come"
+    assert not answer["fits"] and answer["moves"] == [] and answer["at_least"] == 1 and answer["reason"] == said
+    small = {"name": "job", "claims": [tolerating(claim_spec(2), "big")]}
+    answer = run(objects=objects, workload=small)
+    assert answer["fits"] and answer["notes"] == [f"workload job: {said}"]
+
+
+def test_what_is_not_modelled_of_a_job_is_said(run: t.Any) -> None:
+    pod = {"affinity": {"podAntiAffinity": {"x": []}}, "schedulerName": "volcano"}
+    answer = run(workload={**WORK, "pod": pod})
+    assert [one.partition(": ")[2] for one in answer["notes"]] == [
+        "its pod anti-affinity is not modelled: no more than this fit",
+        "scheduler volcano places it, whose rules are not known",
+    ]
+
+
 def test_claims_that_do_not_tolerate_the_hold(run: t.Any) -> None:
     plain = {"name": "job", "claims": [claim_spec(4)]}
     assert run(workload=plain)["lacking"] == ["gpu"]

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import typing as t
+from dataclasses import replace
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
@@ -61,6 +62,10 @@ def _local(cluster: str = "red", **more: t.Any) -> Object:
     return made
 
 
+def flavor(name: str = "any", **spec: t.Any) -> Object:
+    return _object("ResourceFlavor", name, spec)
+
+
 def work(gpus: int = 1, spec: Object | None = None) -> Workload:
     labels = {kueue.QUEUE_LABEL: "jobs"}
     pod = {"containers": [{"resources": {"requests": {"cpu": "1"}}}]}
@@ -69,7 +74,7 @@ def work(gpus: int = 1, spec: Object | None = None) -> Workload:
 
 def counted(engine: Engine, *queues: Object, gpus: int = 1, spec: Object | None = None, known: bool = True) -> fits.Fit:
     """On two nodes with eight GPUs each."""
-    objects = [CLASS, *node("a", 8), *node("b", 8), *queues]
+    objects = [CLASS, *node("a", 8), *node("b", 8), flavor(), *queues]
     fleet = reader.read(objects, kueue_configuration=CONFIGURATION if known else None)
     (found,) = fits.fit(fleet, [work(gpus, spec)], engine)
     return found
@@ -162,8 +167,106 @@ def test_a_capacity_is_charged_as_kueue_rounds_it(engine: Engine, asked: str | N
     source = {"capacity": {"name": "bandwidth", "driver": DRIVER}}
     mapping = {"name": GPUS, "deviceClassNames": [DRIVER], "sources": [source]}
     configuration = {"resources": {**CONFIGURATION["resources"], "deviceClassMappings": [mapping]}}
-    given = [*objects, _local(), queue("red", 60 * 10**9)]
+    given = [*objects, _local(), flavor(), queue("red", 60 * 10**9)]
     fleet = reader.read(given, kueue_configuration=configuration)
     spec = {"devices": {"requests": [{"name": "nic", "exactly": body}]}}
     (found,) = fits.fit(fleet, [work(spec=spec)], engine)
     assert found.total == 60 // charged
+
+
+# --- flavors with nodes of their own
+
+
+def two_flavors(near: int, far: int, **more: t.Any) -> Object:
+    """A queue with the nodes of rack 1, and then those of rack 2."""
+    groups = [
+        {
+            "coveredResources": [GPUS],
+            "flavors": [
+                {"name": name, "resources": [{"name": GPUS, "nominalQuota": str(amount)}]}
+                for name, amount in (("near", near), ("far", far))
+            ],
+        }
+    ]
+    return _object("ClusterQueue", "red", {"namespaceSelector": {}, "resourceGroups": groups, **more})
+
+
+NEAR, FAR = flavor("near", nodeLabels={"rack": "1"}), flavor("far", nodeLabels={"rack": "2"})
+
+
+def racks(engine: Engine, *queues: Object, pod: Object | None = None, taints: t.Sequence[Object] = ()) -> fits.Fit:
+    """On a node with eight GPUs in each of two racks."""
+    objects = [CLASS, *node("a", 8), *node("b", 8), _local(), *queues]
+    for rack, name in (("1", "a"), ("2", "b")):
+        (one,) = [one for one in objects if one["kind"] == "Node" and one["metadata"]["name"] == name]
+        one["metadata"]["labels"] = {"rack": rack}
+        one.setdefault("spec", {})["taints"] = list(taints)
+    job = work()
+    job = replace(job, pod={**job.pod, **(pod or {})})
+    (found,) = fits.fit(reader.read(objects, kueue_configuration=CONFIGURATION), [job], engine)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "count", "said"),
+    [
+        (3, 20, 11, "admits 20 to flavor far first, and its nodes have room for 8"),
+        (3, 2, 5, "leaves lanewise.dev/gpus for 5 more"),
+        (8, 8, 16, "leaves lanewise.dev/gpus for 16 more"),
+        (20, 5, 8, "admits 20 to flavor near first, and its nodes have room for 8"),
+        (0, 5, 5, "leaves lanewise.dev/gpus for 5 more"),
+    ],
+)
+def test_jobs_run_on_the_nodes_of_their_flavor(engine: Engine, near: int, far: int, count: int, said: str) -> None:
+    """A job that is admitted to a flavor whose nodes are full waits, and takes its quota with it."""
+    found = racks(engine, NEAR, FAR, two_flavors(near, far))
+    assert found.total == count and said in found.quota
+    assert not found.at_most and not found.at_least and found.notes == ()
+
+
+def test_flavors_that_do_not_suit_a_pod_are_passed_over(engine: Engine) -> None:
+    far = racks(engine, NEAR, FAR, two_flavors(3, 5), pod={"nodeSelector": {"rack": "2"}})
+    assert far.total == 5 and far.nodes["a"].kind == fits.REFUSED
+    other = {"nodeSelector": {"rack": "3"}}
+    none = racks(engine, NEAR, FAR, two_flavors(3, 5), pod=other)
+    assert none.total == 0 and "no flavor whose node labels and taints suit the pod" in none.quota
+    terms = [{"matchExpressions": [{"key": "rack", "operator": "NotIn", "values": ["1"]}]}]
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    assert racks(engine, NEAR, FAR, two_flavors(3, 5), pod={"affinity": affinity}).total == 5
+    terms.append({"matchExpressions": [{"key": "zone", "operator": "DoesNotExist"}]})
+    assert racks(engine, NEAR, FAR, two_flavors(3, 5), pod={"affinity": affinity}).total == 8
+
+
+def test_tolerations_of_a_flavor_are_those_of_its_jobs(engine: Engine) -> None:
+    taint = {"key": "gpus", "value": "x", "effect": "NoSchedule"}
+    tolerant = flavor("near", nodeLabels={"rack": "1"}, tolerations=[{"key": "gpus", "operator": "Exists"}])
+    assert racks(engine, tolerant, FAR, two_flavors(20, 0), taints=[taint]).total == 8
+    assert racks(engine, NEAR, FAR, two_flavors(20, 0), taints=[taint]).total == 0
+    tainted = flavor("near", nodeTaints=[taint])
+    assert racks(engine, tainted, FAR, two_flavors(3, 5)).total == 5
+    # Kueue looks at what the flavor says of its nodes only
+    pod = {"tolerations": [{"operator": "Exists"}]}
+    assert racks(engine, tainted, FAR, two_flavors(3, 5), pod=pod).total == 8
+
+
+def test_what_is_not_known_of_flavors_is_a_bound(engine: Engine) -> None:
+    queue_of_both = two_flavors(3, 5)
+    unread = racks(engine, NEAR, queue_of_both)
+    assert unread.at_most and any("flavor far is not among the objects" in one for one in unread.notes)
+    shared = racks(engine, NEAR, flavor("far"), queue_of_both)
+    assert (
+        shared.total == 8 and shared.at_most and any("some nodes are of several flavors" in one for one in shared.notes)
+    )
+    borrowing = two_flavors(20, 5, flavorFungibility={"whenCanBorrow": "TryNextFlavor"})
+    either = racks(engine, NEAR, FAR, borrowing)
+    assert either.total == 13 and either.at_most
+    rule = {"topologyKey": "rack", "maxSkew": 1, "labelSelector": {"matchLabels": {kueue.QUEUE_LABEL: "jobs"}}}
+    spread = racks(engine, NEAR, FAR, queue_of_both, pod={"topologySpreadConstraints": [rule]})
+    assert spread.at_most and any("spread constraints apply to several flavors" in one for one in spread.notes)
+    tas = racks(engine, NEAR, flavor("far", nodeLabels={"rack": "2"}, topologyName="racks"), queue_of_both)
+    assert tas.total == 8 and tas.at_most and any("flavor far has a topology" in one for one in tas.notes)
+    groups = two_flavors(3, 5)
+    cpu = {"name": "cpus", "resources": [{"name": "cpu", "nominalQuota": "100"}]}
+    groups["spec"]["resourceGroups"].append({"coveredResources": ["cpu"], "flavors": [cpu]})
+    several = racks(engine, NEAR, FAR, flavor("cpus"), groups)
+    assert several.at_most and any("2 resource groups" in one for one in several.notes)

@@ -184,6 +184,10 @@ def test_nodes_of_a_machine_that_is_not_there_yet(engine: Engine) -> None:
     (then,) = after(start, [{"add": {"like": "b200", "count": 1}}])
     (found,) = fits.fit(then.fleet, then.workloads, engine)
     assert found.nodes["b200-new-0"].count == 8 and any("room for any number of pods" in one for one in found.notes)
+    whole = {"driver": {"name": "gpu.nvidia.com", "version": "0.5.0"}}
+    then = after(start, [{"add": {"like": "b200", "count": 1}}, {"remove": {"nodes": ["a-0", "b-0"]}}, whole])[-1]
+    (found,) = fits.fit(then.fleet, then.workloads, engine)
+    assert found.total == 8 and not found.at_least  # what another driver publishes there is known, too
     (then,) = after(start, [{"add": {"like": "a-0", "count": 1, "labels": {"zone": "new"}}}])
     assert fits.fit(then.fleet, then.workloads, engine)[0].by(then.fleet, "zone") == {"a": 8, "b": 8, "new": 8}
 

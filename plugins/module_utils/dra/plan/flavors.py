@@ -1,0 +1,94 @@
+# Copyright (c) 2026, the lanewise authors
+# Simplified BSD License (see licenses/BSD-2-Clause.txt or https://opensource.org/licenses/BSD-2-Clause)
+# SPDX-License-Identifier: BSD-2-Clause
+# Note: this package is private to the collection.
+
+"""The flavors of a queue of Kueue: a job of a flavor gets its node labels and tolerations, and so only some nodes.
+
+Source: pkg/scheduler/flavorassigner (checkFlavorForPodSets, findFlavorForPodSets) and pkg/podset of Kueue 0.19.2.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, replace
+
+from ..kube.objects import Object, ObjectView
+from . import pods
+from .fleet import Node, Queues, Workload
+
+_SPECIAL = ("nodeLabels", "nodeTaints", "tolerations")
+
+
+@dataclass(frozen=True)
+class Flavors:
+    """The flavors of a queue.
+
+    `ways` are the pod as each flavor that suits it has it, in the order in which Kueue tries them; None if no flavor
+    changes where the pod runs. With `ordered`, a flavor is used until its quota and what it may borrow are. `notes` say
+    why the count is an upper bound.
+    """
+
+    ways: t.Mapping[str, Workload] | None = None
+    ordered: bool = True
+    notes: tuple[str, ...] = ()
+
+
+def flavors_of(queues: Queues, queue: ObjectView, workload: Workload) -> Flavors:
+    """The flavors of a ClusterQueue for a workload."""
+    groups = [one for one in queue["spec"].get("resourceGroups") or () if one["flavors"]]
+    names = [str(flavor["name"]) for group in groups for flavor in group["flavors"]]
+    specs: dict[str, ObjectView] = {
+        name: queues.flavors[name].get("spec") or {} for name in names if name in queues.flavors
+    }
+    title = f"ClusterQueue {queue['metadata']['name']}"
+    notes = []
+    unread = sorted(set(names) - set(specs))
+    if unread:
+        notes.append(f"{title}: flavor {', '.join(unread)} is not among the objects, so its nodes are not known")
+    topology = [name for name, spec in specs.items() if spec.get("topologyName")]
+    if topology:
+        notes.append(f"{title}: flavor {', '.join(topology)} has a topology, by which Kueue may admit fewer")
+    if not any(spec.get(field) for spec in specs.values() for field in _SPECIAL):
+        return Flavors(notes=tuple(notes))
+    if len(groups) > 1:
+        notes.append(f"{title} has {len(groups)} resource groups: the node labels of its flavors are not modelled")
+        return Flavors(notes=tuple(notes))
+    ordered = (queue["spec"].get("flavorFungibility") or {}).get("whenCanBorrow") != "TryNextFlavor"
+    suitable = {name: _way(workload, specs.get(name, {})) for name in names if _suits(specs.get(name, {}), workload)}
+    return Flavors(suitable, ordered, tuple(notes))
+
+
+def _suits(spec: ObjectView, workload: Workload) -> bool:
+    """Whether Kueue considers a flavor for a pod: by the taints and labels that the flavor says its nodes have."""
+    labels: t.Mapping[str, str] = spec.get("nodeLabels") or {}
+    tolerations = [*(workload.pod.get("tolerations") or ()), *(spec.get("tolerations") or ())]
+    node = Node("", labels=labels, taints=tuple(spec.get("nodeTaints") or ()))
+    return not pods.refuses(node, {"tolerations": tolerations, **_about(workload.pod, labels)})
+
+
+def _about(pod: ObjectView, labels: t.Mapping[str, str]) -> Object:
+    """What a pod asks of these labels of its node. A term of its affinity that asks nothing of them allows all."""
+    found: Object = {
+        "nodeSelector": {key: one for key, one in (pod.get("nodeSelector") or {}).items() if key in labels}
+    }
+    affinity = (pod.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms = []
+    for term in required.get("nodeSelectorTerms") or ():
+        asked = [one for one in term.get("matchExpressions") or () if one["key"] in labels]
+        if not asked:
+            return found
+        terms.append({"matchExpressions": asked})
+    if terms:
+        selector = {"nodeSelectorTerms": terms}
+        found["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
+    return found
+
+
+def _way(workload: Workload, spec: ObjectView) -> Workload:
+    """A pod as Kueue starts it in a flavor."""
+    pod = dict(workload.pod)
+    pod["nodeSelector"] = {**(pod.get("nodeSelector") or {}), **(spec.get("nodeLabels") or {})}
+    pod["tolerations"] = [*(pod.get("tolerations") or ()), *(spec.get("tolerations") or ())]
+    return replace(workload, pod=pod)
