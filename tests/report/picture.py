@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Make the picture of docs/planning.md: the page of a plan of the example fleet, in Chromium.
+"""Make the pictures of docs/planning.md in Chromium: the page of a plan, and a fleet before and after pods are moved.
 
 python -m tests.report.picture, from the collection's folder in the developers' environment
 """
@@ -13,23 +13,52 @@ import tempfile
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.plugin_utils import plan_pages
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
+from ansible_collections.lanewise.dra.tests.common.moves import Moved, example_moves
 from ansible_collections.lanewise.dra.tests.common.plans import example_plan
 
 from tests.report.chromium import PROGRAM, Browser
 
 COLLECTION = Path(__file__).resolve().parents[2]
-WIDTH, HEIGHT = 1100, 1180
+IMAGES = COLLECTION / "docs" / "images"
+FOLDERS = [str(COLLECTION / "roles" / role / "templates" / "report") for role in ("alignment", "topology")]
+#: By picture, its width and height.
+SIZES = {"plan.png": (1100, 1180), "moves.png": (760, 300)}
+_STYLE = """
+body { padding: 16px; } h2 { font-size: 15px; margin: 0 0 10px; } section { display: inline-block; width: 235px;
+vertical-align: top; } p { margin: 2px 0; font-size: 13px; } .map { display: block; margin: 0 0 8px; } .map path {
+stroke-width: 1; } .du { fill: var(--wire); stroke: var(--wire); } .df { fill: var(--card); stroke: var(--good);
+stroke-width: 1.6; } .dh { fill: var(--nic); stroke: var(--nic); }
+"""
+
+
+def moves_page(moved: Moved) -> str:
+    """The maps of each step side by side; the colours are those of a plan's page."""
+    style = str(Pages(FOLDERS, "").environment.globals["style"])
+    parts = []
+    for title, found in moved.steps:
+        rows = [
+            f"<p>{one['node']}</p>{plan_pages.drawing([list(one['states'])], one['node'])}" for one in found["nodes"]
+        ]
+        parts.append(f"<section><h2>{title}</h2>{''.join(rows)}</section>")
+    words = "".join(f"<p>{line}</p>" for line in moved.lines)
+    return f"<!doctype html><meta charset=utf-8><style>{style}{_STYLE}</style>{''.join(parts)}{words}"
 
 
 def main() -> None:
-    folders = [str(COLLECTION / "roles" / role / "templates" / "report") for role in ("alignment", "topology")]
+    pages = {
+        "plan.png": plan_pages.render(FOLDERS, "Training cluster: what still fits", example_plan()).decode(),
+        "moves.png": moves_page(example_moves()),
+    }
     with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "plan.html"
-        page.write_bytes(plan_pages.render(folders, "Training cluster: what still fits", example_plan()))
         browser = Browser(str(PROGRAM), Path(folder) / "profile")
         try:
-            browser.open(page, WIDTH)
-            browser.screenshot(COLLECTION / "docs" / "images" / "plan.png", HEIGHT)
+            for name, text in pages.items():
+                page = Path(folder) / f"{name}.html"
+                page.write_text(text)
+                width, height = SIZES[name]
+                browser.open(page, width)
+                browser.screenshot(IMAGES / name, height)
         finally:
             browser.close()
 

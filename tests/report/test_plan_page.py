@@ -64,6 +64,9 @@ def test_every_state_and_count_is_on_the_page(plan):
     ):
         assert word in text
     assert text.count('<svg class="map" role="img"') == len(plan["fleet"]["nodes"])
+    assert '<th scope="col" class="num">EUR an hour</th>' in text
+    nic = next(one for one in plan["stranded"] if one["gbps"] and one["certain"])
+    assert nic["money"] == 0.25 and f'<td class="num">{nic["gbps"]}</td><td class="num">0.25</td>' in text
     number = sum(one["states"].count("s") for one in plan["fleet"]["nodes"])
     assert f"<dt>Stranded</dt><dd>{number}</dd>" in text
     assert page(plan) == text

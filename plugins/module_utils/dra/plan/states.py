@@ -29,6 +29,8 @@ MOST = 4096
 #: Looks at devices before a search gives up: a refusal takes a tenth of a second at most. The count is then at least so
 #: much.
 BUDGET = 15_000
+#: Looks at devices for all placements on one node: some seconds at most. The count is then at least so much.
+ALL_BUDGET = 40 * BUDGET
 
 
 class State:
@@ -49,6 +51,7 @@ class State:
         self._memory = NodeMemory(node.offers, memory, verdicts)
         self.found: list[tuple[int, ...]] = []
         self.refusal: Refusal | None = None
+        self._looks = 0
 
     def upto(self, wanted: int) -> int:
         """How many placements there are, of at most `wanted`."""
@@ -61,10 +64,14 @@ class State:
         if isinstance(answer, Refusal):
             self.refusal = answer
             return
+        self._looks += answer.looks
         self._held += answer.results
         self.found.append(tuple(self._place[one.id] for one in answer.results))
         if len(self.found) >= MOST or not any(not one.admin for one in answer.results):
             reason = f"counted no further than {len(self.found)}: nothing that it takes runs out"
+            self.refusal = Refusal(reason, "claims", "budget")
+        elif self._looks > ALL_BUDGET:
+            reason = f"counted no further than {len(self.found)}: to search for more of them takes too long"
             self.refusal = Refusal(reason, "claims", "budget")
 
 

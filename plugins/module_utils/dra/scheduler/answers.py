@@ -34,12 +34,13 @@ class Allocation:
     """The devices that the scheduler would pick, in the order of requests.
 
     `assumed` are qualified attributes for which a selector matched the value that the probe considers likely. `steps`
-    counts examined devices.
+    counts the devices that the scheduler examines, `looks` those that were examined here.
     """
 
     results: tuple[Result, ...]
     assumed: tuple[str, ...] = ()
     steps: int = 0
+    looks: int = field(default=0, compare=False)
 
     def of(self, claim: int, request: str) -> list[Result]:
         """The results of a request, or of the alternative that was taken."""

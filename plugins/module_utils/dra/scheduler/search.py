@@ -58,7 +58,7 @@ class Search(Candidates):
         if not found:
             return Refusal("no devices satisfy the claims", "claims", "count", self.steps)
         results = tuple(result for row in self.results for result in row)
-        return Allocation(results, tuple(sorted(self._assumptions(results))), self.steps)
+        return Allocation(results, tuple(sorted(self._assumptions(results))), self.steps, self.looks)
 
     def _short(self) -> bool:
         """Whether counting shows that there is no allocation, and that the scheduler would not fail with an error

@@ -13,7 +13,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader, states
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Workload
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
@@ -176,6 +176,14 @@ def test_a_pool_that_is_being_written_is_unknown(engine: Engine) -> None:
     assert "is being written" in found.nodes["a-0"].reason
     (nics,) = fits.fit(fleet, [workload("one-nic")], engine)
     assert nics.total > 0 and not nics.at_least
+
+
+def test_a_count_that_takes_too_long_ends_early_and_says_so(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "ALL_BUDGET", 5)
+    (found,) = fits.fit(probed("hgx-h100"), [workload("one-pair")], engine)
+    (on_node,) = found.nodes.values()
+    assert 0 < found.total < 8 and found.at_least and len(on_node.placements) == found.total
+    assert on_node.reason == f"counted no further than {found.total}: to search for more of them takes too long"
 
 
 def test_unusable_objects_are_noted(engine: Engine) -> None:

@@ -1,0 +1,76 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""An example of pods that are moved for a job: the fleet before, while devices are held, and when the job runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet_map import fleet_map
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.movable import movable
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.room import Job, Room, room
+from ansible_collections.lanewise.dra.plugins.modules.reservation_plan import lines
+from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.small_fleet import (
+    CLASS,
+    Object,
+    claim_spec,
+    node,
+    pod,
+)
+
+JOB = "big"
+#: The GPUs that pods have, by node.
+USED: dict[str, list[list[int]]] = {
+    "gpu-01": [[0, 1], [2], [4, 5]],
+    "gpu-02": [[0, 1]],
+    "gpu-03": [[0, 1, 2], [4, 5, 6]],
+    "gpu-04": [[0, 1, 2, 3]],
+}
+
+
+@dataclass
+class Moved:
+    """The map of the fleet at each step with its title, the plan, and the plan in words."""
+
+    steps: list[tuple[str, Object]]
+    plan: Room
+    lines: list[str]
+
+
+def example_moves() -> Moved:
+    """What a plan says of four nodes of which none is empty, and the fleet after it. Skips the test without CEL."""
+    nodes = [one for name in USED for one in node(name, 8)]
+    pods = {
+        f"{name}-{number}": pod(f"{name}-{number}", name, gpus)
+        for name, some in USED.items()
+        for number, gpus in enumerate(some)
+    }
+    before = [CLASS, *nodes, *(one for each in pods.values() for one in each)]
+    job = Job(Workload(JOB, (claim_spec(8),), namespace="training"), 1, JOB, moves=10)
+    found = room(reader.read(before), job, movable(before)[0], made_engine())
+    there = {name: list(some) for name, some in USED.items()}
+    until = datetime(2026, 12, 1, tzinfo=timezone.utc)
+    held = forms.Hold(JOB, "ml-platform", "training", until, found.devices)
+    rules = [forms.rule(held, one, "resource.k8s.io/v1") for one in found.devices]
+    for one in found.moves:
+        name = one.pod.partition("/")[2]
+        count = len(next(gpus for number, gpus in enumerate(USED[one.node]) if f"{one.node}-{number}" == name))
+        taken = {gpu for gpus in there[one.to] for gpu in gpus}
+        free = [gpu for gpu in range(8) if gpu not in taken][:count]
+        there[one.to].append(free)
+        pods[name] = pod(name, one.to, free)
+    after = [CLASS, *nodes, *rules, *(one for each in pods.values() for one in each)]
+    gpus = [int(device.rpartition("-")[2]) for _driver, _pool, device in found.devices]
+    running = [*after, *pod(JOB, found.placements[0][0], gpus)]
+    steps = [
+        (title, fleet_map(reader.read(objects), ()))
+        for title, objects in (("now", before), ("the job's GPUs are held", after), ("the job runs", running))
+    ]
+    return Moved(steps, found, lines(found, job))
