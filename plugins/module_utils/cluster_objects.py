@@ -13,6 +13,7 @@ from .cluster_lists import read_all
 from .dra.holds import serving
 from .dra.kube.objects import Object
 from .dra.plan import kueue
+from .dra.plan.movable import GANGS, SAFE
 from .dra.queues.objects import LOANS
 
 if t.TYPE_CHECKING:
@@ -31,7 +32,7 @@ HIDDEN = {
 #: Parts of pods that decide where they run, which only those with claims keep.
 PLACING = ("affinity", "tolerations")
 #: Annotations that are kept: whether a pod may be evicted, with which others it has to run, and loans of queues.
-ANNOTATIONS = ("cluster-autoscaler.kubernetes.io/safe-to-evict", "scheduling.k8s.io/group-name", LOANS)
+ANNOTATIONS = (SAFE, *GANGS, LOANS)
 #: The prefix of annotations of pods that Kueue admits.
 QUEUED = "kueue.x-k8s.io/"
 HIDDEN_OF_CONTAINERS = ("args", "command", "env", "envFrom", "lifecycle", "volumeMounts")

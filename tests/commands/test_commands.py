@@ -36,6 +36,7 @@ dra_claims_templates:
     align: pcie_root
     devices: [{name: gpu, kind: gpu}, {name: nic, kind: rdma}]
 """
+WORKLOADS = "plan_workloads: [{name: pair, namespace: training, templates: [pair]}]\n"
 
 
 @pytest.fixture(name="person", scope="module")
@@ -57,8 +58,9 @@ def _person() -> t.Iterator[Person]:
         group = {"gpu_nodes": {"hosts": hosts, "vars": {**here, "ansible_become": False}}}
         person.write(nodes / "hosts.yml", json.dumps({"all": {"children": group}}))
         person.write(nodes / "group_vars/all.yml", CLAIMS)
-        for name in ("workloads", "job", "move", "swap-gold", "replay"):  # which pages of docs show whole
+        for name in ("job", "move", "swap-gold", "replay"):  # which pages of docs show whole
             person.write(person.checkout / f"{name}.yml", "plan_workloads: []\n")
+        person.write(person.checkout / "workloads.yml", WORKLOADS)
         yield person
     finally:
         shutil.rmtree(folder, ignore_errors=True)
