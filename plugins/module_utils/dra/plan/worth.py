@@ -96,10 +96,9 @@ def worth(fleet: Fleet, lost: t.Sequence[Stranded], given: t.Sequence[Price]) ->
                 each[key] = value
                 link = (node.name, offer.address or key[1])
                 links[link] = max(links.get(link, 0.0), value.gbps or 0.0)
-    money = sum(one.money or 0 for one in each.values())
-    unpriced = sum(one.money is None for one in each.values())
-    priced = (round(money, 2), unpriced) if given else (None, 0)
-    return Worth(len(each), round(sum(links.values()), 3), *priced, each)
+    money = round(sum(one.money or 0 for one in each.values()), 2) if given else None
+    unpriced = sum(one.money is None for one in each.values()) if given else 0
+    return Worth(len(each), round(sum(links.values()), 3), money, unpriced, each)
 
 
 def _gbps(offer: Offer) -> float | None:
