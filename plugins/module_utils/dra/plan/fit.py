@@ -152,7 +152,7 @@ def not_modelled(workload: Workload) -> tuple[list[str], list[str]]:
     scheduler = workload.pod.get("schedulerName") or pods.SCHEDULER
     if scheduler == pods.SCHEDULER:
         return waits, []
-    return waits, [f"workload {workload.name}: scheduler {scheduler} places it, whose rules are not known"]
+    return waits, [f"workload {workload.name}: it is placed by scheduler {scheduler}, whose rules are unknown"]
 
 
 def _unsure(fleet: Fleet, nodes: t.Mapping[str, OnNode]) -> bool:

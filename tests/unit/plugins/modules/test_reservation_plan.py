@@ -91,7 +91,7 @@ def test_what_is_not_modelled_of_a_job_is_said(run: t.Any) -> None:
     answer = run(workload={**WORK, "pod": pod})
     assert [one.partition(": ")[2] for one in answer["notes"]] == [
         "its pod anti-affinity is not modelled: no more than this fit",
-        "scheduler volcano places it, whose rules are not known",
+        "it is placed by scheduler volcano, whose rules are unknown",
     ]
 
 
