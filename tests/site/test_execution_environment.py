@@ -90,7 +90,8 @@ def test_the_image_gets_this_collection_and_a_way_to_the_nodes(context):
 def test_the_metadata_names_what_the_collection_needs(installed, context):
     introspected = run("ansible-builder", "introspect", installed, cwd=context)
     found = yaml.safe_load(introspected[introspected.index("---") :])
-    assert [line.split("#")[0].strip() for line in found["python"]] == ["cel-expr-python>=0.1.3"]
+    needed = ["cel-expr-python>=0.1.3", "prometheus-client>=0.26.0"]
+    assert [line.split("#")[0].strip() for line in found["python"]] == needed
     assert {line.split()[0] for line in found["system"]} == {"gzip", "tar"}
     assert all("from collection lanewise.dra" in line for line in found["python"] + found["system"])
     # the Python client of Kubernetes comes with the collection that speaks to clusters
@@ -111,5 +112,5 @@ def test_every_package_that_plugins_import_comes_with_the_image(installed):
                     imported.add((node.module or "").partition(".")[0])
     with_core = {"ansible", "ansible_collections", "jinja2", "markupsafe", "yaml"}
     with_kubernetes = {"kubernetes", "urllib3"}
-    assert "cel_expr_python" in imported
-    assert imported - sys.stdlib_module_names - with_core - with_kubernetes == {"cel_expr_python"}
+    own = {"cel_expr_python", "prometheus_client"}
+    assert imported - sys.stdlib_module_names - with_core - with_kubernetes == own

@@ -207,7 +207,7 @@ def test_what_a_claim_says_of_pools_that_nobody_publishes(engine: Engine) -> Non
     """The driver of a node may be starting, or a part of the cluster was not read: the node's devices are unknown."""
     nodes = [node("a-0"), node("b-0")]
     empty = cluster(nodes)
-    published = [one for one in slices(empty.nodes["b-0"].offers)]
+    published = list(slices(empty.nodes["b-0"].offers))
     held = claim("c", empty, "a-0", _of(empty, "gpu.nvidia.com")[0])
     fleet = reader.read([*nodes, *published, *CLASSES.values(), held])
     (found,) = fits.fit(fleet, [workload("one-pair")], engine)
