@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 import typing as t
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,6 +30,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer imp
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
+from ansible_collections.lanewise.dra.tests.cluster.board_node import LATE_SECONDS
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.machines.description import names
@@ -196,17 +198,22 @@ def start(plane: ControlPlane, name: str, spec: Object, node: str) -> None:
     plane.expect("POST", PODS, pod)
 
 
-def outcome(plane: ControlPlane, name: str, seconds: float = 90) -> tuple[list[Object], str]:
-    """What the scheduler decided: the claim's results, or the words with which it left the pod pending."""
+def outcome(plane: ControlPlane, name: str, room_left: bool, seconds: float = 90) -> tuple[list[Object], str]:
+    """What the scheduler decided: the claim's results, or the words with which it left the pod pending. A pod that has
+    room may first be refused, while the scheduler does not yet have all objects."""
+    refused = 0.0
 
     def decided() -> t.Any:
+        nonlocal refused
         pod = plane.expect("GET", f"{PODS}/{name}")
         if pod["spec"].get("nodeName"):
             claim = plane.expect("GET", f"{CLAIMS}/{name}")
             return claim["status"]["allocation"]["devices"]["results"], ""
         for condition in pod.get("status", {}).get("conditions", ()):
             if condition["type"] == "PodScheduled" and condition["status"] == "False":
-                return [], condition["message"]
+                refused = refused or time.monotonic()
+                if not room_left or time.monotonic() - refused > LATE_SECONDS:
+                    return [], condition["message"]
         return None
 
     return t.cast("tuple[list[Object], str]", plane.wait_for(decided, f"the scheduler's word on {name}", seconds))
@@ -309,7 +316,7 @@ def test_the_scheduler_does_what_was_predicted(plane: ControlPlane, sites: dict[
         # what may take long comes last, so that the others do not wait for it
         list(pool.map(begin, sorted(chosen, key=lambda one: one.long)))
     for one in chosen:
-        results, words = outcome(plane, one.node, 300)
+        results, words = outcome(plane, one.node, isinstance(one.predicted, Allocation), 300)
         got = [(result["request"], result["driver"], result["device"]) for result in results]
         if not results:  # or the scheduler tries again whenever anything changes
             plane.expect("DELETE", f"{PODS}/{one.node}?gracePeriodSeconds=0")
@@ -342,7 +349,7 @@ def test_falls_back_level_by_level(plane: ControlPlane, sites: dict[str, Site], 
         answer = allocate([site.claims["two-near-pairs"]], site.classes, given, engine, held=held)
         assert isinstance(answer, Allocation), answer
         start(plane, name, site.claims["two-near-pairs"], node)
-        results, words = outcome(plane, name)
+        results, words = outcome(plane, name, room_left=True)
         assert [(r["request"], r["driver"], r["device"]) for r in results] == listed(answer), words
         pairs = [(r["request"], by_name[r["driver"], r["device"]]) for r in results]
         assert not broken_rules(site.claims["two-near-pairs"], pairs)
@@ -389,7 +396,7 @@ def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, wanted: in
         held = [result for results in live.values() for result in results]
         answer = allocate([spec], site.classes, given, engine, held=held)
         start(plane, name, spec, node)
-        results, words = outcome(plane, name)
+        results, words = outcome(plane, name, isinstance(answer, Allocation))
         assert bool(results) == isinstance(answer, Allocation), (name, answer, results, words)
         found = [Result(0, one["request"], by_name[one["driver"], one["device"]]) for one in results]
         assert not {one.id for one in found} & {one.id for one in held}
@@ -435,7 +442,7 @@ def test_taint_rules_keep_the_same_devices_away(plane: ControlPlane, sites: dict
         predicted = allocate([site.claims[name]], site.classes, given, engine)
         kinds[name] = "allocated" if isinstance(predicted, Allocation) else predicted.kind
         start(plane, f"{node}-{name}", site.claims[name], node)
-        results, words = outcome(plane, f"{node}-{name}")
+        results, words = outcome(plane, f"{node}-{name}", isinstance(predicted, Allocation))
         if isinstance(predicted, Allocation):
             assert [(one["request"], one["driver"], one["device"]) for one in results] == listed(predicted), words
             assert "gpu-0" not in {one["device"] for one in results}
@@ -473,7 +480,7 @@ def test_what_the_oldest_scheduler_makes_of_distinct_attributes(
         known = Server(plane.version, gates).constraints
         answer = allocate([spec], {"nic-lanewise": RAW_CLASS}, given, engine, constraints=known)
         start(plane, "distinct", spec, "distinct")
-        results, words = outcome(plane, "distinct")
+        results, words = outcome(plane, "distinct", room_left=rule != "fatal")
         assert isinstance(answer, Refusal)
         if rule == "fatal":
             assert answer.kind == "error" and not results and "empty constraint" in words

@@ -141,9 +141,10 @@ class Boards:
             self.plane.expect("DELETE", f"{CLAIMS}/{name}")
 
     def fleet(self) -> Fleet:
+        """The state of these nodes. The control plane also has those of other fleets."""
         kinds = (
             ("Node", "v1", f"/api/v1/nodes?labelSelector=fleet%3D{self.name}"),
-            ("Pod", "v1", PODS),
+            ("Pod", "v1", f"{PODS}?labelSelector=fleet%3D{self.name}"),
             ("ResourceSlice", "resource.k8s.io/v1", f"{RESOURCE}/resourceslices"),
             ("ResourceClaim", "resource.k8s.io/v1", CLAIMS),
             ("DeviceClass", "resource.k8s.io/v1", f"{RESOURCE}/deviceclasses"),
