@@ -5,7 +5,7 @@
 """Boards on which pairs are claimed: real nodes' slices, example machines, and random maps.
 
 Each has the map of its aligned pairs, made here from recorded addresses or from the probe's levels, and claims for one
-pair and more. Nothing here knows how the compiler or the scheduler come to their pairs.
+pair and more. It uses neither the pairs of the compiler nor those of the scheduler.
 """
 
 from __future__ import annotations

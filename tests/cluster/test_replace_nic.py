@@ -56,7 +56,7 @@ pytestmark = [
 
 
 class Machine:
-    """A sandbox in which a tree of files is what the node's kernel shows in /sys and of its processors and memory."""
+    """A sandbox whose /sys and /proc, as far as they describe hardware, are a tree of files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -24,9 +24,9 @@ PAGES = [
     *sorted((COLLECTION / "roles").glob("*/README.md")),
 ]
 BLOCKS = [block for page in PAGES for block in blocks(page)]
-#: Those of the main page and the tutorial begin with 'make try' and 'make setup', on which all others stand.
+#: The tutorial comes first: its 'make try' and 'make setup' are needed by all others.
 BLOCKS.sort(key=lambda block: ("tutorial.md" != block.page.name, PAGES.index(block.page)))
-#: A check of the whole takes longer than all else here, and this test is a part of it.
+#: These commands run all checks, of which this test is one.
 NOT_HERE = re.compile(r"make test|make test-all")
 CLAIMS = """
 dra_claims_drivers: {gpu.nvidia.com: {version: 0.5.0}, lanewise.dev: {version: 1.0.0}}

@@ -2,12 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A job of Open MPI over RoCE between two virtual nodes, with two NICs a pod: by the counters of the RDMA devices rail
-I speaks to rail I only, and the check of `doctor` names the rail when routes are broken. Compare
-tests/driver/test_rail_job.py, by TCP.
+"""A job of Open MPI over RoCE between two virtual nodes, with two NICs a pod.
 
-The NICs are virtual functions of one card a node, with soft-RoCE on each. All of them are on one fabric, so that
-traffic could take a wrong way.
+The counters of the RDMA devices show that each rail has traffic with the same rail only, and `doctor` names the rail
+whose routes are broken. tests/driver/test_rail_job.py does the same over TCP.
+
+The NICs are virtual functions of one card a node, with soft-RoCE on each. All of them are on one fabric, so traffic
+could reach the wrong rail.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ PLAN = {
 INDEXES = (3, 9)
 #: An array of 1 MiB, and how many times it is summed.
 NUMBER, TIMES = 1 << 18, 2
-#: Bytes of a packet: RoCE has 1024 of data in each at an MTU of 1500.
+#: Bytes of data in a RoCE packet at an MTU of 1500.
 DATA = 1024
-#: A quarter of what each rank has to send at least, in packets.
+#: Packets that each rail has to carry at least: a quarter of the data of one rank.
 LEAST = NUMBER * TIMES // DATA
 LONG = 1200
-#: UCX by verbs, large messages in parts by both devices; TCP by rail 0 only to set up its connections, which soft-RoCE
-#: does not by its own datagrams. GID 1 is the address of the rail. A device reaches those of its own IP network only.
+#: UCX uses verbs, and divides large messages between both devices. It sets up connections by TCP over rail 0, because
+#: its setup by RDMA datagrams fails on soft-RoCE. GID 1 is the address of the rail. A device reaches only its own IP
+#: network.
 UCX = {
     "UCX_TLS": "rc_verbs,tcp,self",
     "UCX_NET_DEVICES": "rxe0:1,rxe1:1,rail0",
