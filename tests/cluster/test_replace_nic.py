@@ -229,7 +229,7 @@ def test_pods_leave_and_come_back_when_the_new_card_is_published(site: Site, mac
 
     output = site.before()
     device = f"pci-{CARD.replace(':', '-').replace('.', '-')}"
-    assert f"{DRIVER} publishes {device} ({CARD}): claim default/storage has it, for pod {pod}" in output
+    assert f"{DRIVER} publishes {device} ({CARD}): allocated to claim default/storage, used by pod {pod}" in output
     assert "is cordoned until its new card is checked" in output
     assert site.state() == (True, True) and site.record()["state"] == "out"
     assert site.pod("") != pod  # it was evicted, and the next one waits
