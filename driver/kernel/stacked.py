@@ -27,6 +27,7 @@ import os
 import socket
 import struct
 import threading
+import time
 import typing as t
 
 from ..base.errors import KernelError
@@ -38,6 +39,8 @@ Mark = list[t.Union[list[int], int, str, None]]
 
 #: The name of the loopback interface in a namespace that exists only to make this name taken.
 _TAKEN = "lanewise.taken"
+#: Seconds for which it is kept for the next use.
+_KEPT = 5.0
 _MODE, _PASSTHRU = 1, 8
 _ARPHRD_ETHER = 1
 _VLAN_ID, _VLAN_PROTOCOL = 1, 5
@@ -74,31 +77,58 @@ class Upper(t.NamedTuple):
 
 
 class _Taken:
-    """A namespace whose loopback interface is named _TAKEN; created when first needed, and gone with the process."""
+    """A namespace whose loopback interface is named _TAKEN. It exists while it is in use and for _KEPT seconds more: as
+    long as there is any namespace but the node's, the kernel refuses to change the mode of RDMA devices in namespaces.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._descriptor = -1
         self._process = 0
+        self._users = 0
+        self._last = 0.0
 
-    def descriptor(self) -> int:
+    @contextlib.contextmanager
+    def opened(self) -> t.Iterator[int]:
         """An open file of it. Raises OSError."""
         with self._lock:
             if self._process != os.getpid():  # a forked child would share it, which is harmless
-                self._descriptor, self._process = -1, os.getpid()
+                self._descriptor, self._process, self._users = -1, os.getpid(), 0
             if self._descriptor < 0:
-                made = netns.new()
-                try:
-                    with Netlink(made) as connection:
-                        loopback = links.get(connection, name="lo")
-                        if loopback is None:
-                            raise OSError(errno.ENODEV, "a new network namespace has no loopback interface")
-                        links.change(connection, loopback.index, netlink.text(links.IFLA_IFNAME, _TAKEN))
-                except BaseException:
-                    os.close(made)
-                    raise
-                self._descriptor = made
-            return self._descriptor
+                self._descriptor = _with_taken_name()
+                threading.Thread(target=self._close_unused, name="taken", daemon=True).start()
+            self._users += 1
+            descriptor = self._descriptor
+        try:
+            yield descriptor
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._last = time.monotonic()
+
+    def _close_unused(self) -> None:
+        while True:
+            time.sleep(_KEPT)
+            with self._lock:
+                if not self._users and time.monotonic() - self._last >= _KEPT:
+                    os.close(self._descriptor)
+                    self._descriptor = -1
+                    return
+
+
+def _with_taken_name() -> int:
+    """A new namespace whose loopback interface is named _TAKEN, as an open file. Raises OSError."""
+    made = netns.new()
+    try:
+        with Netlink(made) as connection:
+            loopback = links.get(connection, name="lo")
+            if loopback is None:
+                raise OSError(errno.ENODEV, "a new network namespace has no loopback interface")
+            links.change(connection, loopback.index, netlink.text(links.IFLA_IFNAME, _TAKEN))
+    except BaseException:
+        os.close(made)
+        raise
+    return made
 
 
 _taken = _Taken()
@@ -121,17 +151,18 @@ def evidence(connection: Netlink, link: links.Link) -> str:
         netlink.nest(links.IFLA_INFO_DATA, netlink.u32(_MODE, _PASSTHRU)),
     )
     body = links.header() + netlink.u32(links.IFLA_LINK, link.index) + netlink.text(links.IFLA_IFNAME, _TAKEN)
-    body += netlink.u32(links.IFLA_NET_NS_FD, _taken.descriptor()) + info
-    try:
-        connection.request(links.RTM_NEWLINK, body, netlink.CREATE)
-    except OSError as error:
-        if error.errno in (errno.EEXIST, errno.EOPNOTSUPP):  # EOPNOTSUPP: a kernel without macvlan
-            return ""
-        if error.errno == errno.EINVAL:
-            return "a macvlan or macvtap uses it"
-        if error.errno == errno.EBUSY:
-            return "an ipvlan, macsec, bond, bridge or the like uses it"
-        raise
+    with _taken.opened() as descriptor:
+        body += netlink.u32(links.IFLA_NET_NS_FD, descriptor) + info
+        try:
+            connection.request(links.RTM_NEWLINK, body, netlink.CREATE)
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.EOPNOTSUPP):  # EOPNOTSUPP: a kernel without macvlan
+                return ""
+            if error.errno == errno.EINVAL:
+                return "a macvlan or macvtap uses it"
+            if error.errno == errno.EBUSY:
+                return "an ipvlan, macsec, bond, bridge or the like uses it"
+            raise
     raise OSError(errno.EEXIST, f"a macvlan was created in a namespace that has a {_TAKEN} already")
 
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -247,6 +248,29 @@ def test_a_query_changes_nothing() -> None:
         run("ip link set one nomaster; ip link del bridge0")
     wait_for_ipv6()
     assert (run("ip -o link"), shown("one")) == before
+
+
+def namespaces_kept_open() -> set[str]:
+    """The network namespaces of which this process has an open file."""
+    found = set()
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/self/fd/{entry}"))
+    return {one for one in found if one.startswith("net:[")}
+
+
+@on_a_node
+def test_no_namespace_is_kept_open_by_a_query() -> None:
+    """The mode of RDMA devices in namespaces can be changed only while there is no namespace but the node's."""
+    pair("one")
+    before = namespaces_kept_open()
+    with Netlink() as connection:
+        link = links.get(connection, name="one")
+        assert link is not None and stacked.evidence(connection, link) == ""
+        (kept,) = namespaces_kept_open() - before
+        assert stacked.evidence(connection, link) == "" and namespaces_kept_open() - before == {kept}
+        until(lambda: namespaces_kept_open() == before)
+        assert stacked.evidence(connection, link) == ""
 
 
 # ---- an interface that was moved on
