@@ -40,7 +40,7 @@ Mark = list[t.Union[list[int], int, str, None]]
 #: The name of the loopback interface in a namespace that exists only to make this name taken.
 _TAKEN = "lanewise.taken"
 #: Seconds for which it is kept for the next use.
-_KEPT = 5.0
+_KEPT = 10.0
 _MODE, _PASSTHRU = 1, 8
 _ARPHRD_ETHER = 1
 _VLAN_ID, _VLAN_PROTOCOL = 1, 5
@@ -107,13 +107,14 @@ class _Taken:
                 self._last = time.monotonic()
 
     def _close_unused(self) -> None:
-        while True:
-            time.sleep(_KEPT)
+        rest = _KEPT
+        while rest > 0:
+            time.sleep(rest)
             with self._lock:
-                if not self._users and time.monotonic() - self._last >= _KEPT:
+                rest = _KEPT if self._users else self._last + _KEPT - time.monotonic()
+                if rest <= 0:
                     os.close(self._descriptor)
                     self._descriptor = -1
-                    return
 
 
 def _with_taken_name() -> int:

@@ -16,6 +16,7 @@ import typing as t
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver import nodes
 from lanewise_driver.base.errors import KernelError, Refused
 from lanewise_driver.interface import interfaces
@@ -417,6 +418,11 @@ def xdp_program() -> int:
 
 @nodes.on_a_node
 def test_nothing_is_left_open() -> None:
+    """A thread closes the namespace of kernel/stacked.py when it was not needed for some seconds."""
+
+    def alone() -> bool:
+        return threading.active_count() == 1
+
     host = nodes.node("ip addr add 10.1.0.2/24 dev one")
     config = {"name": "net1", "addresses": ["10.2.0.2/24"], "ethtool": {"features": {"gro": True}}}
     refused = {"name": "net1", "routes": [{"destination": "10.9.0.0/16", "gateway": "10.66.0.1"}]}
@@ -428,5 +434,7 @@ def test_nothing_is_left_open() -> None:
                 interfaces.attach(nodes.ONE, host, refused, pod.pin)
             interfaces.check(nodes.ONE, config)
             if not turn:
+                until(alone, 60)
                 before = sorted(os.listdir("/proc/self/fd"))
-        assert sorted(os.listdir("/proc/self/fd")) == before and threading.active_count() == 1
+        until(alone, 60)
+        assert sorted(os.listdir("/proc/self/fd")) == before

@@ -269,7 +269,7 @@ def test_no_namespace_is_kept_open_by_a_query() -> None:
         assert link is not None and stacked.evidence(connection, link) == ""
         (kept,) = namespaces_kept_open() - before
         assert stacked.evidence(connection, link) == "" and namespaces_kept_open() - before == {kept}
-        until(lambda: namespaces_kept_open() == before)
+        until(lambda: namespaces_kept_open() == before, 60)
         assert stacked.evidence(connection, link) == ""
 
 
