@@ -13,6 +13,7 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.addresses.site_plan import NodeInput, site_plan
+from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver import nodes
 from lanewise_driver.base.calls import Pod
 from lanewise_driver.claims import rail_check
@@ -135,7 +136,8 @@ def test_traffic_to_a_rail_leaves_by_that_rail(child: str, one_segment: bool) ->
         for version in (4, 6):
             for rail in RAILS:
                 for bound in (False, True):
-                    sent_by(pods, rail, version, bound)  # so that the neighbor is known
+                    # until the neighbor is known, datagrams wait
+                    until(lambda way=(rail, version, bound): sent_by(pods, *way)[way[0]] >= SENT)
                     counts = sent_by(pods, rail, version, bound)
                     other = 1 - rail
                     # beside the datagrams there are messages of neighbor discovery and router solicitations
