@@ -76,7 +76,7 @@ def after(start: Scenario, steps: t.Sequence[ObjectView], path: str = "what_if")
 def _add(here: Scenario, value: ObjectView, place: str) -> Scenario:
     like, room, whole = value.get("like"), value.get("allocatable"), place.rpartition(".")[0]
     step = {"add": {key: one for key, one in value.items() if key != "allocatable"}}
-    if like in here.fleet.nodes or like not in here.facts:
+    if not isinstance(like, str) or like in here.fleet.nodes or like not in here.facts:
         if room is not None:
             said = "is only for a machine that has facts and is not a node"
             raise Problems([Problem(f"{place}.allocatable", said, "bad-step", "leave it out")])
@@ -87,13 +87,15 @@ def _add(here: Scenario, value: ObjectView, place: str) -> Scenario:
     if not found:
         said = f"{name}: no driver publishes a device of this machine; drivers: {', '.join(here.drivers) or 'none'}"
         raise Problems([Problem(f"{place}.like", said, "bad-step", "give the drivers of the site")])
+    if room is not None and not isinstance(room, dict):
+        raise Problems([Problem(f"{place}.allocatable", "is not a mapping", "wrong-type", "such as cpu: '128'")])
     try:
         model = Node(name, allocatable=units(room) if room else None, offers=found)
-    except (quantity.QuantityError, AttributeError) as error:
+    except quantity.QuantityError as error:
         raise Problems([Problem(f"{place}.allocatable", str(error), "wrong-type", "such as cpu: '128'")]) from error
     notes = list(here.fleet.notes)
-    if room is None:
-        notes.append(f"what_if: add says nothing of allocatable, so nodes like {name} have room for any number of pods")
+    if not room:
+        notes.append(f"what_if: add has no allocatable, so nodes like {name} have room for any number of pods")
     with_model = replace(here.fleet, nodes={**here.fleet.nodes, name: model}, notes=tuple(notes))
     nodes = dict(what_if.take(with_model, step, whole).nodes)
     del nodes[name]

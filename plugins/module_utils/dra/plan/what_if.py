@@ -118,11 +118,12 @@ def _add(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
     like, count, labels = value.get("like"), value.get("count", 1), value.get("labels") or {}
     problems = []
     if set(value) - {"like", "count", "labels"}:
-        said = "must have like and count, and nothing else; it may have labels"
+        said = "must have like, may have count and labels, and nothing else"
         problems.append(Problem(place, said, "bad-step", ""))
-    if not isinstance(labels, dict) or not all(isinstance(one, str) for one in labels.values()):
-        problems.append(Problem(f"{place}.labels", "is not a mapping to texts", "wrong-type", "quote numbers"))
-    if like not in fleet.nodes:
+    if not isinstance(labels, dict) or not all(isinstance(one, str) for pair in labels.items() for one in pair):
+        said = "is not a mapping of strings to strings"
+        problems.append(Problem(f"{place}.labels", said, "wrong-type", "quote numbers"))
+    if not isinstance(like, str) or like not in fleet.nodes:
         problems.append(Problem(f"{place}.like", f"there is no node {like!r}", "no-node", "name one that is there"))
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 10_000:
         problems.append(Problem(f"{place}.count", "is not a number from 1 to 10000", "wrong-type", ""))
