@@ -114,12 +114,13 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
     ignored, stranger = not_modelled(workload)
     notes = [*fleet.notes, *fleet.doubts, *fleet.gaps, *ignored, *stranger]
     flavors = kueue.flavors_for(fleet, workload)
-    spread_total, nodes, domains, rooms = _on_nodes(fleet, workload, asked, states, flavors)
+    counted = _on_nodes(fleet, workload, asked, states, flavors)
+    nodes, fitting = counted.nodes, counted.by_flavor
     rules = spread.constraints(workload)
-    mixed = len(rooms) > 1 and (bool(rules) or sum(rooms.values()) > sum(one.count for one in nodes.values()))
-    limits = [quotas.admitted(fleet, workload), kueue.admitted(fleet, workload, states.memory, flavors, rooms)]
+    mixed = len(fitting) > 1 and (bool(rules) or sum(fitting.values()) > sum(one.count for one in nodes.values()))
+    limits = [quotas.admitted(fleet, workload), kueue.admitted(fleet, workload, states.memory, flavors, fitting)]
     count, limit = min(((one.count, one.reason) for one in limits if one.count is not None), default=(None, ""))
-    total = spread_total if count is None else min(spread_total, count)
+    total = counted.total if count is None else min(counted.total, count)
     notes += [note for one in limits for note in one.notes]
     if len(rules) > 1:
         notes.append(f"workload {workload.name}: several spread constraints together may let fewer fit")
@@ -131,14 +132,14 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
         total,
         nodes,
         # a quota that is reached is certain, even if other counts are not
-        at_least=bool(stranger) or ((total != count or bool(rooms)) and _unsure(fleet, nodes)),
+        at_least=bool(stranger) or ((total != count or bool(fitting)) and _unsure(fleet, nodes)),
         at_most=bool(ignored or stranger or fleet.doubts or len(rules) > 1 or mixed)
         or not all(one.certain for one in limits),
         notes=tuple(notes),
-        held_back=sum(one.count for one in nodes.values()) - spread_total,
-        over_quota=spread_total - total,
+        held_back=sum(one.count for one in nodes.values()) - counted.total,
+        over_quota=counted.total - total,
         quota=limit if total == count else "",
-        spread=domains,
+        spread=counted.domains,
     )
 
 
@@ -146,9 +147,9 @@ def not_modelled(workload: Workload) -> tuple[list[str], list[str]]:
     """What of a workload is not modelled: what may keep its pods waiting, and that other rules decide where they go."""
     affinity: ObjectView = workload.pod.get("affinity") or {}
     ignored = [words for key, words in _NOT_MODELLED.items() if affinity.get(key)]
-    waits = (
-        [f"workload {workload.name}: {' and '.join(ignored)} is not modelled: no more than this fit"] if ignored else []
-    )
+    waits = []
+    if ignored:
+        waits.append(f"workload {workload.name}: {' and '.join(ignored)} is not modelled: no more than this fit")
     scheduler = workload.pod.get("schedulerName") or pods.SCHEDULER
     if scheduler == pods.SCHEDULER:
         return waits, []
@@ -160,25 +161,33 @@ def _unsure(fleet: Fleet, nodes: t.Mapping[str, OnNode]) -> bool:
     return bool(fleet.gaps) or any(not one.certain for one in nodes.values())
 
 
+class _Counted(t.NamedTuple):
+    """How many pods fit without regard to quotas: in all, on each node, in each domain of each label of the spread
+    constraints, and on the nodes of each flavor of the queue, if flavors have nodes of their own."""
+
+    total: int
+    nodes: dict[str, OnNode]
+    domains: dict[str, dict[str, int]]
+    by_flavor: dict[str, int]
+
+
 def _on_nodes(
     fleet: Fleet, workload: Workload, asked: t.Mapping[str, int], states: States, flavors: kueue.Flavors
-) -> tuple[int, dict[str, OnNode], dict[str, dict[str, int]], dict[str, int]]:
-    """How many fit without regard to quotas, on each node, in each domain of spread constraints, and on the nodes of
-    each flavor of its queue if they have their own."""
-    if not flavors.ways:
+) -> _Counted:
+    if not flavors.workloads:
         nodes = {name: _on_node(node, workload, asked, states) for name, node in fleet.nodes.items()}
-        return (*_spread(fleet, workload, nodes), {})
+        return _Counted(*_spread(fleet, workload, nodes), {})
     best: dict[str, OnNode] = {}
     domains: dict[str, dict[str, int]] = {}
-    rooms = {}
-    for flavor, way in flavors.ways.items():
-        nodes = {name: _on_node(node, way, asked, states) for name, node in fleet.nodes.items()}
-        rooms[flavor], nodes, domains = _spread(fleet, way, nodes)
+    by_flavor = {}
+    for flavor, started in flavors.workloads.items():
+        nodes = {name: _on_node(node, started, asked, states) for name, node in fleet.nodes.items()}
+        by_flavor[flavor], nodes, domains = _spread(fleet, started, nodes)
         for name, one in nodes.items():
             if name not in best or one.count > best[name].count:
                 best[name] = one
-    total = min(sum(rooms.values()), sum(one.count for one in best.values()))
-    return total, best, domains if len(rooms) == 1 else {}, rooms
+    total = min(sum(by_flavor.values()), sum(one.count for one in best.values()))
+    return _Counted(total, best, domains if len(by_flavor) == 1 else {}, by_flavor)
 
 
 def _on_node(node: Node, workload: Workload, asked: t.Mapping[str, int], states: States) -> OnNode:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The flavors of a queue of Kueue: a job of a flavor gets its node labels and tolerations, and so only some nodes.
+"""The flavors of a queue of Kueue: a job gets the node labels and tolerations of its flavor, and so only some nodes.
 
 Source: pkg/scheduler/flavorassigner (checkFlavorForPodSets, findFlavorForPodSets) and pkg/podset of Kueue 0.19.2.
 """
@@ -24,12 +24,12 @@ _SPECIAL = ("nodeLabels", "nodeTaints", "tolerations")
 class Flavors:
     """The flavors of a queue.
 
-    `ways` are the pod as each flavor that suits it has it, in the order in which Kueue tries them; None if no flavor
-    changes where the pod runs. With `ordered`, a flavor is used until its quota and what it may borrow are. `notes` say
-    why the count is an upper bound.
+    `workloads` has the workload as Kueue starts it in each flavor that suits it, in the order in which Kueue tries
+    them; None if no flavor changes where the pod runs. With `ordered`, Kueue takes the next flavor only when the quota
+    of one, with what it may borrow, is used up. `notes` say why the count is an upper bound.
     """
 
-    ways: t.Mapping[str, Workload] | None = None
+    workloads: t.Mapping[str, Workload] | None = None
     ordered: bool = True
     notes: tuple[str, ...] = ()
 
@@ -55,7 +55,8 @@ def flavors_of(queues: Queues, queue: ObjectView, workload: Workload) -> Flavors
         notes.append(f"{title} has {len(groups)} resource groups: the node labels of its flavors are not modelled")
         return Flavors(notes=tuple(notes))
     ordered = (queue["spec"].get("flavorFungibility") or {}).get("whenCanBorrow") != "TryNextFlavor"
-    suitable = {name: _way(workload, specs.get(name, {})) for name in names if _suits(specs.get(name, {}), workload)}
+    every = {name: specs.get(name, {}) for name in names}
+    suitable = {name: _started_in(workload, spec) for name, spec in every.items() if _suits(spec, workload)}
     return Flavors(suitable, ordered, tuple(notes))
 
 
@@ -86,7 +87,7 @@ def _about(pod: ObjectView, labels: t.Mapping[str, str]) -> Object:
     return found
 
 
-def _way(workload: Workload, spec: ObjectView) -> Workload:
+def _started_in(workload: Workload, spec: ObjectView) -> Workload:
     """A pod as Kueue starts it in a flavor."""
     pod = dict(workload.pod)
     pod["nodeSelector"] = {**(pod.get("nodeSelector") or {}), **(spec.get("nodeLabels") or {})}

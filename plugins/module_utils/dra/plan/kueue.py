@@ -65,11 +65,11 @@ def flavors_for(fleet: Fleet, workload: Workload) -> Flavors:
 
 
 def admitted(
-    fleet: Fleet, workload: Workload, memory: SelectorMemory, flavors: Flavors, rooms: t.Mapping[str, int]
+    fleet: Fleet, workload: Workload, memory: SelectorMemory, flavors: Flavors, fitting: t.Mapping[str, int]
 ) -> Admission:
     """How many more pods of a workload its queue admits.
 
-    `flavors` are those of `flavors_for`; if they matter, `rooms` says how many pods fit on the nodes of each. Raises
+    `flavors` are those of `flavors_for`; if they matter, `fitting` has how many pods fit on the nodes of each. Raises
     QuantityError for quantities that cannot be read.
     """
     name = workload.labels.get(QUEUE_LABEL)
@@ -80,10 +80,10 @@ def admitted(
         if fleet.queues.configuration is None:
             note = f"{_of(queue)}: Kueue's configuration is not known, so it may admit fewer"
             return Admission(None, notes=(note, *flavors.notes), certain=False)
-        if flavors.ways is not None and not flavors.ways:
+        if flavors.workloads is not None and not flavors.workloads:
             raise _Refused(f"{_of(queue)} has no flavor whose node labels and taints suit the pod")
         charges = _charges(fleet, workload, fleet.queues.configuration, memory)
-        found = _most(fleet.queues, queue, charges, flavors, rooms)
+        found = _most(fleet.queues, queue, charges, flavors, fitting)
     except _Refused as refused:
         return Admission(0, str(refused))
     notes = (*found.notes, *flavors.notes)
@@ -183,7 +183,7 @@ def _matches(memory: SelectorMemory, text: str, device: ObjectView, driver: str)
 
 
 def _most(
-    queues: Queues, queue: ObjectView, charges: t.Mapping[str, int], flavors: Flavors, rooms: t.Mapping[str, int]
+    queues: Queues, queue: ObjectView, charges: t.Mapping[str, int], flavors: Flavors, fitting: t.Mapping[str, int]
 ) -> Admission:
     """How many times the charges fit into the remaining quota, over all flavors of the queue. Raises _Refused."""
     tree = _Tree(queues)
@@ -203,14 +203,14 @@ def _most(
         for flavor in group["flavors"]:
             unit = str(flavor["name"])
             left = {one: max(0, tree.available(("queue", name), (unit, one))) for one in asked}
-            if flavors.ways is None or unit in flavors.ways:
+            if flavors.workloads is None or unit in flavors.workloads:
                 counts[unit] = min((left[one] // amount, one) for one, amount in asked.items())
         if not counts:
             raise _Refused(f"{_of(queue)} has no flavor of {min(asked)}")
-        total, full = _in_order(counts, rooms, flavors.ordered)
+        total, full = _in_order(counts, fitting, flavors.ordered)
         why = f"leaves {min(counts.values())[1]} for {total} more"
         if full:
-            why = f"admits {counts[full][0]} to flavor {full} first, and its nodes have room for {rooms[full]}"
+            why = f"admits {counts[full][0]} to flavor {full} first, and its nodes have room for {fitting[full]}"
         certain = certain and (flavors.ordered or not full)
         if found is None or total < found[0]:
             found = (total, f"{_of(queue)} {why}")
@@ -222,13 +222,13 @@ def _most(
     return Admission(found[0], found[1], tuple(notes), certain)
 
 
-def _in_order(counts: t.Mapping[str, tuple[int, str]], rooms: t.Mapping[str, int], ordered: bool) -> tuple[int, str]:
+def _in_order(counts: t.Mapping[str, tuple[int, str]], fitting: t.Mapping[str, int], ordered: bool) -> tuple[int, str]:
     """How many pods of a queue run, and the flavor whose nodes are full before its quota is used; the next pod then
     waits for a node, and keeps its quota. If flavors are not used in this order, no more than this many run."""
     total, full = 0, ""
     for flavor, (count, _resource) in counts.items():
-        total += min(count, rooms.get(flavor, count))
-        if count > rooms.get(flavor, count):
+        total += min(count, fitting.get(flavor, count))
+        if count > fitting.get(flavor, count):
             full = full or flavor
             if ordered:
                 break
