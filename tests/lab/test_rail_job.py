@@ -49,7 +49,7 @@ UCX = {
     "UCX_IB_GID_INDEX": "1",
     "UCX_IB_ROCE_LOCAL_SUBNET": "y",
 }
-KEY = "/root/.ssh/job"
+KEY = "/opt/rails/key"
 
 
 class Member:
@@ -110,7 +110,7 @@ class Job:
     def __init__(self, nodes: t.Sequence[Node]) -> None:
         self.members = [Member(node, index) for node, index in zip(nodes, INDEXES)]
         first, second = self.members
-        first.node.ssh(f"mkdir -p /root/.ssh; ssh-keygen -q -t ed25519 -N '' -f {KEY}")
+        first.node.ssh(f"ssh-keygen -q -t ed25519 -N '' -f {KEY}")
         second.node.ssh("cat >> /etc/ssh/authorized_keys", stdin=first.node.ssh(f"cat {KEY}.pub") + "\n")
         there = second.addresses["rail0"]
         second.inside(f"/usr/sbin/sshd -o ListenAddress={there} -o PidFile=/run/job-sshd.pid")
