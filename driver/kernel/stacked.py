@@ -107,12 +107,12 @@ class _Taken:
                 self._last = time.monotonic()
 
     def _close_unused(self) -> None:
-        rest = _KEPT
-        while rest > 0:
-            time.sleep(rest)
+        remaining = _KEPT
+        while remaining > 0:
+            time.sleep(remaining)
             with self._lock:
-                rest = _KEPT if self._users else self._last + _KEPT - time.monotonic()
-                if rest <= 0:
+                remaining = _KEPT if self._users else self._last + _KEPT - time.monotonic()
+                if remaining <= 0:
                     os.close(self._descriptor)
                     self._descriptor = -1
 

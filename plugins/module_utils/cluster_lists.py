@@ -37,7 +37,7 @@ def minor(code: kubernetes.client.VersionInfo) -> str:
     return f"{code.major}.{''.join(itertools.takewhile(str.isdigit, str(code.minor)))}"
 
 
-def read_all(ask: Listed, version: str, kind: str, chunk: int = 0) -> list[Object]:
+def read_all(ask: Listed, version: str, kind: str, chunk: int | None = None) -> list[Object]:
     """The objects of all chunks of a list, each with `version` and `kind`. If the list expires between chunks, it is
     requested again from the start. A request is for `chunk` objects, by default CHUNK.
 

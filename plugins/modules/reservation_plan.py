@@ -21,7 +21,7 @@ description:
     that others use, with the annotation C(cluster-autoscaler.kubernetes.io/safe-to-evict=false), whose
     PodDisruptionBudget allows no disruption, and what O(protect) names.
   - If a ResourceQuota of the workload's namespace does not admit its pods, a note says so, and no pod is moved for it.
-    Quotas of Kueue are not looked at.
+    Quotas of Kueue are not checked.
   - Each pod to be moved needs a node with room, see O(may_wait). On which node the scheduler places it depends on
     scores, which are not modelled.
 extends_documentation_fragment:
@@ -277,9 +277,9 @@ def not_admitted(fleet: Fleet, job: Job, found: Room) -> str:
     """Which quota of the namespace does not admit the pods that are still to come; empty if each does."""
     admission = quotas.admitted(fleet, job.workload)
     coming = job.count - found.arrived
-    return (
-        f"{admission.reason}, and {coming} are to come" if (admission.count or 0) < coming and admission.reason else ""
-    )
+    if not admission.reason or (admission.count or 0) >= coming:
+        return ""
+    return f"{admission.reason}, and {coming} are to come"
 
 
 def shown(found: Room) -> Object:

@@ -31,7 +31,7 @@ from ansible_collections.lanewise.dra.tests.cluster.authority import Authority, 
 from ansible_collections.lanewise.dra.tests.cluster.client import Client
 from ansible_collections.lanewise.dra.tools.cluster import minors, programs
 
-NODE_GRACE = 20  # seconds without a lease after which a node is lost, where C(node_lifecycle) is on
+NODE_GRACE = 20  # seconds without a lease after which a node is lost, where `node_lifecycle` is on
 PATIENCE = 120  # seconds for one program to become ready, on a busy machine
 RESOURCE_VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha3")  # of resource.k8s.io; both pinned servers know them all
 ADMIN = ("lanewise-admin", "system:masters")
@@ -66,8 +66,8 @@ class ControlPlane:
 
     version: Kubernetes minor version, as `1.37`; the newest that is pinned by default.
     gates: feature gates of every program.
-    runtime_config: APIs to switch on or off besides all versions of resource.k8s.io, as C({"api/beta": True}).
-    flags: more flags by program, as C({"kube-apiserver": ["--v=4"]}). A flag that is set twice counts the second time.
+    runtime_config: APIs to switch on or off besides all versions of resource.k8s.io, as `{"api/beta": True}`.
+    flags: more flags by program, as `{"kube-apiserver": ["--v=4"]}`. A flag that is set twice counts the second time.
     node_lifecycle: whether nodes that renew no lease are lost: not ready after NODE_GRACE, and without their pods then.
     folder: where keys, data and logs go, which must not exist; a temporary one by default. Removed at the end.
 

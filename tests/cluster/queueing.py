@@ -50,8 +50,8 @@ exec "$@"
 
 
 class Queueing:
-    """Kueue, JobSet and kwok. `configuration` is added to what Kueue needs to run here. With `leases` kwok renews the
-    leases of its nodes, which are then of so many seconds.
+    """Kueue, JobSet and kwok. `configuration` is added to what Kueue needs to run here. `leases` are the seconds of the
+    leases that kwok renews for its nodes; with 0 it renews none.
 
     Raises environment.Missing without the programs, and Failed.
     """
@@ -262,7 +262,7 @@ class Queueing:
         self.plane.add_node(name, {**(labels or {}), NODE_LABEL: "true"}, capacity)
 
     def lose(self, name: str) -> None:
-        """A node is lost: kwok, in place of its kubelet, runs none of its pods any more and renews no lease."""
+        """Lose a node: kwok, which stands for its kubelet, no longer runs its pods or renews its lease."""
         self.plane.expect("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": {NODE_LABEL: None}}})
 
     def job(

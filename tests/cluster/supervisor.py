@@ -9,8 +9,8 @@
 The pipe to standard input closes when the owner closes it and also when the owner dies, of whatever: a process cannot
 clean up after its own kill -9, so this one does. Should it be killed itself, the kernel kills its children (Linux).
 
-Commands and answers are JSON, one a line: C({"start": NAME, "command": [...], "log": PATH}) is answered with C({"pid":
-N}), C({"stop": NAME}) and C({"poll": NAME}) with C({"status": N or null}), the exit status.
+Commands and answers are JSON, one a line: `{"start": NAME, "command": [...], "log": PATH}` is answered with `{"pid":
+N}`, `{"stop": NAME}` and `{"poll": NAME}` with `{"status": N or null}`, the exit status.
 """
 
 from __future__ import annotations

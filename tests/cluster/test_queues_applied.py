@@ -130,7 +130,7 @@ def _a_loan_ends(queueing: Queueing, folder: Folder, variables: Object) -> None:
     assert "ClusterQueue red differs or is missing" in output and _nominal(plane, "blue") == "3"
     folder.run(playbook="queues", **late)
     assert _nominal(plane, "red") == "5" and _nominal(plane, "blue") == "2" and not _loans(plane, "red")
-    output = folder.run(playbook="drift", **late)  # it ends well: nothing else has drifted
+    output = folder.run(playbook="drift", **late)  # exit status 0: nothing else has drifted
     assert f"{said}: it is taken back; remove it from queues_loans" in output, output
     assert "claims: drifted" not in output
     for name in own:
