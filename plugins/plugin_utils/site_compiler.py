@@ -119,17 +119,24 @@ class SiteCompiler(ClusterAction):
         """The topology by host: the given one, or that of this run's hosts and, for other hosts, of the site report."""
         if options["nodes"] is not None:
             return dict(options["nodes"])
-        now = {host: facts_of(variables, host) for host in variables.get("ansible_play_hosts_all") or []}
-        now = {host: facts for host, facts in now.items() if isinstance(facts, dict)}
+        nodes: dict[str, Json] = {}
+        for host in variables.get("ansible_play_hosts_all") or []:
+            facts = facts_of(variables, host)
+            if isinstance(facts, dict):
+                # before the next host is read, so that the facts of only one host are in memory twice
+                nodes[host] = _planned(facts, variables, host)
         found: dict[str, Json] = {}
+        own: set[str] = set()  # the report's hosts that the inventory has
         if options["report"]:
             report = self._path(options["report"], variables)
+            inventory = set((variables.get("groups") or {}).get("all") or [])
             try:
-                for host, facts in stored_facts(report).items():
-                    wrong = "" if host in now else fault(facts, dict[str, t.Any])
+                for host, facts in stored_facts(report):
+                    own |= {host} & inventory
+                    wrong = "" if host in nodes else fault(facts, dict[str, t.Any])
                     if wrong:  # an older release stored it without a check
                         self._display.warning(f"{host}: its facts in {report} are not used: {wrong}. Probe it again.")
-                    else:
+                    elif host not in nodes:
                         found[host] = facts
             except FileNotFoundError:
                 raise AnsibleActionFail(
@@ -138,11 +145,10 @@ class SiteCompiler(ClusterAction):
                 ) from None
             except (OSError, ValueError) as error:
                 raise AnsibleActionFail(f"Cannot read the nodes of the report {report!r}: {error}") from None
-        inventory = set((variables.get("groups") or {}).get("all") or [])
         # several inventories may share a report; a run without hosts in it uses all of its nodes
-        found = {host: facts for host, facts in found.items() if host in inventory} or found
-        found.update(now)
-        return {host: _planned(facts, variables, host) for host, facts in found.items()} or None
+        for host in [host for host in found if host in own or not own]:
+            nodes[host] = _planned(found.pop(host), variables, host)
+        return nodes or None
 
 
 def _objects_of(path: str) -> list[Object]:

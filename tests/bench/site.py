@@ -62,7 +62,7 @@ class _Runs:
         self.site = ("playbooks/site.yml", *places)
 
     def run(self, hosts: int, play: str, *more: str) -> tuple[float, float, str]:
-        """CPU seconds of all processes, the controller's largest memory in MiB, and the output."""
+        """CPU seconds of all processes, the resident memory of the largest of them in MiB, and the output."""
         inventory = self.folder / f"{hosts}.json"
         names = {f"node-{number:03}": {} for number in range(hosts)}
         inventory.write_text(json.dumps({"all": {"hosts": names, "vars": self.variables}}))
@@ -121,5 +121,6 @@ def _measured(runs: _Runs) -> Figures:
             "value": round(growth, 3),
             "unit": "MiB",
             "against": f"{memory[play, few]:.0f} MiB for {few} hosts, {memory[play, many]:.0f} MiB for {many}",
-            "method": "the largest resident memory of ansible-playbook itself, what each host more adds",
+            "method": "the resident memory of the largest process on the controller, ansible-playbook or one that it "
+            "starts: what each host more adds",
         }

@@ -45,7 +45,7 @@ def data(report: Report) -> dict[str, bytes]:
 
 def test_what_1_0_0_stored_is_used_and_kept(old: Report) -> None:
     """A run that reaches no node draws all nodes from the store, and shows which one was unreachable."""
-    assert stored_facts(str(old.folder)) == report_1_0_0.stored_facts(str(OLD))
+    assert dict(stored_facts(str(old.folder))) == report_1_0_0.stored_facts(str(OLD))
     site = old.run({}, play=set(), inventory={*HOSTS, "lost-1"})
     assert not site.store.warnings and old.result["counts"]["probed"] == 2 and old.result["counts"]["absent"] == 1
     for name in HOSTS:
@@ -55,7 +55,7 @@ def test_what_1_0_0_stored_is_used_and_kept(old: Report) -> None:
 
 
 def test_1_0_0_reads_what_is_stored_now(old: Report) -> None:
-    facts = stored_facts(str(old.folder))
+    facts = dict(stored_facts(str(old.folder)))
     shutil.rmtree(old.folder)
     old.run(facts, play={*HOSTS, "lost-1"}, unreachable={"lost-1"})
     assert report_1_0_0.stored_facts(str(old.folder)) == facts
@@ -75,7 +75,7 @@ def newer(report: Report, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["site.json", "nodes/vmd-1.json"])
 def test_a_report_of_a_newer_release_is_left_alone(old: Report, name: str) -> None:
-    facts = stored_facts(str(old.folder))
+    facts = dict(stored_facts(str(old.folder)))
     newer(old, name)
     before = old.files()
     with pytest.raises(Unusable, match=rf"{name}: a newer release .*its format is 2.*Use that release"):
@@ -83,7 +83,7 @@ def test_a_report_of_a_newer_release_is_left_alone(old: Report, name: str) -> No
     assert old.files() == before
     if name != "site.json":
         with pytest.raises(ValueError, match="a newer release"):
-            stored_facts(str(old.folder))
+            dict(stored_facts(str(old.folder)))
 
 
 def later_facts(report: Report, host: str) -> None:
@@ -92,7 +92,7 @@ def later_facts(report: Report, host: str) -> None:
 
 
 def test_facts_of_a_newer_release_are_not_misread(old: Report) -> None:
-    facts = stored_facts(str(old.folder))
+    facts = dict(stored_facts(str(old.folder)))
     later_facts(old, "vmd-1")
     before = old.files()
     with pytest.raises(
@@ -100,13 +100,13 @@ def test_facts_of_a_newer_release_are_not_misread(old: Report) -> None:
     ):
         old.run({"cpu-rdma-1": facts["cpu-rdma-1"]}, play=HOSTS, inventory=HOSTS)
     with pytest.raises(ValueError, match="vmd-1 .* a newer release"):
-        stored_facts(str(old.folder))
+        dict(stored_facts(str(old.folder)))
     with pytest.raises(Unusable, match="vmd-1: a newer release"):
         old.run({"vmd-1": {**facts["vmd-1"], "schema_version": "2.1"}}, inventory=HOSTS)
     assert old.files() == before
     # as the message says
     old.run({"vmd-1": facts["vmd-1"]}, inventory=HOSTS)
-    assert stored_facts(str(old.folder)) == facts
+    assert dict(stored_facts(str(old.folder))) == facts
 
 
 @pytest.mark.parametrize("version", [None, "1.0", "1.7", "0.9", 2, "x", "2", "9" * 5000 + ".0", {}])
@@ -118,7 +118,7 @@ def test_other_versions_of_facts_are_read(version: t.Any) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"nodes": []}', b"\xff", b"[" * 100000])
 def test_a_damaged_site_file_drops_no_nodes_of_other_inventories(old: Report, content: bytes) -> None:
-    facts = stored_facts(str(old.folder))
+    facts = dict(stored_facts(str(old.folder)))
     (old.folder / "site.json").write_bytes(content)
     before = old.files()
     with pytest.raises(Unusable, match=r"site.json is damaged: .*remove it and index.html"):
@@ -127,7 +127,7 @@ def test_a_damaged_site_file_drops_no_nodes_of_other_inventories(old: Report, co
     # as the message says
     (old.folder / "site.json").unlink()
     old.run({"vmd-1": facts["vmd-1"]}, inventory=HOSTS)
-    assert set(stored_facts(str(old.folder))) == HOSTS
+    assert set(dict(stored_facts(str(old.folder)))) == HOSTS
 
 
 def test_each_form_has_a_conversion_from_the_one_before() -> None:
