@@ -42,7 +42,7 @@ SANDBOX_IMAGE = "lanewise.dev/pause:1"
 ROOT = Path("/var/lib/kubelet")
 SOCKET = Path("/run/containerd/containerd.sock")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-PATIENCE = 60  # seconds
+PATIENCE = 120  # seconds; after an outage of the API server its clients may wait for one minute before they connect again
 
 
 def inside() -> bool:
