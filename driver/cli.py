@@ -108,8 +108,8 @@ def _ready(settings: Settings) -> list[str]:
             with opener.open(url, timeout=_SECONDS):
                 return []
         except urllib.error.HTTPError as error:
-            said = error.read().decode(errors="replace").splitlines()
-            return said or [f"it answers with status {error.code} at {url}, without a reason"]
+            reasons = error.read().decode(errors="replace").splitlines()
+            return reasons or [f"it answers with status {error.code} at {url}, without a reason"]
     except (OSError, http.client.HTTPException) as error:  # it may stop while it answers
         return [f"it does not answer at {url}: {getattr(error, 'reason', error)}"]
 

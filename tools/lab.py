@@ -53,7 +53,7 @@ SECONDS = {"tools": 15, "kernel": 100, "image": 90, "loaders": 25, "specificatio
 
 
 class Broken(Exception):
-    """A step that should work on this machine did not. The text holds the end of what its program said."""
+    """A step that should work on this machine did not. The text holds the end of its program's output."""
 
 
 def run(command: t.Sequence[object], **options: t.Any) -> str:

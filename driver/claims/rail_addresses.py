@@ -4,10 +4,9 @@
 
 """Hands out addresses of the node's ranges to devices of claims, and takes them back.
 
-Whose an address is, is in the claims' records, and in one file from before a record is written until after it is
-removed. So of two claims none gets an address of the other, whenever the driver is killed. The file also has the
-addresses that came back, in that order: the one that came back first is handed out first again, after those that nobody
-has had yet.
+The claims' records say which claim has an address. So does one file, from before a record is written until after it is
+removed. So no two claims get the same address, whenever the driver is killed. The file also lists the addresses that
+came back, in that order: addresses that nobody has had yet are handed out first, then the one that came back first.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which claims a changed factor of a NIC affects, said once for each change, also if the driver restarts with it."""
+"""Which claims a changed factor of a NIC affects. It is reported once for each change, even if the driver restarts."""
 
 from __future__ import annotations
 

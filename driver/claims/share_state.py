@@ -111,8 +111,8 @@ def as_reported(nic: SharedNic) -> SharedNic:
     """The NIC with what is in force for its VFs by the kernel's word: a card without minimum rates lends nothing.
     Raises KernelError."""
     places = {one.device.share_id: str(one.device.known.address) for one in nic.shares if _by_vf(one)}
-    said = by_vf.in_force(places.values())
-    forces = {share_id: said.get(place) for share_id, place in places.items()}
+    enforced = by_vf.in_force(places.values())
+    forces = {share_id: enforced.get(place) for share_id, place in places.items()}
     return replace(
         nic, shares=tuple(replace(one, force=forces.get(one.device.share_id) or one.force) for one in nic.shares)
     )

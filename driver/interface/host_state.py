@@ -186,7 +186,7 @@ def _rules(connection: Netlink, name: str, own: set[str], found: t.Sequence[Rout
 def unlike(wanted: HostState, found: HostState, carrier: bool = True) -> list[tuple[str, str]]:
     """What differs from a host state: the key and a sentence each; without what the kernel learns again by itself, or
     creates once there is `carrier`."""
-    said: list[tuple[str, str]] = []
+    texts: list[tuple[str, str]] = []
     for key, value in restored(wanted).items():
         now = found.get(key)
         if value == now:
@@ -194,15 +194,15 @@ def unlike(wanted: HostState, found: HostState, carrier: bool = True) -> list[tu
         if key == "permanentMac" and "vf" in wanted:
             continue  # drivers of VFs report the address that the PF had set at their last reset
         if isinstance(value, list) and isinstance(now, list):
-            said += [(key, text) for text in _in_list(key, value, now, carrier)]
+            texts += [(key, text) for text in _in_list(key, value, now, carrier)]
         elif isinstance(value, dict) and isinstance(now, dict):
             # records of older drivers have fewer ethtool settings
             both = value if key == "ethtool" else {*value, *now}
             differing = [one for one in sorted(both) if value.get(one) != now.get(one)]
-            said += [(key, f"{key}: {one} is {now.get(one)}, was {value.get(one)}") for one in differing]
+            texts += [(key, f"{key}: {one} is {now.get(one)}, was {value.get(one)}") for one in differing]
         else:
-            said.append((key, f"{key} is {now}, was {value}"))
-    return said
+            texts.append((key, f"{key} is {now}, was {value}"))
+    return texts
 
 
 def _in_list(key: str, wanted: list[Object], now: list[Object], carrier: bool) -> t.Iterator[str]:

@@ -175,11 +175,11 @@ def attach(identity: Identity, host: HostState, config: ObjectView, netns: Path)
 def _undo(failure: Exception, identity: Identity, host: HostState, netns: Path, config: ObjectView) -> None:
     """Take everything back; add to the failure's message what could not be restored."""
     try:
-        said = "; ".join(f"not restored: {note}" for note in detach(identity, host, netns, config))
+        remark = "; ".join(f"not restored: {note}" for note in detach(identity, host, netns, config))
     except DriverError as second:
-        said = f"{identity.name} is not back on the node: {second.message}"
-    if said and isinstance(failure, DriverError):
-        failure.message += f"; {said}"
+        remark = f"{identity.name} is not back on the node: {second.message}"
+    if remark and isinstance(failure, DriverError):
+        failure.message += f"; {remark}"
         failure.args = (failure.message,)
 
 

@@ -46,8 +46,8 @@ _one = threading.Lock()
 def problems(name: str, wanted: Wanted, config: ObjectView, mtu: int, path: str) -> list[Problem]:
     """What the kernel refuses of `config`, each with the field's path; `wanted` follows from it. Rules: `bad-value`.
     Empty if it cannot be tried here: then attach reports the problems."""
-    said = json.dumps([name, dataclasses.asdict(wanted), config.get("vrf"), mtu], sort_keys=True)
-    key = hashlib.sha256(said.encode()).digest()
+    question = json.dumps([name, dataclasses.asdict(wanted), config.get("vrf"), mtu], sort_keys=True)
+    key = hashlib.sha256(question.encode()).digest()
     with _one:
         if key in _taken:
             return []

@@ -184,16 +184,16 @@ def _restore_ethtool(name: str, state: EthtoolState, notes: list[str]) -> None:
 
 def _restore_sysctls(name: str, wanted: t.Mapping[str, str], notes: list[str]) -> None:
     """Writes those that differ; once more, as one may change another."""
-    said: list[str] = []
+    failures: list[str] = []
     for _turn in range(2):
         now = sysctls.read(name)
         differing = {key: value for key, value in wanted.items() if now.get(key) != value}
-        said = []
+        failures = []
         if not differing:
             break
         for key, value in differing.items():
-            _try(said, f"sysctl {key}", sysctls.write, name, {key: value})
-    notes += said
+            _try(failures, f"sysctl {key}", sysctls.write, name, {key: value})
+    notes += failures
 
 
 def _restore_qdiscs(connection: Netlink, index: int, state: HostState, notes: list[str]) -> None:
@@ -229,9 +229,9 @@ def _restore_addresses(connection: Netlink, index: int, state: HostState, notes:
             try:
                 addresses.add(connection, index, entry)
             except OSError as error:
-                said = f"address {entry['address']}: {error.args[1]}"
-                if said not in notes:
-                    notes.append(said)
+                failure = f"address {entry['address']}: {error.args[1]}"
+                if failure not in notes:
+                    notes.append(failure)
 
 
 def _wait_for_ipv6(connection: Netlink, index: int, state: HostState) -> None:

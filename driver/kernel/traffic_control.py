@@ -36,10 +36,10 @@ def found(connection: Netlink, interface: str) -> str:
     if link is None:
         return ""
     index = link.index
-    said = _filters(connection, index, _ROOT)
-    said += _filters(connection, index, _INGRESS) or _filters(connection, index, _CLSACT)
+    filter_kinds = _filters(connection, index, _ROOT)
+    filter_kinds += _filters(connection, index, _INGRESS) or _filters(connection, index, _CLSACT)
     classes = [kind for kind in _kinds(connection, _GET_CLASSES, index, 0) if kind in _CLASSFUL]
-    words = [f"filters ({', '.join(dict.fromkeys(said))})"] if said else []
+    words = [f"filters ({', '.join(dict.fromkeys(filter_kinds))})"] if filter_kinds else []
     return " and ".join(words + [f"classes ({', '.join(dict.fromkeys(classes))})"] * bool(classes))
 
 

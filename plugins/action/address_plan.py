@@ -46,8 +46,8 @@ class ActionModule(ReportAction):
         except Problems as error:
             lines = [str(problem) for problem in error.problems]
             more = len(lines) - _SHOWN
-            said = [*lines[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
-            message = "The addresses for rails are not planned right, and nothing was changed:\n" + "\n".join(said)
+            listed = [*lines[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+            message = "The addresses for rails are not planned right, and nothing was changed:\n" + "\n".join(listed)
             result.update(failed=True, problems=lines, msg=message)
             return result
         if not options["check_only"]:

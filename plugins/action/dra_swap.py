@@ -119,12 +119,12 @@ class Work:
         if self.options["state"] == "returned":
             return self._returned()
         ask, chosen = self._choice()
-        said = lines(chosen, ask)
+        summary = lines(chosen, ask)
         if chosen.reason:
-            raise Refused(f"{'; '.join(said)}. Nothing was changed")
+            raise Refused(f"{'; '.join(summary)}. Nothing was changed")
         hold = self._hold(chosen)
         done = self._previewed(hold, chosen) if self.options["state"] == "previewed" else self._swapped(hold, chosen)
-        return self._shown(done, hold, chosen, said)
+        return self._shown(done, hold, chosen, summary)
 
     def _choice(self) -> tuple[Ask, Chosen]:
         """What is asked for, and the devices for it, from one reading of the cluster."""
@@ -179,7 +179,7 @@ class Work:
             "diff": {"before": before, "after": {}},
         }
 
-    def _shown(self, done: Done, hold: Hold, chosen: Chosen, said: list[str]) -> Result:
+    def _shown(self, done: Done, hold: Hold, chosen: Chosen, summary: list[str]) -> Result:
         after = _held(hold, self.now)
         ended = [shown(one) for one in done.ended]
         return {
@@ -190,7 +190,7 @@ class Work:
             "in_use": device_names(chosen.taking.there),
             "budgets": list(chosen.taking.budgets),
             "refused": list(chosen.taking.refused),
-            "lines": said,
+            "lines": summary,
             "notes": list(chosen.notes),
             "diff": {
                 "before": {**_held(self.old, self.now), "pods": sorted(one["pod"] for one in ended)},

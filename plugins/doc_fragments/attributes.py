@@ -6,7 +6,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    # Standard attributes. A module states its own support; the description is said once, here.
+    # Standard attributes. A module states its own support; the description is written once, here.
     DOCUMENTATION = r"""
 options: {}
 attributes:

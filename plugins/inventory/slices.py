@@ -123,8 +123,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _question(self) -> str:
         """The part of the cache key for the cluster and the choice of drivers; Ansible's part has the source only."""
         kubeconfig = self.get_option("kubeconfig") or os.path.expanduser("~/.kube/config")
-        said = [kubeconfig, self.get_option("context"), sorted(self.get_option("drivers"))]
-        digest = hashlib.sha256(json.dumps(said).encode())
+        parts = [kubeconfig, self.get_option("context"), sorted(self.get_option("drivers"))]
+        digest = hashlib.sha256(json.dumps(parts).encode())
         for name in kubeconfig.split(os.pathsep):
             with contextlib.suppress(OSError):  # the file has the current context, and where the cluster is
                 digest.update(pathlib.Path(name).read_bytes())

@@ -269,8 +269,8 @@ def planned(params: Object) -> Object:
         short = ""
     notes = [*fleet.notes, *fleet.doubts, *fleet.gaps, *(one for some in not_modelled(wanted) for one in some)]
     notes += [f"workload {wanted.name}: {short}"] if short else []
-    said = {"lines": lines(found, job), "notes": notes}
-    return {**shown(found), "toleration": toleration(job.hold), "lacking": without, "kept": kept, **said}
+    parts = {"lines": lines(found, job), "notes": notes}
+    return {**shown(found), "toleration": toleration(job.hold), "lacking": without, "kept": kept, **parts}
 
 
 def not_admitted(fleet: Fleet, job: Job, found: Room) -> str:
@@ -302,13 +302,13 @@ def lines(found: Room, job: Job) -> list[str]:
     """The answer in words."""
     if not found.fits:
         return [f"{job.workload.name}: does not fit: {found.reason}"]
-    said = [f"{found.arrived} pod(s) run already"] if found.arrived else []
+    parts = [f"{found.arrived} pod(s) run already"] if found.arrived else []
     if found.moves:
         bound = "no plan has fewer" if found.optimal else f"at least {found.at_least} are needed"
-        said.append(f"fits after {len(found.moves)} move(s) ({bound})")
+        parts.append(f"fits after {len(found.moves)} move(s) ({bound})")
     else:
-        said.append("fits without moves")
-    result = [f"{job.workload.name}: {', '.join(said)}; {len(found.devices)} device(s) will be held"]
+        parts.append("fits without moves")
+    result = [f"{job.workload.name}: {', '.join(parts)}; {len(found.devices)} device(s) will be held"]
     result += [f"  move {one.pod} from {one.node}, {_where(one.to)}" for one in found.moves]
     nodes: dict[str, int] = {}
     for name, _devices in found.placements:

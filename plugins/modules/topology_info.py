@@ -252,7 +252,7 @@ topology:
           description: The NUMA node that the function is local to.
           type: int
         numa_source:
-          description: Who said so, V(kernel), V(local_cpus), V(override) or V(import).
+          description: Where the number comes from, V(kernel), V(local_cpus), V(override) or V(import).
           type: str
         local_cpus:
           description: The CPUs that the machine calls local to the function, as a list text.

@@ -179,7 +179,7 @@ def ranges(rows: list[tuple[str, Json | None, list[tuple[str, float]]]], name: s
     for index, (label, bounds, measured) in enumerate(drawn):
         y = index * _ROW
         body.append(_label(label, y))
-        end, said = float(_LABEL), []
+        end, texts = float(_LABEL), []
         if bounds:
             low, high, likely = (_LABEL + bounds[key] / most * _PLOT for key in ("low", "high", "likely"))
             body.append(
@@ -187,11 +187,11 @@ def ranges(rows: list[tuple[str, Json | None, list[tuple[str, float]]]], name: s
                 f'<path class="likely" d="M{likely:.1f} {y + 4}v{_ROW - 8}"/>'
             )
             end = high
-            said.append(f"predicted {bounds['low']}–{bounds['high']}")
+            texts.append(f"predicted {bounds['low']}–{bounds['high']}")
         for tool, rate in measured:
             x = _LABEL + rate / most * _PLOT
             body.append(f'<path class="mark" d="M{x:.1f} {y + 3}l6 9l-6 9l-6 -9z"><title>{escape(tool)}</title></path>')
             end = max(end, x + 6)
-            said.append(f"measured {rate} ({tool})")
-        body.append(f'<text class="s" x="{end + 8:.1f}" y="{y + 16}">{escape(_clip("; ".join(said), _TEXT))}</text>')
+            texts.append(f"measured {rate} ({tool})")
+        body.append(f'<text class="s" x="{end + 8:.1f}" y="{y + 16}">{escape(_clip("; ".join(texts), _TEXT))}</text>')
     return _frame(name, len(drawn), body, "GB/s; the table below has the same numbers")

@@ -154,8 +154,8 @@ def awaited(objects: Sequence[Object], result: Result) -> list[Object]:
             where = metadata["name"] if item["kind"] == "Namespace" else metadata.get("namespace")
             changed.add((item["kind"], where))
     for item, reply in zip(objects, answers(objects, result)):
-        said = str((reply.get("error") or {}).get("msg"))
-        cause = "Namespace" if _ADMIN_ACCESS in said else "ResourceQuota" if " quota: " in said else ""
+        reported = str((reply.get("error") or {}).get("msg"))
+        cause = "Namespace" if _ADMIN_ACCESS in reported else "ResourceQuota" if " quota: " in reported else ""
         if (cause, item["metadata"].get("namespace")) in changed:
             found.append(item)
     return found
@@ -218,8 +218,8 @@ def _refusal(message: str) -> str:
     try:
         status = json.loads(brace + rest)
         causes = (status.get("details") or {}).get("causes") or []
-        said = [f"{cause.get('field') or 'it'}: {_shortened(str(cause.get('message')))}" for cause in causes]
-        text = "; ".join(said) or _shortened(str(status["message"]))
+        reported = [f"{cause.get('field') or 'it'}: {_shortened(str(cause.get('message')))}" for cause in causes]
+        text = "; ".join(reported) or _shortened(str(status["message"]))
     except (ValueError, KeyError, AttributeError):
         return message
     if "field is immutable" in text:

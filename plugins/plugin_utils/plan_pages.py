@@ -79,12 +79,12 @@ class _Row:
         self.unclear: list[str] = sorted(node["unclear"].values())
         tally = Counter(node["states"])
         self.counts: dict[str, int] = {word: tally[letter] for letter, word in STATES.items()}
-        said = ", ".join(f"{number} {word}" for word, number in self.counts.items() if number) or "no devices"
+        reported = ", ".join(f"{number} {word}" for word, number in self.counts.items() if number) or "no devices"
         rows = []
         for kind in _KINDS:
             of_kind = [letter for one, letter in zip(shape, node["states"]) if one["kind"] == kind]
             rows += [of_kind[start : start + _ROW] for start in range(0, len(of_kind), _ROW)]
-        self.drawing = Markup(drawing(rows, f"{self.name}: {said}"))
+        self.drawing = Markup(drawing(rows, f"{self.name}: {reported}"))
 
 
 def drawing(rows: t.Sequence[t.Sequence[str]], name: str) -> str:

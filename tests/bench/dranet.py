@@ -488,8 +488,8 @@ def inside(titles: t.Sequence[str], rounds: int, kept: Path | None) -> Figures:
                     samples = measure(bench, SETTINGS[title], rounds)
             samples = _more(samples, title, kept)
             if title == "republish":
-                said = "from a change of an interface's MTU to the slice that says so"
-                yield compared("republish", "republish", samples, said)
+                reported = "from a change of an interface's MTU to the slice that says so"
+                yield compared("republish", "republish", samples, reported)
             else:
                 yield from figures(title, SETTINGS[title], samples)
 

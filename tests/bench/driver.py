@@ -254,14 +254,14 @@ def vfs(folder: Path) -> Figures:
             for name, values in turns(9, publish=published, probe=lambda tree=tree: as_dict(probe(tree))).items()  # type: ignore[misc]
         }
         taken[count] = medians
-    said = ", ".join(f"{count}: {one['publish'] * 1000:.2f} ms" for count, one in taken.items())
+    reported = ", ".join(f"{count}: {one['publish'] * 1000:.2f} ms" for count, one in taken.items())
     probes = ", ".join(f"{count}: {one['probe'] * 1000:.0f} ms" for count, one in taken.items())
     each = {count: one["publish"] / count for count, one in taken.items()}
     yield figure(
         "driver_cost_of_vfs",
         each[256] / each[16],
         "ratio",
-        f"the cost of each of 16 VFs; in all, with their PFs: {said} (the probe before it: {probes})",
+        f"the cost of each of 16 VFs; in all, with their PFs: {reported} (the probe before it: {probes})",
         "what each of 256 VFs costs from facts to ResourceSlices; 16 VFs a PF; 9 interleaved rounds, medians",
     )
 
@@ -434,8 +434,8 @@ def _child(command: list[str], seconds: float = PATIENCE) -> Figures:
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"name"')]
     if done.returncode or not lines:
-        said = [line for line in done.stdout.splitlines() if line.startswith("left out: ")]
-        raise Left(said[-1].removeprefix("left out: ") if said else f"it ended with status {done.returncode}")
+        reported = [line for line in done.stdout.splitlines() if line.startswith("left out: ")]
+        raise Left(reported[-1].removeprefix("left out: ") if reported else f"it ended with status {done.returncode}")
     for line in lines:
         yield json.loads(line)
 

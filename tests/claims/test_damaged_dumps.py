@@ -282,9 +282,9 @@ def test_a_damaged_dump_is_refused_or_counted(engine: Engine, damages: list[tupl
         assert 0 <= found.total <= 8
 
 
-def _named(said: str) -> bool:
+def _named(reported: str) -> bool:
     """Whether a refusal that is not a list of problems names the object."""
-    return "ResourceClaimTemplate team/t" in said or "objects." in said or "workload w" in said
+    return "ResourceClaimTemplate team/t" in reported or "objects." in reported or "workload w" in reported
 
 
 def test_each_field_alone(engine: Engine) -> None:
@@ -333,8 +333,8 @@ HALF = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "said", "least", "most"), HALF, ids=[said for _d, said, _l, _m in HALF])
-def test_half_read_clusters(engine: Engine, damage: t.Any, said: str, least: bool, most: bool) -> None:
+@pytest.mark.parametrize(("damage", "reported", "least", "most"), HALF, ids=[reported for _d, reported, _l, _m in HALF])
+def test_half_read_clusters(engine: Engine, damage: t.Any, reported: str, least: bool, most: bool) -> None:
     """What is missing is named, and the count is a bound where it depends on that."""
     dump = _dump()
     for kind in ("ClusterQueue", "LocalQueue", "Cohort"):
@@ -345,7 +345,7 @@ def test_half_read_clusters(engine: Engine, damage: t.Any, said: str, least: boo
     fleet = replace(fleet, doubts=(*fleet.doubts, *lacking_kinds(dump)))
     work = workload({**ENTRY, "labels": {}}, templates_of(objects))
     (found,) = fits.fit(fleet, [work], engine)
-    assert any(said in note for note in found.notes), found.notes
+    assert any(reported in note for note in found.notes), found.notes
     assert (found.at_least, found.at_most) == (least, most)
 
 

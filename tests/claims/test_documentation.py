@@ -200,20 +200,20 @@ def _span(since: str, until: str) -> str:
 
 
 def way_cell(ways: t.Sequence[Filter]) -> str:
-    said = []
+    reported = []
     for way in ways:
         words = [f"`{way.name}`", *([] if way.compare == "equals" else [way.compare.replace("_", " ")])]
         words += [span for span in [_span(way.since, way.until)] if span]
-        said.append(" ".join(words))
-    return "; ".join(said) or "-"
+        reported.append(" ".join(words))
+    return "; ".join(reported) or "-"
 
 
 def align_cell(driver: DriverKnowledge, level: str) -> str:
-    said = []
+    reported = []
     for way in driver.align.get(level, ()):
         words = [f"`{way.name}`", *(["list"] if way.list else []), _span(way.since, way.until)]
-        said.append(" ".join(word for word in words if word))
-    return "; ".join(said) or "-"
+        reported.append(" ".join(word for word in words if word))
+    return "; ".join(reported) or "-"
 
 
 def term_cell(driver: DriverKnowledge, kind: str) -> str:
@@ -226,9 +226,9 @@ def term_cell(driver: DriverKnowledge, kind: str) -> str:
             for term in terms
         )
 
-    said = [text(served.terms) or "every device"]
-    said += [f"with {name}: {text(terms)}" for name, terms in served.instead.items()]
-    return "; ".join(said)
+    reported = [text(served.terms) or "every device"]
+    reported += [f"with {name}: {text(terms)}" for name, terms in served.instead.items()]
+    return "; ".join(reported)
 
 
 GPU_DRIVERS = [

@@ -63,8 +63,10 @@ def test_errors_leave_the_files_as_they_are(folder: Folder) -> None:
     before = (folder.path / "queues/manifests/cluster/clusterqueues.yaml").read_text()
     teams = [{**EXAMPLE["queues_teams"][0], "guaranteed": {"pairs": 9}}, EXAMPLE["queues_teams"][1]]
     output = _run(folder, rc=2, queues_teams=teams)
-    said = "queues_teams[0].guaranteed.pairs: 12 gpus are guaranteed (red 9, blue 2, the pool 1), and the fleet has 8"
-    assert said in output
+    reported = (
+        "queues_teams[0].guaranteed.pairs: 12 gpus are guaranteed (red 9, blue 2, the pool 1), and the fleet has 8"
+    )
+    assert reported in output
     assert (folder.path / "queues/manifests/cluster/clusterqueues.yaml").read_text() == before
 
 

@@ -52,8 +52,8 @@ def variables(version: str, wanted: t.Sequence[Object], **more: t.Any) -> Object
 
 
 def apply(node: Node, given: Object, facts: Object | None = None) -> Site:
-    """Render the site, and put its classes, templates and claims on the cluster. Without `facts` of the node, nothing
-    is said of whether it has such devices."""
+    """Render the site, and put its classes, templates and claims on the cluster. Without `facts` of the node, the
+    claims are not checked against its devices."""
     site = compile_site(given, {node.name: facts} if facts else {})
     places = {"DeviceClass": f"{API}/deviceclasses", "ResourceClaimTemplate": TEMPLATES, "ResourceClaim": CLAIMS}
     for one in site.objects:

@@ -42,7 +42,9 @@ SANDBOX_IMAGE = "lanewise.dev/pause:1"
 ROOT = Path("/var/lib/kubelet")
 SOCKET = Path("/run/containerd/containerd.sock")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-PATIENCE = 120  # seconds; after an outage of the API server its clients may wait for one minute before they connect again
+PATIENCE = (
+    120  # seconds; after an outage of the API server its clients may wait for one minute before they connect again
+)
 
 
 def inside() -> bool:
@@ -344,7 +346,7 @@ SystemdCgroup = false
         return pod if ready else None
 
     def events(self, name: str) -> list[str]:
-        """What was said about an object, as `REASON: MESSAGE`."""
+        """The events about an object, as `REASON: MESSAGE`."""
         found = self.plane.expect("GET", "/api/v1/namespaces/default/events")["items"]
         return [f"{e['reason']}: {e['message']}" for e in found if e["involvedObject"]["name"] == name]
 

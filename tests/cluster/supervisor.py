@@ -6,8 +6,8 @@
 
     python3 supervisor.py FOLDER
 
-The pipe to standard input closes when the owner closes it and also when the owner dies, of whatever: a process cannot
-clean up after its own kill -9, so this one does. Should it be killed itself, the kernel kills its children (Linux).
+The pipe to standard input closes when the owner closes it and also when the owner ends in any way: a process cannot
+clean up after its own SIGKILL, so this one does. Should it be killed itself, the kernel kills its children (Linux).
 
 Commands and answers are JSON, one a line: `{"start": NAME, "command": [...], "log": PATH}` is answered with `{"pid":
 N}`, `{"stop": NAME}` and `{"poll": NAME}` with `{"status": N or null}`, the exit status.

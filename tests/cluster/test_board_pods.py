@@ -87,9 +87,11 @@ class Site:
             if pod["spec"].get("nodeName"):
                 return [self.plane.expect("GET", f"{place}/{name}") for name in names]
             conditions = pod.get("status", {}).get("conditions", ())
-            said = [one["message"] for one in conditions if one["type"] == "PodScheduled" and one["status"] == "False"]
-            assert not said or "cannot allocate all claims" in said[0], said
-            return "waits" if said else None
+            reported = [
+                one["message"] for one in conditions if one["type"] == "PodScheduled" and one["status"] == "False"
+            ]
+            assert not reported or "cannot allocate all claims" in reported[0], reported
+            return "waits" if reported else None
 
         answer = self.plane.wait_for(decided, f"the scheduler's decision on p{number}", 60)
         if answer == "waits":

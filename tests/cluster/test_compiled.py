@@ -71,8 +71,8 @@ def _all_accepted(plane: ControlPlane, kubernetes: str, modern: bool) -> None:
                 for item in claims_strategies.compiled(values, kubernetes).objects
             }
             fresh = {text: item for text, item in made.items() if text not in known}
-            for item, said in zip(fresh.values(), pool.map(lambda item: refused(plane, item), fresh.values())):
-                assert not said, f"{said}\n{json.dumps(item, indent=1)}"
+            for item, reported in zip(fresh.values(), pool.map(lambda item: refused(plane, item), fresh.values())):
+                assert not reported, f"{reported}\n{json.dumps(item, indent=1)}"
                 kinds[item["kind"]] = kinds.get(item["kind"], 0) + 1
             known.update(fresh)
 
@@ -142,10 +142,10 @@ def test_policy_says_what_validate_says(guarded: ControlPlane) -> None:
     def agree(config: Object) -> None:
         problems = interface_config.validate(config, "config")
         kinds = ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass")
-        said = refused(guarded, _carrier(config, kinds[len(verdicts) % 3]))
+        reported = refused(guarded, _carrier(config, kinds[len(verdicts) % 3]))
         shown = "\n".join(map(str, problems))
-        assert bool(said) == bool(problems), f"server: {said}\nours: {shown}\n{json.dumps(config, indent=1)}"
-        assert not said or interface_policy.NAME in said, said
+        assert bool(reported) == bool(problems), f"server: {reported}\nours: {shown}\n{json.dumps(config, indent=1)}"
+        assert not reported or interface_policy.NAME in reported, reported
         verdicts.append(not problems)
 
     agree()
@@ -169,8 +169,8 @@ def test_policy_sees_other_versions(guarded: ControlPlane) -> None:
     for version in ("v1beta1", "v1beta2"):
         for mtu, wanted in ((1, "mtu must be"), (1500, "")):
             item = _carrier({**_head(), "mtu": mtu}, "ResourceClaim")
-            said = refused(guarded, versions.convert(item, f"resource.k8s.io/{version}"))
-            assert wanted in said and bool(wanted) == bool(said), said
+            reported = refused(guarded, versions.convert(item, f"resource.k8s.io/{version}"))
+            assert wanted in reported and bool(wanted) == bool(reported), reported
 
 
 def test_policy_lets_what_was_there_before_it_go(control_plane: ControlPlane) -> None:

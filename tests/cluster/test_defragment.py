@@ -62,8 +62,8 @@ def test_a_job_fits_after_the_moves_of_a_run_that_is_killed_and_run_again(fleet:
     fleet.pod("bare", "one", "def-1")
     fleet.bound(4)
     before = fleet.uids()
-    said = playbooks.run("defragment", "--check", **JOB)
-    assert "job: fits after 2 move(s) (no plan has fewer); 4 device(s) will be held" in said
+    reported = playbooks.run("defragment", "--check", **JOB)
+    assert "job: fits after 2 move(s) (no plan has fewer); 4 device(s) will be held" in reported
     assert fleet.uids() == before and not fleet.rules()
     running = playbooks.start("defragment", **JOB)
     try:
@@ -74,8 +74,8 @@ def test_a_job_fits_after_the_moves_of_a_run_that_is_killed_and_run_again(fleet:
     (held,) = holds(fleet.rules())
     assert held.owner == "team a" and held.purpose == "defragment" and held.expires and len(held.devices) == 4
     fleet.bound(4)
-    said = playbooks.run("defragment", **JOB)
-    assert "room for job: 4 devices are held" in said
+    reported = playbooks.run("defragment", **JOB)
+    assert "room for job: 4 devices are held" in reported
     bound = fleet.bound(4)
     assert set(bound.values()) == {"def-1"}, bound  # all that was moved is there
     fleet.pod("thief", "one")
@@ -103,8 +103,8 @@ def test_a_budget_keeps_its_pods(fleet: Fleet, playbooks: Playbooks, capsys: pyt
     try:
         fleet.plane.wait_for(counted, "the budget's count", 180)
         before = fleet.uids()
-        said = playbooks.run("defragment", rc=2, **JOB)
-        assert "does not fit" in said and "No pod was moved" in said
+        reported = playbooks.run("defragment", rc=2, **JOB)
+        assert "does not fit" in reported and "No pod was moved" in reported
         assert fleet.uids() == before and not fleet.rules()
         # the eviction itself is refused, too
         uid, name = next((uid, name) for uid, name in before.items() if name.startswith("a-"))
@@ -126,8 +126,8 @@ def test_an_interrupted_run_releases_everything(fleet: Fleet, playbooks: Playboo
     affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": apart}}
     fleet.replica_set("shy", "one", "def-0", affinity=affinity)
     before = fleet.uids()
-    said = playbooks.run("defragment", rc=2, **JOB, defragment_settle_timeout=3)
-    assert "was moved, and not all pods of its controller have a node again" in said
+    reported = playbooks.run("defragment", rc=2, **JOB, defragment_settle_timeout=3)
+    assert "was moved, and not all pods of its controller have a node again" in reported
     assert not fleet.rules()
     again = fleet.bound(2)
     assert set(again.values()) == {"def-0", "def-1"} and set(fleet.uids()) != set(before)
@@ -136,5 +136,5 @@ def test_an_interrupted_run_releases_everything(fleet: Fleet, playbooks: Playboo
 def test_what_is_refused(fleet: Fleet, playbooks: Playbooks) -> None:
     assert "Set defragment_workload" in playbooks.run("defragment", rc=2, defragment_name="big")
     work = {"name": "job", "namespace": NAMESPACE, "templates": ["one"]}
-    said = playbooks.run("defragment", rc=2, **{**JOB, "defragment_workload": work})
-    assert "gpu does not tolerate hold big, so the job could not use what is held for it" in said
+    reported = playbooks.run("defragment", rc=2, **{**JOB, "defragment_workload": work})
+    assert "gpu does not tolerate hold big, so the job could not use what is held for it" in reported

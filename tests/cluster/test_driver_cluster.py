@@ -266,20 +266,20 @@ def test_an_event_names_who_wrote_it(installed: Installed) -> None:
     installed.node("events-two")
     event = an_event("events-one")
 
-    def said(**changes: t.Any) -> str:
+    def reported(**changes: t.Any) -> str:
         return refusal(lambda: one.request("POST", EVENTS, {**event, **changes}))
 
-    assert not said()
-    assert not said(regarding={**event["regarding"], "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"})
-    assert "as lanewise.dev on its own Node only" in said(reportingInstance="events-two")
-    assert "as lanewise.dev on its own Node only" in said(reportingController="kubelet")
+    assert not reported()
+    assert not reported(regarding={**event["regarding"], "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"})
+    assert "as lanewise.dev on its own Node only" in reported(reportingInstance="events-two")
+    assert "as lanewise.dev on its own Node only" in reported(reportingController="kubelet")
     node = {"apiVersion": "v1", "kind": "Node", "name": "events-two"}
-    assert "about Pods, ResourceClaims and its own Node only" in said(regarding=node)
-    assert not said(regarding={**node, "name": "events-one"})
-    assert "neither related objects" in said(related=node)
+    assert "about Pods, ResourceClaims and its own Node only" in reported(regarding=node)
+    assert not reported(regarding={**node, "name": "events-one"})
+    assert "neither related objects" in reported(related=node)
     series = {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}
-    assert "neither related objects" in said(series=series)
-    assert "needs to be unset" in said(deprecatedSource={"component": "kubelet", "host": "events-two"})
+    assert "neither related objects" in reported(series=series)
+    assert "needs to be unset" in reported(deprecatedSource={"component": "kubelet", "host": "events-two"})
 
 
 def test_a_token_is_renewed_for_the_api_server_only(
@@ -320,8 +320,8 @@ def test_a_driver_renews_its_own_token_only(installed: Installed) -> None:
     installed.node("token-two")
     uid = {name: installed.plane.expect("GET", f"/api/v1/nodes/{name}")["metadata"]["uid"] for name in NODES}
     new = ask_token(one, "token-one", uid["token-one"])["status"]["token"]
-    said = driver_token.read(new)
-    assert (said.node, said.node_uid, said.account, said.namespace) == (
+    reported = driver_token.read(new)
+    assert (reported.node, reported.node_uid, reported.account, reported.namespace) == (
         "token-one",
         uid["token-one"],
         "lanewise-driver",

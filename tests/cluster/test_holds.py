@@ -143,12 +143,12 @@ def test_two_holds_at_once_never_share_a_device(newest: ControlPlane, fleet: Fle
 
     for _round in range(5):
         with ThreadPoolExecutor(4) as pool:
-            said = list(pool.map(want, range(4)))
+            reported = list(pool.map(want, range(4)))
         found = holds(fleet.rules())
         # who was refused has nothing; two that stood in each other's way may both be refused
-        assert {one.name for one in found} == {f"run-{number}" for number, text in enumerate(said) if not text}
+        assert {one.name for one in found} == {f"run-{number}" for number, text in enumerate(reported) if not text}
         assert len(found) <= 1 and all(len(one.devices) == 3 for one in found)
-        assert all("belongs to hold run-" in text for text in said if text)
+        assert all("belongs to hold run-" in text for text in reported if text)
         for one in found:
             modules.run(dra_hold, name=one.name, state="absent")
 

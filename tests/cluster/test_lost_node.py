@@ -133,8 +133,10 @@ def test_a_lost_node(site: QueueSite, tmp_path: Path) -> None:
 
     # Kubernetes has not noticed yet that the node is lost: its pods are deleted, and do not end
     site.queueing.lose(lost)
-    said = playbooks.run("swap", rc=2, **ASK, swap_devices=devices)
-    assert "2 pod(s) still have devices" in said and f"on {lost}" in said and "If a node is lost" in said, said
+    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=devices)
+    assert "2 pod(s) still have devices" in reported and f"on {lost}" in reported and "If a node is lost" in reported, (
+        reported
+    )
     hold = found.hold()
     assert {"/".join(one) for one in hold.devices} == set(devices) and hold.owner == "team a"
     assert sum(swap.swap_of(one) == "gold" for one in found.rules()) == 4
@@ -147,8 +149,8 @@ def test_a_lost_node(site: QueueSite, tmp_path: Path) -> None:
     plane.wait_for(lambda: not found.unrecorded(), "a record of each device", PATIENCE)
 
     # the next run holds devices of the other node, and releases those of the lost one
-    said = playbooks.run("swap", **ASK, swap_workload=WORK)
-    assert {one[1] for one in found.hold().devices} == {other} and len(found.hold().devices) == 4, said
+    reported = playbooks.run("swap", **ASK, swap_workload=WORK)
+    assert {one[1] for one in found.hold().devices} == {other} and len(found.hold().devices) == 4, reported
     assert not any(swap.swap_of(one) for one in found.rules())
     assert set(found.running(SWAPPED)) <= {"low-2", "low-3"}
 

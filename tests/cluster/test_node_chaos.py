@@ -311,10 +311,10 @@ def wait_for_end(scene: Scene, offset: int, operation: str) -> str:
 
     def end() -> str:
         over = killed(scene)  # looked at before the log is
-        said = scene.driver.log()[offset:]
+        reported = scene.driver.log()[offset:]
         if over:
-            return said[said.index("killed before") :].strip()
-        return f"{operation} made" if f"\n{operation} made" in said else ""
+            return reported[reported.index("killed before") :].strip()
+        return f"{operation} made" if f"\n{operation} made" in reported else ""
 
     return str(scene.plane.wait_for(end, f"the end of {operation}", SLOW))
 

@@ -85,8 +85,8 @@ def why(node: Node) -> str:
     pods = node.plane.expect("GET", PODS)["items"]
     events = node.plane.expect("GET", f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
     logs = [path.read_text() for path in Path("/var/log/pods").rglob("*.log")]
-    said = [f"{event['reason']}: {event['message']}" for event in events]
-    return "\n".join([json.dumps([pod["status"] for pod in pods]), *said, *logs])
+    reported = [f"{event['reason']}: {event['message']}" for event in events]
+    return "\n".join([json.dumps([pod["status"] for pod in pods]), *reported, *logs])
 
 
 @pytest.fixture(name="driver", scope="module")

@@ -121,9 +121,9 @@ def test_pod_has_its_interface_while_it_lives(node: Node, driver: Driver) -> Non
     ]
     assert "rail1" not in ip("-brief link")
     assert "rail1" in {device["attributes"]["ifName"]["string"] for device in driver.devices().values()}
-    said = attached(driver, "one")
-    assert {entry["type"]: entry["status"] for entry in said["conditions"]}["Ready"] == "True"
-    assert said["networkData"]["interfaceName"] == "net1" and said["networkData"]["ips"] == ["203.0.113.18/28"]
+    message = attached(driver, "one")
+    assert {entry["type"]: entry["status"] for entry in message["conditions"]}["Ready"] == "True"
+    assert message["networkData"]["interfaceName"] == "net1" and message["networkData"]["ips"] == ["203.0.113.18/28"]
     end(node, driver, "one")
     assert host_state("rail1") == before
 
@@ -244,8 +244,8 @@ def test_leases_of_both_families(node: Node, driver: Driver) -> None:
         assert four["local"] in metadata and six["local"] in metadata
         assert "DHCPRELEASE" not in log.read_text()
         end(node, driver, "leased")
-        for said in (f"DHCPRELEASE(wire2) {four['local']} ", "DHCPRELEASE(wire2) 00:03:"):
-            node.plane.wait_for(lambda said=said: said in log.read_text(), said, 30)
+        for message in (f"DHCPRELEASE(wire2) {four['local']} ", "DHCPRELEASE(wire2) 00:03:"):
+            node.plane.wait_for(lambda message=message: message in log.read_text(), message, 30)
     finally:
         node.plane.stop("dnsmasq")
         ip("-n switch address del 2001:db8:2::1/64 dev wire2")
@@ -397,8 +397,8 @@ def test_link_events_are_published_within_a_second(node: Node, driver: Driver) -
     # 1.34 has them behind a gate
     assert [taint["key"] for taint in taints] == ([] if node.plane.minor == "1.34" else [f"{NAME}/link-down"])
     if taints:  # the scheduler does not say why it has no device for a pod
-        said = "new pods do not get these devices of the node while their links are down: net-rail3"
-        node.plane.wait_for(lambda: any(said in line for line in node.events(node.name)), "the Node's event", 30)
+        message = "new pods do not get these devices of the node while their links are down: net-rail3"
+        node.plane.wait_for(lambda: any(message in line for line in node.events(node.name)), "the Node's event", 30)
     ip("-n switch link set wire3 up")
     node.plane.wait_for(up, "the link to be published as up", 1.5)
 
@@ -452,8 +452,8 @@ def test_containerd_has_no_switch_for_cdi_any_more(node: Node, driver: Driver, t
     assert preflight(tmp_path) == []
     with containerd_with(node, "enable_cdi = false"):
         assert preflight(tmp_path) == []
-        said = node.plane.log("containerd").read_text()
-        assert any("Ignoring unknown key" in line and "key=enable_cdi" in line for line in said.splitlines())
+        message = node.plane.log("containerd").read_text()
+        assert any("Ignoring unknown key" in line and "key=enable_cdi" in line for line in message.splitlines())
         node.run_pod(node.pod("cdi", resourceClaims=[template(driver, "cdi", {"name": "net1"}, "rail1")]))
         assert "net1" in links(node, "cdi")
         end(node, driver, "cdi")

@@ -143,6 +143,6 @@ def test_a_pool_that_is_being_written_is_unknown(controller: Controller) -> None
     controller.plane.expect("POST", SLICES, {"metadata": {"name": "half"}, "spec": {**mine["spec"], "pool": pool}})
     result, output = controller.role(BY_SLICES)
     assert reached(result["rendered"]) == {"training/pair": ["a100"]}
-    (said,) = result["rendered"]["reach"]
-    assert set(said["unknown"]) == {"h100"} and set(said["refused"]) == {"gb200"}
+    (reported,) = result["rendered"]["reach"]
+    assert set(reported["unknown"]) == {"h100"} and set(reported["refused"]) == {"gb200"}
     assert "pool h100 of lanewise.dev has 1 of 2 slices" in output

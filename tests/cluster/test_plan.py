@@ -103,7 +103,7 @@ def _bound_as(site: Site, template: str, predicted: fits.Fit) -> None:
     # where the spread constraint excludes nodes, the scheduler does not look at their devices
     if predicted.held_back or (site.spreads and WORDS[fits.SPREAD] in words):
         kinds = {fits.SPREAD}
-    assert all(said in words for kind, said in WORDS.items() if kind in kinds), about
+    assert all(reported in words for kind, reported in WORDS.items() if kind in kinds), about
 
 
 @pytest.mark.parametrize("number", range(FLEETS))
@@ -241,9 +241,9 @@ def test_the_playbooks_of_the_guide(plane: ControlPlane, tmp_path: Path) -> None
     play("snapshot", *stored)
     assert (tmp_path / "snapshot.json").stat().st_mode & 0o777 == 0o600
     for source in ((), stored):
-        said = play("plan", "-e", "@workloads.yml", *source)
-        assert "pair: 15 more, 7 after the change" in said, said
-        assert "b-0: the node is cordoned" in said and "free it with team/c" in said, said
+        reported = play("plan", "-e", "@workloads.yml", *source)
+        assert "pair: 15 more, 7 after the change" in reported, reported
+        assert "b-0: the node is cordoned" in reported and "free it with team/c" in reported, reported
     page = tmp_path / "page" / "plan.html"
     more = ("-e", '{"plan_require": {"pair": 20}}', "-e", "plan_dest=./page")
     assert "pair: 7 fit, 20 are required" in play("plan", "-e", "@workloads.yml", *stored, *more, rc=2)

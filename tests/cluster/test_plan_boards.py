@@ -180,7 +180,7 @@ def test_exactly_the_predicted_number_of_nearest_pairs_is_bound(
 
 
 def test_a_released_device_frees_the_stranded_ones(newest: ControlPlane, engine: Engine) -> None:
-    """NICs are taken one by one: each strands its GPU. Their claims go: as many pairs more are bound as was said."""
+    """NICs are taken one by one: each strands its GPU. Without their claims, as many more are bound as predicted."""
     site = Boards(newest, 1000)
     site.clear({*site.settled()[0], *site.settled()[1]})
     for _turn in range(5):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Where the programs come from: folders that variables name, the cache, a build; and what is said where none can be."""
+"""Where the programs come from: folders that variables name, the cache, a build; and the error where there are none."""
 
 from __future__ import annotations
 

@@ -125,13 +125,13 @@ def _a_loan_ends(queueing: Queueing, folder: Folder, variables: Object) -> None:
     assert "loan: red lends blue 1 gpus until 2036-12-01T00:00:00Z" in report["lines"]
     late = {**variables, "queues_loans": [{**EXAMPLE["queues_loans"][0], "until": "2026-01-01", "reason": "release"}]}
     output = folder.run(playbook="drift", rc=1, **late)
-    said = "overdue loan: red lends blue 1 gpus until 2026-01-01T00:00:00Z (release)"
-    assert f"{said}: run lanewise.dra.queues to take it back" in output, output
+    reported = "overdue loan: red lends blue 1 gpus until 2026-01-01T00:00:00Z (release)"
+    assert f"{reported}: run lanewise.dra.queues to take it back" in output, output
     assert "ClusterQueue red differs or is missing" in output and _nominal(plane, "blue") == "3"
     folder.run(playbook="queues", **late)
     assert _nominal(plane, "red") == "5" and _nominal(plane, "blue") == "2" and not _loans(plane, "red")
     output = folder.run(playbook="drift", **late)  # exit status 0: nothing else has drifted
-    assert f"{said}: it is taken back; remove it from queues_loans" in output, output
+    assert f"{reported}: it is taken back; remove it from queues_loans" in output, output
     assert "claims: drifted" not in output
     for name in own:
         queueing.submit("red", queueing.job(name, "red", "near-pair-queue"))
@@ -163,8 +163,8 @@ def _sampled(queueing: Queueing, folder: Folder) -> Object:
     last = json.loads((folder.path / "usage" / "usage-samples.jsonl").read_text().splitlines()[-1])
     assert last["source"] == "metrics" and found["gaps"] == []
     for queue in ("red", "blue"):
-        said = queueing.usage(queue)["lanewise.dev/gpus"]["total"]
-        assert last["shares"]["lanewise.dev/gpus"][queue]["charged"] == float(said), (queue, said)
+        reported = queueing.usage(queue)["lanewise.dev/gpus"]["total"]
+        assert last["shares"]["lanewise.dev/gpus"][queue]["charged"] == float(reported), (queue, reported)
     return {"usage": found, "lines": output}
 
 

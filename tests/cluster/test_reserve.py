@@ -44,8 +44,8 @@ def playbooks(newest: ControlPlane, fleet: Fleet, tmp_path: Path) -> t.Iterator[
 
 
 def test_room_for_a_job(fleet: Fleet, playbooks: Playbooks) -> None:
-    said = playbooks.run("reserve", "--check", "--diff", **JOB)
-    assert "fits without moves; 4 device(s) will be held" in said and "changed=1" in said and not fleet.rules()
+    reported = playbooks.run("reserve", "--check", "--diff", **JOB)
+    assert "fits without moves; 4 device(s) will be held" in reported and "changed=1" in reported and not fleet.rules()
     assert "changed=1" in playbooks.run("reserve", **JOB)
     assert len(fleet.rules()) == 4
     again = playbooks.run("reserve", **JOB)
@@ -67,8 +67,8 @@ def test_room_for_a_job(fleet: Fleet, playbooks: Playbooks) -> None:
 
 
 def test_a_job_that_does_not_fit(fleet: Fleet, playbooks: Playbooks) -> None:
-    said = playbooks.run("reserve", rc=2, **{**JOB, "reserve_count": 9})
-    assert "job: does not fit: 9 pod(s) do not fit, without moving pods" in said and not fleet.rules()
+    reported = playbooks.run("reserve", rc=2, **{**JOB, "reserve_count": 9})
+    assert "job: does not fit: 9 pod(s) do not fit, without moving pods" in reported and not fleet.rules()
 
 
 def test_what_is_refused(fleet: Fleet, playbooks: Playbooks) -> None:
@@ -77,11 +77,11 @@ def test_what_is_refused(fleet: Fleet, playbooks: Playbooks) -> None:
     broad = claim_spec(1)
     broad["devices"]["requests"][0]["exactly"]["tolerations"] = [{"operator": "Exists"}]
     work = {"name": "broad", "claims": [broad]}
-    said = playbooks.run("reserve", rc=2, **{**JOB, "reserve_workload": work})
-    assert "gpu tolerates other holds than tomorrow" in said and not fleet.rules()
+    reported = playbooks.run("reserve", rc=2, **{**JOB, "reserve_workload": work})
+    assert "gpu tolerates other holds than tomorrow" in reported and not fleet.rules()
     plain = {"name": "plain", "claims": [claim_spec(1)]}
-    said = playbooks.run("reserve", "--check", **{**JOB, "reserve_workload": plain, "reserve_count": 1})
-    assert "the workload does not tolerate the hold yet: gpu need" in said
+    reported = playbooks.run("reserve", "--check", **{**JOB, "reserve_workload": plain, "reserve_count": 1})
+    assert "the workload does not tolerate the hold yet: gpu need" in reported
 
 
 def test_drift_reports_an_overdue_hold(fleet: Fleet, playbooks: Playbooks) -> None:
@@ -93,18 +93,18 @@ def test_drift_reports_an_overdue_hold(fleet: Fleet, playbooks: Playbooks) -> No
         "ansible_connection": "local",
         "ansible_python_interpreter": "{{ ansible_playbook_python }}",
     }
-    said = " ".join(playbooks.run("drift", **site).split())
-    assert "is overdue" not in said
+    reported = " ".join(playbooks.run("drift", **site).split())
+    assert "is overdue" not in reported
     for one in fleet.rules():
         change = {"metadata": {"annotations": {EXPIRES: "2026-01-01T00:00:00Z"}}}
         fleet.plane.expect("PATCH", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}", change)
-    said = " ".join(playbooks.run("drift", rc=1, **site).split())
+    reported = " ".join(playbooks.run("drift", rc=1, **site).split())
     late = "hold tomorrow of team a, until 2026-01-01T00:00:00Z (training), is overdue: 4 devices are still held"
-    assert f"{late}: release or extend it with lanewise.dra.reserve" in said, said
+    assert f"{late}: release or extend it with lanewise.dra.reserve" in reported, reported
 
 
 def test_an_old_server_is_refused(oldest: ControlPlane, tmp_path: Path) -> None:
     fleet = Fleet(oldest, NAMESPACE, {"res-0": 4})
     fleet.template("tomorrow", 2)
-    said = Playbooks(oldest, tmp_path).run("reserve", rc=2, **JOB)
-    assert "Kubernetes 1.34 ignores DeviceTaintRules while its feature gate DRADeviceTaints is off" in said
+    reported = Playbooks(oldest, tmp_path).run("reserve", rc=2, **JOB)
+    assert "Kubernetes 1.34 ignores DeviceTaintRules while its feature gate DRADeviceTaints is off" in reported

@@ -94,15 +94,15 @@ def untouched(fleet: Fleet, before: t.Mapping[str, str]) -> bool:
 
 def test_a_swap_from_check_to_return(fleet: Fleet, playbooks: Playbooks) -> None:
     before = filled(fleet)
-    said = playbooks.run("swap", "--check", "--diff", **BIG)
-    assert "gold: 4 device(s) for 1 pod(s) of big; 4 pod(s) are ended for it" in said and "changed=1" in said
+    reported = playbooks.run("swap", "--check", "--diff", **BIG)
+    assert "gold: 4 device(s) for 1 pod(s) of big; 4 pod(s) are ended for it" in reported and "changed=1" in reported
     assert untouched(fleet, before)
-    said = playbooks.run("swap", **BIG, swap_state="previewed")
-    assert "the controller counts 4 pod(s)" in said and untouched(fleet, before)
+    reported = playbooks.run("swap", **BIG, swap_state="previewed")
+    assert "the controller counts 4 pod(s)" in reported and untouched(fleet, before)
     fleet.pod("waits", "low")
     fleet.refused("waits")
-    said = playbooks.run("swap", **BIG)
-    assert "4 device(s) are held for gold" in said and "changed=1" in said
+    reported = playbooks.run("swap", **BIG)
+    assert "4 device(s) are held for gold" in reported and "changed=1" in reported
     gone = lost(fleet, before)
     assert len(gone) == 4 and gone <= set(before.values())  # never more than asked
     assert len(fleet.rules()) == 4 and not fleet.rules(swap.KEY)
@@ -117,10 +117,10 @@ def test_a_swap_from_check_to_return(fleet: Fleet, playbooks: Playbooks) -> None
     assert fleet.devices("gold") == held
     again = playbooks.run("swap", **BIG)
     assert "changed=0" in again and "4 device(s) are in use by the tier already" in again
-    said = playbooks.run("swap", "--check", **BACK)
-    assert "4 device(s) would be given back" in said and len(fleet.rules()) == 4
-    said = playbooks.run("swap", **BACK)
-    assert "4 device(s) are given back" in said and "pods of the tier keep 4 device(s)" in said
+    reported = playbooks.run("swap", "--check", **BACK)
+    assert "4 device(s) would be given back" in reported and len(fleet.rules()) == 4
+    reported = playbooks.run("swap", **BACK)
+    assert "4 device(s) are given back" in reported and "pods of the tier keep 4 device(s)" in reported
     assert not fleet.rules() and "changed=0" in playbooks.run("swap", **BACK)
     fleet.plane.expect("DELETE", f"{fleet.pods_at}/gold?gracePeriodSeconds=0")
     assert "waits" in fleet.bound(5)
@@ -129,38 +129,40 @@ def test_a_swap_from_check_to_return(fleet: Fleet, playbooks: Playbooks) -> None
 def test_a_share_and_named_devices(fleet: Fleet, playbooks: Playbooks) -> None:
     before = filled(fleet)
     one = {"name": "one", "namespace": NAMESPACE, "templates": ["gold-1"]}
-    said = playbooks.run("swap", **ASK, swap_workload=one, swap_share=30)
-    assert "2 device(s) for 2 pod(s) of one, 30 % of 8 on the empty fleet; 2 pod(s)" in said
+    reported = playbooks.run("swap", **ASK, swap_workload=one, swap_share=30)
+    assert "2 device(s) for 2 pod(s) of one, 30 % of 8 on the empty fleet; 2 pod(s)" in reported
     assert len(lost(fleet, before)) == 2 and len(fleet.rules()) == 2
     named = some("swap-1", 0, 3)
-    said = playbooks.run("swap", **ASK, swap_devices=named)
+    reported = playbooks.run("swap", **ASK, swap_devices=named)
     (hold,) = holds(fleet.rules())
     assert {"/".join(device) for device in hold.devices} == set(named)
     assert hold.purpose == "swap" and hold.owner == "team a" and hold.expires
     assert len(lost(fleet, before)) <= 4
-    said = playbooks.run("swap", rc=2, **ASK, swap_devices=[*named, *some("swap-1", 9)])
-    assert f"no complete pool of a node publishes {DRIVER}/swap-1/gpu-9" in said and "Nothing was changed" in said
-    assert "reserve_state" not in said and len(fleet.rules()) == 2
-    said = playbooks.run("reserve", rc=2, reserve_name="gold", reserve_state="absent")
-    assert "give it back with lanewise.dra.swap" in said and len(fleet.rules()) == 2
+    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=[*named, *some("swap-1", 9)])
+    assert (
+        f"no complete pool of a node publishes {DRIVER}/swap-1/gpu-9" in reported and "Nothing was changed" in reported
+    )
+    assert "reserve_state" not in reported and len(fleet.rules()) == 2
+    reported = playbooks.run("reserve", rc=2, reserve_name="gold", reserve_state="absent")
+    assert "give it back with lanewise.dra.swap" in reported and len(fleet.rules()) == 2
 
 
 def test_what_is_refused(fleet: Fleet, playbooks: Playbooks) -> None:
     assert "Set swap_tier" in playbooks.run("swap", rc=2, swap_tier="gold")
     before = filled(fleet, "plain")
-    said = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0))
-    assert "does not give way: its template has no tier with a grace" in said and untouched(fleet, before)
-    said = playbooks.run("swap", rc=2, **BIG)
-    assert "whatever pods are moved" in said and untouched(fleet, before)
+    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0))
+    assert "does not give way: its template has no tier with a grace" in reported and untouched(fleet, before)
+    reported = playbooks.run("swap", rc=2, **BIG)
+    assert "whatever pods are moved" in reported and untouched(fleet, before)
     plain = {"name": "plain", "claims": [claim_spec(1)]}
-    said = playbooks.run("swap", rc=2, **ASK, swap_workload=plain)
-    assert "does not tolerate the hold and the swap of gold" in said and untouched(fleet, before)
+    reported = playbooks.run("swap", rc=2, **ASK, swap_workload=plain)
+    assert "does not tolerate the hold and the swap of gold" in reported and untouched(fleet, before)
 
 
 def test_pods_that_kueue_manages_are_refused(fleet: Fleet, playbooks: Playbooks) -> None:
     before = filled(fleet, **{"kueue.x-k8s.io/podset": "main"})
-    said = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0))
-    assert "Kueue manages it (kueue.x-k8s.io/podset)" in said and untouched(fleet, before)
+    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0))
+    assert "Kueue manages it (kueue.x-k8s.io/podset)" in reported and untouched(fleet, before)
 
 
 def test_budgets(fleet: Fleet, playbooks: Playbooks) -> None:
@@ -182,11 +184,11 @@ def test_budgets(fleet: Fleet, playbooks: Playbooks) -> None:
     try:
         fleet.plane.wait_for(counted, "the budget's count", 180)
         before = fleet.uids()
-        said = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0, 1))
-        assert f"PodDisruptionBudget {NAMESPACE}/web allows 1 disruption(s) now, and the swap would end 2" in said
-        assert "No pod was ended" in said and untouched(fleet, before)
-        said = playbooks.run("swap", **ASK, swap_devices=some("swap-0", 0, 1), swap_ignore_budgets=True)
-        assert len(lost(fleet, before)) == 2 and "the swap would end 2" in said
+        reported = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0, 1))
+        assert f"PodDisruptionBudget {NAMESPACE}/web allows 1 disruption(s) now, and the swap would end 2" in reported
+        assert "No pod was ended" in reported and untouched(fleet, before)
+        reported = playbooks.run("swap", **ASK, swap_devices=some("swap-0", 0, 1), swap_ignore_budgets=True)
+        assert len(lost(fleet, before)) == 2 and "the swap would end 2" in reported
     finally:
         fleet.plane.expect("DELETE", f"{budgets}/web")
 
@@ -214,8 +216,8 @@ def test_a_killed_run_is_continued(fleet: Fleet, playbooks: Playbooks) -> None:
     for name in sorted(before.values()):
         if {tuple(one.split("/")) for one in fleet.devices(name)} & taken:
             fleet.plane.expect("DELETE", f"{fleet.pods_at}/{name}?gracePeriodSeconds=0")
-    said = playbooks.run("swap", **BIG)
-    assert "4 device(s) are held for gold" in said
+    reported = playbooks.run("swap", **BIG)
+    assert "4 device(s) are held for gold" in reported
     (after,) = holds(fleet.rules())
     assert set(after.devices) == taken and not fleet.rules(swap.KEY) and len(lost(fleet, before)) == 4
 
@@ -257,21 +259,21 @@ def test_two_at_once(fleet: Fleet, playbooks: Playbooks, newest: ControlPlane, t
 def test_a_server_that_is_away_and_a_lost_node(fleet: Fleet, playbooks: Playbooks) -> None:
     """A pod of a lost node does not end: the run says so. The next run takes other devices, and what was held on that
     node is not held any more."""
-    said = playbooks.run("swap", rc=2, **BIG, plan_kubeconfig=str(_nowhere(playbooks.folder)))
-    assert "cannot be read" in said and not fleet.rules()
+    reported = playbooks.run("swap", rc=2, **BIG, plan_kubeconfig=str(_nowhere(playbooks.folder)))
+    assert "cannot be read" in reported and not fleet.rules()
     filled(fleet)
     before = fleet.uids()
     # a pod that a kubelet would have to end
     names = [name for name, node in fleet.where().items() if node == "swap-0"]
     for name in names:
         fleet.plane.expect("PATCH", f"{fleet.pods_at}/{name}", {"metadata": {"finalizers": ["example.com/kubelet"]}})
-    said = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0, 1), swap_timeout=2)
-    assert "2 pod(s) still have devices" in said and "If a node is lost" in said
+    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0, 1), swap_timeout=2)
+    assert "2 pod(s) still have devices" in reported and "If a node is lost" in reported
     (hold,) = holds(fleet.rules())
     assert hold.owner == "team a" and len(hold.devices) == 2 and len(fleet.rules(swap.KEY)) == 2
     for name in names:
         fleet.plane.expect("PATCH", f"{fleet.pods_at}/{name}", {"metadata": {"finalizers": None}})
-    said = playbooks.run("swap", **ASK, swap_devices=some("swap-1", 0, 1))
+    reported = playbooks.run("swap", **ASK, swap_devices=some("swap-1", 0, 1))
     (hold,) = holds(fleet.rules())
     assert {one[1] for one in hold.devices} == {"swap-1"} and not fleet.rules(swap.KEY)
     assert len(lost(fleet, before)) == 4
@@ -309,8 +311,8 @@ def test_pairs(fleet: Fleet, playbooks: Playbooks) -> None:
     for number in range(2):
         fleet.pod(f"gold-{number}", "pair-gold", node)
     work = {"name": "pair", "namespace": NAMESPACE, "templates": ["pair-gold"]}
-    said = playbooks.run("swap", **ASK, swap_workload=work, swap_count=2)
-    assert "4 device(s) for 2 pod(s) of pair; 2 pod(s)" in said, said
+    reported = playbooks.run("swap", **ASK, swap_workload=work, swap_count=2)
+    assert "4 device(s) for 2 pod(s) of pair; 2 pod(s)" in reported, reported
     there = fleet.bound(8)
     assert {"gold-0", "gold-1"} <= set(there) and len(lost(fleet, before)) == 2
     (hold,) = holds(fleet.rules())
@@ -351,5 +353,5 @@ def test_an_old_server_is_refused(oldest: ControlPlane, tmp_path: Path) -> None:
     fleet = Fleet(oldest, NAMESPACE, {"swap-0": 4})
     fleet.template("gold-4", 4)
     work = {"name": "big", "namespace": NAMESPACE, "claims": [claim_spec(4, tolerations=swap.tier_tolerations("gold"))]}
-    said = Playbooks(oldest, tmp_path).run("swap", rc=2, **{**BIG, "swap_workload": work})
-    assert "Kubernetes 1.34 cannot swap devices" in said
+    reported = Playbooks(oldest, tmp_path).run("swap", rc=2, **{**BIG, "swap_workload": work})
+    assert "Kubernetes 1.34 cannot swap devices" in reported

@@ -275,11 +275,11 @@ def test_the_policy_and_the_driver_say_the_same(guarded: ControlPlane, classes: 
         named = [(pair, own) for together, own in zip(waiting, names) for pair in together]
         classes.write({name: pair.classes[one] for pair, own in named for one, name in enumerate(own)})
         answers = pool.map(lambda item: refused(guarded, claim_of(*item)), named)
-        for (pair, _names), said in zip(named, answers):
+        for (pair, _names), reported in zip(named, answers):
             ours = driver_says(pair)
-            assert bool(said) == bool(ours), f"server: {said}\ndriver: {ours}\n{json.dumps(pair, indent=1)}"
-            kind = "class" if tenancy_policy.NAME in said else "form" if said else "taken"
-            assert kind != "form" or interface_policy.NAME in said, said
+            assert bool(reported) == bool(ours), f"server: {reported}\ndriver: {ours}\n{json.dumps(pair, indent=1)}"
+            kind = "class" if tenancy_policy.NAME in reported else "form" if reported else "taken"
+            assert kind != "form" or interface_policy.NAME in reported, reported
             verdicts[kind] += 1
             if SHARE in json.dumps([pair.classes, pair.configs]) and kind != "form":
                 verdicts["share taken" if kind == "taken" else "share refused by its class"] += 1
@@ -360,8 +360,8 @@ def test_a_class_caps_the_burst_of_shares(guarded: ControlPlane, classes: Classe
     asked += [("closed", share, share == {"burst": "25G"}) for share, _taken in SHARES]
     asked += [("fixed", hard, True), ("fixed", {"burst": "20G"}, True), ("fixed", {**hard, "guarantee": "9G"}, False)]
     for name, share, taken in asked:
-        said = refused(guarded, claim_of(Pair([], [[0]], [_setting(share=share)], "ml", False), [name]))
-        assert bool(said) != taken, (name, share, said)
+        reported = refused(guarded, claim_of(Pair([], [[0]], [_setting(share=share)], "ml", False), [name]))
+        assert bool(reported) != taken, (name, share, reported)
         policies = [one for one in set_by[name] if tenancy.is_policy(one)]
         allow = tenancy.allowed(policies[0] if policies else None, "ml")
         assert allow is not None
@@ -384,8 +384,8 @@ def test_the_form_of_a_policy_is_checked(guarded: ControlPlane, version: str) ->
     def agree(policy: Object) -> None:
         policy = {**policy, "kind": tenancy.POLICY_KIND}  # with another kind it is an InterfaceConfig
         problems = tenancy.validate(policy, "policy")
-        said = refused(guarded, class_of("tried", [policy]))
-        assert bool(said) == bool(problems), f"server: {said}\nours: {problems}\n{json.dumps(policy, indent=1)}"
+        reported = refused(guarded, class_of("tried", [policy]))
+        assert bool(reported) == bool(problems), f"server: {reported}\nours: {problems}\n{json.dumps(policy, indent=1)}"
         verdicts.append(not problems)
 
     agree()

@@ -617,8 +617,8 @@ def disagreement(
         return f"the server answered {status}: {answer}"
     accepted = status == 201
     if accepted != (not problems):
-        said = answer if not accepted and not isinstance(answer, dict) else answer.get("message", "accepted")
-        return f"{status} {str(said)[:600]}; ours: {[str(problem) for problem in problems]}"
+        message = answer if not accepted and not isinstance(answer, dict) else answer.get("message", "accepted")
+        return f"{status} {str(message)[:600]}; ours: {[str(problem) for problem in problems]}"
     if accepted:
         kept = {"dropped", "unknown-field"}
         reported = {problem.path for problem in features.unsupported(obj, kubernetes, gates) if problem.rule in kept}

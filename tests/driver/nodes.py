@@ -45,16 +45,16 @@ def on_a_node(function: t.Callable[..., None]) -> t.Callable[..., None]:
             status = 1
             try:
                 os.close(reader)
-                with os.fdopen(writer, "w") as said:
+                with os.fdopen(writer, "w") as reported:
                     try:
                         _become_a_node()
                         function(*args, **kwargs)
                         status = 0
                     except pytest.skip.Exception as reason:
-                        said.write(str(reason))
+                        reported.write(str(reason))
                         status = _SKIPPED
                     except BaseException:  # noqa: BLE001  # a forked process never returns to pytest
-                        said.write(traceback.format_exc())
+                        reported.write(traceback.format_exc())
             finally:
                 sys.stdout.flush()
                 sys.stderr.flush()

@@ -95,12 +95,12 @@ class RailNode:
 
     def doctor(self) -> list[str]:
         """What `lanewise-driver doctor` prints."""
-        said = io.StringIO()
+        reported = io.StringIO()
         folders = ("plugin-dir", "registry-dir", "run-dir", "cdi-dir", "settings")
         words = [f"--{name}={getattr(self.paths, name.replace('-', '_'))}" for name in folders]
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(reported):
             cli.main([*words, "doctor"])
-        return said.getvalue().splitlines()
+        return reported.getvalue().splitlines()
 
 
 def main(folder: str, ranges: str) -> None:

@@ -217,8 +217,8 @@ def test_a_status_that_the_server_never_accepts_is_reported_once(
     assert writer.wait(10) and "net1" in sandbox.links()
     assert service.recover() and writer.wait(10)
     assert device_statuses(clean, "blanks") == []
-    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(said) == 1 and "blanks between the JSON tokens" in said[0] and "--server-side" in said[0]
+    reported = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(reported) == 1 and "blanks between the JSON tokens" in reported[0] and "--server-side" in reported[0]
     reporter.stop()
     (event,) = events_about(clean, "ResourceClaim", "blanks")
     assert event["reason"] == "StatusRefused" and "kubectl apply --server-side" in event["note"]
@@ -239,9 +239,9 @@ def test_addresses_beyond_the_limit_of_the_status_are_left_out_with_a_message(cl
     record.held[0].network["ips"] = addresses
     service.store.save(record)
     assert clean.service(writer).recover() and writer.wait(10)
-    (said,) = device_statuses(clean, "one")
-    assert said["networkData"]["ips"] == addresses[:16]
-    assert {one["message"] for one in said["conditions"]} == {
+    (reported,) = device_statuses(clean, "one")
+    assert reported["networkData"]["ips"] == addresses[:16]
+    assert {one["message"] for one in reported["conditions"]} == {
         "the device is in the pod; 16 of its 30 addresses are listed"
     }
     metadata = next((service.paths.metadata_dir / clean.claims["one"].uid).rglob("metadata.json")).read_text()
@@ -260,10 +260,10 @@ def test_a_status_that_the_server_refuses_is_an_event_and_a_number(clean: World)
     claim = clean.claims["leased"]
     clean.service(writer).prepare(claim)
     assert writer.wait(10)
-    (said,) = clean.claim("leased")["status"]["devices"]
+    (reported,) = clean.claim("leased")["status"]["devices"]
     network = {"interfaceName": "x" * 300, "ips": ["198.51.100.1/24"]}
     for _time in range(2):
-        writer.put(claim, [{**said, "networkData": network}])
+        writer.put(claim, [{**reported, "networkData": network}])
         assert writer.wait(10)
     reporter.stop(10)
     (event,) = events_about(clean, "ResourceClaim", "leased")

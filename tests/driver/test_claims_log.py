@@ -100,8 +100,8 @@ def test_the_log_has_a_line_for_each_event_of_a_claim(
     log = logged("info")
     life(clean.service(), clean, sandbox, sockets)
     lines = log.lines()
-    said = [re.sub("[0-9]+ ms", "N ms", line["message"]) for line in lines]
-    assert said == [
+    reported = [re.sub("[0-9]+ ms", "N ms", line["message"]) for line in lines]
+    assert reported == [
         "prepared net-wire0 (request nic) for pod claims/one",
         "attached net-wire0 as net1 to pod claims/one in N ms, before its containers start",
         "detached in N ms: net-wire0 (compared, in its original state)",

@@ -76,9 +76,9 @@ def test_claims_are_checked_against_their_classes_without_an_admission_policy(cl
         plugin.start()
         try:
             with Kubelet(plugin.service_socket, protocol.pool) as kubelet:
-                said = _call(kubelet, "NodePrepareResources", clean, REFUSED)
+                reported = _call(kubelet, "NodePrepareResources", clean, REFUSED)
                 for name, (_class_name, _fields, words) in REFUSED.items():
-                    assert words in said[name], said
+                    assert words in reported[name], reported
                 assert clean.files() == []  # nothing is recorded, and no container would find its devices
                 assert not any(_call(kubelet, "NodePrepareResources", clean, TAKEN).values())
                 attach(service, clean.request("right", sandbox.path))

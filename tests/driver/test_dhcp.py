@@ -99,7 +99,7 @@ def older(lease: Lease, seconds: float) -> Lease:
     return {**lease, "boottime": lease["boottime"] - seconds, "obtained": int(lease["obtained"] - seconds)}
 
 
-def said() -> str:
+def message() -> str:
     return open("/run/dnsmasq.log").read()
 
 
@@ -129,7 +129,7 @@ def test_a_pod_gets_leases_of_both_families() -> None:
         for lease in got.leases:
             dhcp.release(pod.pin, lease)
         time.sleep(0.2)
-        assert "DHCPRELEASE" in said()
+        assert "DHCPRELEASE" in message()
         assert interfaces.detach(ONE, host, pod.pin, config) == []
     assert interfaces.snapshot(ONE)["mtu"] == host["mtu"]
 
@@ -167,7 +167,7 @@ def test_a_kept_lease_is_renewed_and_replaced() -> None:
             now = pod.run("ip -4 addr show net1")
             assert "10.1.0.77/24" in now and lease["address"] not in now
             renewer.stop("claim/one")
-            until(lambda: "DHCPRELEASE" in said())
+            until(lambda: "DHCPRELEASE" in message())
         renewer.close()
         interfaces.detach(ONE, host, pod.pin, config)
 

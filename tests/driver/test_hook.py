@@ -115,7 +115,7 @@ class Hook(subprocess.Popen[bytes]):
         self.stdin = None
 
     def ended(self) -> tuple[int, str]:
-        """Exit status and what it said."""
+        """Exit status and standard error."""
         out, err = self.communicate(timeout=60)
         assert out == b""
         return self.returncode, err.decode()
@@ -176,15 +176,15 @@ def test_a_busy_answer_is_tried_again(server: HookServer, paths: Paths, shelf: S
     assert Hook(paths, container).ended() == (0, "")
     assert shelf.busy == 0 and len(shelf.attached) == 1
     shelf.busy = 1000
-    status, said = Hook(paths, container, wait=3).ended()
-    assert (status, said) == (1, "lanewise.dev: gave up after 3 seconds: nic0 is still with claim other\n")
+    status, reported = Hook(paths, container, wait=3).ended()
+    assert (status, reported) == (1, "lanewise.dev: gave up after 3 seconds: nic0 is still with claim other\n")
 
 
 def test_the_last_reason_outlives_the_last_try(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
     """At a timeout in the middle of an attempt, the driver's last answer says more than the timeout."""
     shelf.busy, shelf.delay = 1000, 3
-    status, said = Hook(paths, container, wait=5.5).ended()
-    assert (status, said) == (1, "lanewise.dev: gave up after 5.5 seconds: nic0 is still with claim other\n")
+    status, reported = Hook(paths, container, wait=5.5).ended()
+    assert (status, reported) == (1, "lanewise.dev: gave up after 5.5 seconds: nic0 is still with claim other\n")
 
 
 def test_waits_for_a_driver_that_starts(paths: Paths, shelf: Shelf, container: int) -> None:
@@ -261,14 +261,14 @@ def test_the_hook_does_not_ask_the_driver_if_the_devices_are_attached(paths: Pat
 
 
 def test_gives_up_in_time(paths: Paths, shelf: Shelf, container: int) -> None:
-    status, said = Hook(paths, container, wait=0.5).ended()
+    status, reported = Hook(paths, container, wait=0.5).ended()
     missing = f"the driver does not answer at {paths.hook_socket}: No such file or directory"
-    assert (status, said) == (1, f"lanewise.dev: gave up after 0.5 seconds: {missing}\n")
+    assert (status, reported) == (1, f"lanewise.dev: gave up after 0.5 seconds: {missing}\n")
     server = HookServer(paths, shelf, Metrics())
     server.start()
     shelf.delay = 3
-    status, said = Hook(paths, container, wait=0.5).ended()
-    assert (status, said) == (1, "lanewise.dev: gave up after 0.5 seconds: the driver has not finished\n")
+    status, reported = Hook(paths, container, wait=0.5).ended()
+    assert (status, reported) == (1, "lanewise.dev: gave up after 0.5 seconds: the driver has not finished\n")
     server.stop(10)
 
 
@@ -330,21 +330,21 @@ with socket.socket(socket.AF_UNIX) as connection:
 def test_only_root_may_ask(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
     """Someone else is kept out by the socket's mode, by its folder's, and where neither does by the server."""
 
-    def said(uid: int) -> str:
+    def reported(uid: int) -> str:
         command = [sys.executable, "-c", STRANGER, str(uid), f"/proc/{container}/ns/net"]
         done = subprocess.run(command, input=request(container), capture_output=True, cwd=paths.run_dir, check=True)
         return done.stdout.decode().strip()
 
     assert stat.S_IMODE(paths.hook_socket.stat().st_mode) == 0o600
     assert stat.S_IMODE(paths.run_dir.stat().st_mode) == 0o700
-    assert said(NOBODY) == "PermissionError"
+    assert reported(NOBODY) == "PermissionError"
     paths.run_dir.chmod(0o711)
-    assert said(NOBODY) == "PermissionError"
+    assert reported(NOBODY) == "PermissionError"
     paths.hook_socket.chmod(0o666)
-    assert said(NOBODY) in ("b''", "BrokenPipeError", "ConnectionResetError")
+    assert reported(NOBODY) in ("b''", "BrokenPipeError", "ConnectionResetError")
     assert shelf.attached == []
     assert b'lanewise_errors_total{part="hooks"} 1.0' in server.metrics.text()
-    assert said(0) == repr(b"done\n")
+    assert reported(0) == repr(b"done\n")
     assert len(shelf.attached) == 1
 
 
@@ -585,10 +585,10 @@ def test_no_process(paths: Paths, state: bytes) -> None:
 def test_process_that_ended(paths: Paths) -> None:
     child = subprocess.Popen(["true"])
     child.wait()
-    status, said = Hook(paths, child.pid).ended()
+    status, reported = Hook(paths, child.pid).ended()
     assert (
         status == 1
-        and said
+        and reported
         == f"lanewise.dev: could not open the network namespace of process {child.pid}: No such file or directory\n"
     )
 

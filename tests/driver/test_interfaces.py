@@ -211,8 +211,8 @@ def test_check_names_the_field() -> None:
         "sysctls": {"net.ipv4.conf.IFNAME.no_such": 1, "net.ipv4.conf.IFNAME.rp_filter": 1},
         "vf": {"vlan": 3},
     }
-    said = {problem.path for problem in interfaces.check(nodes.ONE, config, "config")}
-    assert said == {
+    reported = {problem.path for problem in interfaces.check(nodes.ONE, config, "config")}
+    assert reported == {
         "config.mtu",
         "config.gsoMaxSize",
         "config.ethtool.features.nope",

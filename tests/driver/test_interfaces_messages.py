@@ -48,13 +48,13 @@ def traced(attribute: str, *command: str) -> list[str]:
     if not shutil.which("strace"):
         pytest.skip("needs strace")
     calls = "trace=sendmsg,sendto"
-    said = subprocess.run(
+    reported = subprocess.run(
         ["strace", "-s", "4096", "-e", calls, *command], capture_output=True, text=True, check=False
     ).stderr
-    if "PTRACE" in said:
+    if "PTRACE" in reported:
         pytest.skip("needs to trace processes")
     found = []
-    for line in said.replace("NLA_F_NESTED|", "").splitlines():
+    for line in reported.replace("NLA_F_NESTED|", "").splitlines():
         if re.search(r"nlmsg_type=RTM_(NEW|SET)LINK", line) and attribute in line:
             text = line[line.index(attribute) :]
             found.append(re.split(r", iov_len=|, \d+, 0, NULL", text)[0].rstrip("]}"))

@@ -224,8 +224,8 @@ class Killing:
                     self.count()
                     assert self.node.start()
                 time.sleep(0.002)
-            said = hook.communicate()[1]
-            assert hook.returncode == 0, said
+            reported = hook.communicate()[1]
+            assert hook.returncode == 0, reported
 
     def count(self) -> None:
         assert self.node.driver.status() == -signal.SIGKILL
@@ -236,9 +236,9 @@ class Killing:
         self.count()
         assert self.node.start()
         assert self.node.is_as_recorded(sandbox, ended) == []
-        said = self.node.driver.log()
-        assert "Traceback" not in said[self.read :], said[self.read :]
-        self.read = len(said)
+        reported = self.node.driver.log()
+        assert "Traceback" not in reported[self.read :], reported[self.read :]
+        self.read = len(reported)
 
     def drafts_are_swept(self) -> None:
         node = self.node

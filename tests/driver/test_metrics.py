@@ -154,15 +154,15 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"], ids=["nothing", "half"])
-def test_clients_that_keep_silent_take_neither_threads_nor_turns(web: Web, said: bytes) -> None:
+@pytest.mark.parametrize("reported", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"], ids=["nothing", "half"])
+def test_clients_that_keep_silent_take_neither_threads_nor_turns(web: Web, reported: bytes) -> None:
     """Anybody on the node can connect, pods in its network too."""
     threads, before = threading.active_count(), descriptors()
     with contextlib.ExitStack() as stack:
         for _number in range(512):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", web.port), timeout=20))
             with contextlib.suppress(OSError):  # it may have been dropped
-                client.sendall(said)
+                client.sendall(reported)
         start = time.monotonic()
         for _time in range(20):
             assert get(web.port, "/healthz") == (200, "ok\n")
@@ -317,8 +317,8 @@ def test_a_condition_that_lasts_is_logged_once(lines: t.Callable[[], list[dict[s
     for number in range(5000):
         errors.report(number, logging.DEBUG, "many")
     assert len(errors._logged) <= errors._MOST
-    said = [(line["level"], line["message"]) for line in lines()]
-    assert said == [
+    reported = [(line["level"], line["message"]) for line in lines()]
+    assert reported == [
         ("error", "busy"),
         ("warning", "other"),
         ("error", "gone"),

@@ -68,7 +68,7 @@ def test_a_pin_in_another_mount_namespace() -> None:
         time.sleep(0.005)
     pin.parent.mkdir(parents=True)
     source = f"/proc/{pod.pid}/ns/net"
-    # mounts are private here: the pin is there, and not here, which is said
+    # mounts are private to each namespace: the pin is in the other one only, and the error reports that
     with pytest.raises(KernelError, match="not a network namespace after mounting"):
         netns.pin(source, pin, mounts)
     assert netns.same(f"/proc/{holder.pid}/root{pin}", source)

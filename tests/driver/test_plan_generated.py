@@ -216,17 +216,17 @@ def test_merging_is_the_last_word_for_each_field_but_for_what_a_class_sets(data:
     wanted: dict[str, Object] = {}
     changed = False
     for request in requests:
-        said: dict[str, list[tuple[str, t.Any]]] = {"mtu": [], "gsoMaxSize": [], "routes": []}
+        reported: dict[str, list[tuple[str, t.Any]]] = {"mtu": [], "gsoMaxSize": [], "routes": []}
         for source in ("FromClass", "FromClaim"):
             for entry in entries:
                 covers = entry.get("requests") or [request]
                 mine = request in covers or request.partition("/")[0] in covers
                 if entry["source"] == source and mine and entry["opaque"]["driver"] == "lanewise.dev":
                     for field, value in entry["opaque"]["parameters"].items():
-                        if field in said:
-                            said[field].append((source, value))
-        wanted[request] = {field: values[-1][1] for field, values in said.items() if values}
-        for values in said.values():
+                        if field in reported:
+                            reported[field].append((source, value))
+        wanted[request] = {field: values[-1][1] for field, values in reported.items() if values}
+        for values in reported.values():
             held = [value for source, value in values if source == "FromClass"][-1:]
             changed |= any(source == "FromClaim" and held not in ([], [value]) for source, value in values)
     if changed:

@@ -142,9 +142,9 @@ class Site:
             [*inside_pod, "unshare", "--uts", "sh", "-c", f"hostname {first.pod}; {command}"],
             capture_output=True, text=True, check=False, timeout=300, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        said = done.stdout + done.stderr
-        assert done.returncode == 0, said
-        assert sorted(re.findall(r"rank (\d) of 2: 2 sums are right", said)) == ["0", "1"], said
+        reported = done.stdout + done.stderr
+        assert done.returncode == 0, reported
+        assert sorted(re.findall(r"rank (\d) of 2: 2 sums are right", reported)) == ["0", "1"], reported
         after = [node.bytes() for node in self.nodes]
         sent = [
             {rail: (now[rail][0] - was[rail][0], now[rail][1] - was[rail][1]) for rail in now}

@@ -341,7 +341,7 @@ def _writer(store: Store, number: int) -> tuple[int, t.BinaryIO]:
 
 
 def test_a_writer_killed_at_any_time_leaves_a_whole_record(tmp_path: Path) -> None:
-    """kill -9 at random times, on this machine's own file system; what the writer said is done, is done."""
+    """kill -9 at random times, on this machine's own file system; what the writer has reported as done is on disk."""
     store = Store(tmp_path / "state")
     chance = random.Random(20261121)
     number = 0

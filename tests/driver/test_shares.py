@@ -150,8 +150,8 @@ def test_a_share_may_be_promised_more_than_the_nic_has(shares: SharesWorld, pods
     shares.attach(service, large, pods[0])
     assert megabits() == [(1000, 1000)] and service.status.wait(20)
     (device,) = shares.cluster.statuses["large"]
-    said = device["data"]["share"]
-    assert (said["bandwidth"], said["guaranteed"], said["ceiling"]) == ("1500M", "750M", "1G")
+    reported = device["data"]["share"]
+    assert (reported["bandwidth"], reported["guaranteed"], reported["ceiling"]) == ("1500M", "750M", "1G")
     shares.attach(service, other, pods[1])
     assert [round(rate) for rate, _most in megabits()] == [143, 857]
     for claim in (large, other):

@@ -4,9 +4,9 @@
 
 """Nodes with their own traffic: what causes it, and which interfaces carry it.
 
-nic0 to nic3 of the node have cables to a namespace that plays the rest of the world. A case has what makes it and all
-that is carried by then, with the reasons: what it does not name carries nothing. Nothing of the tests' own tools is
-needed, so that nodes of the lab can run the cases that a developer's kernel cannot.
+nic0 to nic3 of the node are connected to a namespace that stands for the rest of the network. A case lists the commands
+that set it up and every interface that then carries traffic, with the reasons; all other interfaces carry none. It
+needs none of the tests' own tools, so that nodes of the lab can run the cases that this kernel does not support.
 """
 
 from __future__ import annotations

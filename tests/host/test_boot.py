@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the program does where nobody looks on."""
+"""The program that applies settings at boot: what it does if a step fails, and what it needs on the node."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which SSH session a run came by, and what is done about changes of what the node is reached by.
+"""The SSH session of a run is found. Changes of interfaces that the node is reached by are refused or can be undone.
 
-What that is: tests/driver/test_uplinks.py.
+tests/driver/test_uplinks.py tests which interfaces these are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def test_the_session_is_known_below_sudo(tmp_path: Path) -> None:
         "print(ssh_connection())"
     )
     inner = ["env", "-u", "SSH_CONNECTION", sys.executable, "-c", program]
-    command = ["sh", "-c", '"$@"; exit $?', "sh", *inner]  # a shell that stays
+    command = ["sh", "-c", '"$@"; exit $?', "sh", *inner]  # a shell that is not replaced by the command
     environment = {**os.environ, "SSH_CONNECTION": "192.0.2.9 1 192.0.2.1 22"}
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "192.0.2.9 1 192.0.2.1 22"

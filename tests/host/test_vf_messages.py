@@ -94,17 +94,17 @@ def traced(*command: str) -> str:
     """The request about VFs that a command sends."""
     if not shutil.which("strace"):
         pytest.skip("needs strace")
-    said = subprocess.run(
+    reported = subprocess.run(
         ["strace", "-s", "4096", "-e", "trace=sendmsg,sendto", *command], capture_output=True, text=True, check=False
     ).stderr
-    if "PTRACE" in said:
+    if "PTRACE" in reported:
         pytest.skip("needs to trace processes")
-    for line in said.replace("NLA_F_NESTED|", "").splitlines():
+    for line in reported.replace("NLA_F_NESTED|", "").splitlines():
         if "IFLA_VFINFO_LIST" in line and "nlmsg_type=RTM_NEWLINK" in line:
             return re.split(r", iov_len=|, \d+, 0, (?:NULL|\{sa_family)", line[line.index("IFLA_VFINFO_LIST") :])[
                 0
             ].rstrip("]}")
-    raise AssertionError(said)
+    raise AssertionError(reported)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a kernel answers of an interface that has none of it, which is refused and never an error."""
+"""Settings that an interface or its driver does not support: they are refused, and never end a run with an error."""
 
 from __future__ import annotations
 

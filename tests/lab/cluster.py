@@ -228,8 +228,8 @@ class Member(sandboxed.Node):
 
     def _ctr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         command = shlex.join([f"{FOLDER}/bin/ctr", "--address", SOCKET, "--namespace", "k8s.io", *arguments])
-        said = self.machine.ssh(command, check=check)
-        return subprocess.CompletedProcess(command, 0, said)
+        reported = self.machine.ssh(command, check=check)
+        return subprocess.CompletedProcess(command, 0, reported)
 
     def wait_ready(self) -> None:
         def ready() -> bool:

@@ -170,7 +170,7 @@ class Held:
 
 
 class Ended(Failed):
-    """QEMU itself has ended. The text holds the end of what it said."""
+    """QEMU itself has ended. The text holds the end of its output."""
 
 
 class Node:

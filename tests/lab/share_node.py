@@ -182,32 +182,32 @@ def life(node: ShareNode) -> Object:
     """Two shares come, the settings change, and the shares go; then both are one claim's. What was published, and the
     rates after each."""
     node.trust_all()
-    said: Object = {"before": node.rates(), "checked before": node.spoofchk()}
+    reported: Object = {"before": node.rates(), "checked before": node.spoofchk()}
     service = node.service()
     published = [one for one in service.inventory.refresh().devices if one["name"] == node.device]
-    said["published"] = published[0]["capacity"]
+    reported["published"] = published[0]["capacity"]
     big, small = node.allocate("big", "500M"), node.allocate("small", "300M")
     node.attach(service, big, 0)
-    said["one"] = node.rates()
+    reported["one"] = node.rates()
     node.attach(service, small, 1)
-    said["both"], said["checked"] = node.rates(), node.spoofchk()
-    said["pods"] = [interfaces(0), interfaces(1)]
-    said["held"] = sorted(str(one.device.known.address) for nic in service.shares.nics() for one in nic.shares)
+    reported["both"], reported["checked"] = node.rates(), node.spoofchk()
+    reported["pods"] = [interfaces(0), interfaces(1)]
+    reported["held"] = sorted(str(one.device.known.address) for nic in service.shares.nics() for one in nic.shares)
     (nic,) = share_report.shares(service.ledger.records(), service.ledger.boot, service.inventory)
-    said["reported"] = [[one["inForce"], one["ceiling"]] for one in nic["shares"]]
+    reported["reported"] = [[one["inForce"], one["ceiling"]] for one in nic["shares"]]
     node.settings = node.with_rule(**CHANGED)
     service.inventory.refresh()
     assert service.shares.refresh()
-    said["changed"] = node.rates()
+    reported["changed"] = node.rates()
     service.unprepare(big)
-    said["small alone"] = node.rates()
+    reported["small alone"] = node.rates()
     service.unprepare(small)
     pair = node.allocate("pair", "200M", "100M")
     node.attach(service, pair, 0)
-    said["pair"], said["pair's pod"] = node.rates(), interfaces(0)
+    reported["pair"], reported["pair's pod"] = node.rates(), interfaces(0)
     service.unprepare(pair)
-    said.update({"after": node.rates(), "checked after": node.spoofchk()})
-    return {**said, "pods after": [interfaces(0), interfaces(1)], "files": node.files()}
+    reported.update({"after": node.rates(), "checked after": node.spoofchk()})
+    return {**reported, "pods after": [interfaces(0), interfaces(1)], "files": node.files()}
 
 
 class Killed:

@@ -62,8 +62,8 @@ def nics(node: Node) -> list[Device]:
 
 def python(node: Node, program: str) -> t.Any:
     """The JSON in the last line that a program prints."""
-    said = node.ssh("PYTHONPATH=/opt PYTHONDONTWRITEBYTECODE= python3 -", stdin=BEGIN + program)
-    return json.loads(said.splitlines()[-1]) if said else None
+    reported = node.ssh("PYTHONPATH=/opt PYTHONDONTWRITEBYTECODE= python3 -", stdin=BEGIN + program)
+    return json.loads(reported.splitlines()[-1]) if reported else None
 
 
 def ip(node: Node, words: str) -> list[dict[str, t.Any]]:
@@ -262,7 +262,7 @@ def test_a_shared_rdma_device_is_not_moved(one: Node) -> None:
     device = nics(one)[0]
     one.ssh(f"rdma link add rxe0 type rxe netdev {one.interface(device)}; ip netns add pod")
     try:
-        said = python(
+        reported = python(
             one,
             """
 assert rdma.mode() == "shared"
@@ -273,6 +273,6 @@ except DriverError as error:
     tell(error.message)
 """,
         )
-        assert "rxe0" in said and said != "moved"
+        assert "rxe0" in reported and reported != "moved"
     finally:
         one.ssh("ip netns delete pod; rdma link delete rxe0")

@@ -124,14 +124,14 @@ def _pods(one: Node, request: pytest.FixtureRequest) -> t.Iterator[str]:
 def program(node: Node, way: str, does: str, **more: t.Any) -> t.Any:
     ports = "igb" if way == "igb" else "netdevsim"
     asked = {"pf": nics(node)[0].address, "ports": ports, "does": does, **more}
-    said = node.ssh("PYTHONPATH=/opt python3 /opt/shares/share_node.py", stdin=json.dumps(asked), timeout=LONG)
-    return json.loads(said.splitlines()[-1])
+    reported = node.ssh("PYTHONPATH=/opt python3 /opt/shares/share_node.py", stdin=json.dumps(asked), timeout=LONG)
+    return json.loads(reported.splitlines()[-1])
 
 
 def test_shares_come_and_go(one: Node, pods: str) -> None:
     """igb gets the guarantee as the maximum."""
-    said = program(one, pods, "life")
-    assert said["published"]["bandwidth"]["value"] == "1G" and said["published"]["vfs"]["value"] == "2"
+    reported = program(one, pods, "life")
+    assert reported["published"]["bandwidth"]["value"] == "1G" and reported["published"]["vfs"]["value"] == "2"
 
     def wanted(*rates: int, most: int) -> list[list[int]]:
         if pods == "igb":
@@ -139,21 +139,21 @@ def test_shares_come_and_go(one: Node, pods: str) -> None:
         return [[rate, most if rate else 0] for rate in rates]
 
     nothing = wanted(0, 0, most=0)
-    assert (said["before"], said["after"]) == (nothing, nothing)
-    assert said["one"] == wanted(500, 0, most=1000) and said["both"] == wanted(500, 300, most=1000)
-    assert said["changed"] == wanted(375, 225, most=600) and said["small alone"] == wanted(0, 300, most=600)
-    assert said["reported"] == [[rate * 10**6, (rate if pods == "igb" else 1000) * 10**6] for rate in (500, 300)]
-    assert said["pair"] == wanted(200, 100, most=600) and said["pair's pod"] == ["lo", "net1", "net2"]
+    assert (reported["before"], reported["after"]) == (nothing, nothing)
+    assert reported["one"] == wanted(500, 0, most=1000) and reported["both"] == wanted(500, 300, most=1000)
+    assert reported["changed"] == wanted(375, 225, most=600) and reported["small alone"] == wanted(0, 300, most=600)
+    assert reported["reported"] == [[rate * 10**6, (rate if pods == "igb" else 1000) * 10**6] for rate in (500, 300)]
+    assert reported["pair"] == wanted(200, 100, most=600) and reported["pair's pod"] == ["lo", "net1", "net2"]
     plain = [False, pods == "igb"]  # netdevsim checks nothing unless it is told to
     checks = {"checked before": plain, "checked": [True, True], "checked after": plain}
-    assert {name: said[name] for name in checks} == (dict.fromkeys(checks, []) if pods == "switchdev" else checks)
-    assert said["pods"] == [["lo", "net1"]] * 2 and said["pods after"] == [["lo"]] * 2
-    assert len(set(said["held"])) == 2 and said["files"] == []
+    assert {name: reported[name] for name in checks} == (dict.fromkeys(checks, []) if pods == "switchdev" else checks)
+    assert reported["pods"] == [["lo", "net1"]] * 2 and reported["pods after"] == [["lo"]] * 2
+    assert len(set(reported["held"])) == 2 and reported["files"] == []
 
 
 @pytest.mark.parametrize("operation", ["attach", "detach", "change"])
 def test_killed_before_changes(one: Node, pods: str, operation: str) -> None:
     """After each restart, the rates are those of attached claims; at the end none is left, and both VFs are back."""
-    said = program(one, pods, operation, first=0, stride=STRIDE)
-    print(f"{operation} by {pods}: killed {said['kills']} times in {said['seconds']} s")
-    assert said["kills"] > 5 // STRIDE
+    reported = program(one, pods, operation, first=0, stride=STRIDE)
+    print(f"{operation} by {pods}: killed {reported['kills']} times in {reported['seconds']} s")
+    assert reported["kills"] > 5 // STRIDE

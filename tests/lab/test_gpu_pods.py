@@ -219,5 +219,5 @@ def test_each_pod_has_the_nic_behind_the_switch_of_its_gpu(site: Site) -> None:
 
 
 def refused(pod: Object) -> bool:
-    said = {one["type"]: one for one in pod["status"].get("conditions", ())}
-    return "cannot allocate all claims" in said.get("PodScheduled", {}).get("message", "")
+    reported = {one["type"]: one for one in pod["status"].get("conditions", ())}
+    return "cannot allocate all claims" in reported.get("PodScheduled", {}).get("message", "")

@@ -27,8 +27,8 @@ def test_what_gets_through_is_what_the_page_says(one: Node, column: str) -> None
     card, _address, _name = virtual(one)
     one.copy(COLLECTION / "tests/driver/hostile", "/opt/hostile")
     python = "cd /opt && PYTHONDONTWRITEBYTECODE=1 python3 -m hostile"
-    said = one.ssh(f"{python} {card} '{json.dumps(CONFIGS[column])}'", timeout=1800)
-    lines = [json.loads(line) for line in said.splitlines()]
+    reported = one.ssh(f"{python} {card} '{json.dumps(CONFIGS[column])}'", timeout=1800)
+    lines = [json.loads(line) for line in reported.splitlines()]
     left = {attempt: unlike for attempt, _found, unlike in lines if unlike}
     found = {attempt: outcome for attempt, outcome, _left in lines}
     found.update({each.text: table.NOT_RUN for each in attempts.ATTEMPTS if each.machines > 1})

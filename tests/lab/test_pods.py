@@ -86,8 +86,8 @@ class Site:
         self.driver.wait_for_no_traces()
 
     def links(self, pod: str) -> dict[str, Object]:
-        said = self.node.execute(pod, "ip", "-details", "-json", "address")
-        return {link["ifname"]: link for link in json.loads(said)}
+        reported = self.node.execute(pod, "ip", "-details", "-json", "address")
+        return {link["ifname"]: link for link in json.loads(reported)}
 
     def status(self, pod: str) -> Object:
         """What the driver says of the one device of a pod's claim, once it is in the pod or has failed."""
@@ -96,8 +96,8 @@ class Site:
 
         def device() -> Object | None:
             found: list[Object] = self.plane.expect("GET", path)["status"].get("devices") or [{}]
-            said = found[0].get("conditions") or [{}]
-            return found[0] if said[0].get("reason", "Prepared") != "Prepared" else None
+            reported = found[0].get("conditions") or [{}]
+            return found[0] if reported[0].get("reason", "Prepared") != "Prepared" else None
 
         return t.cast(Object, self.plane.wait_for(device, "the claim's status", PATIENCE))
 
@@ -149,8 +149,8 @@ def wait_for_device(site: Site, address: str, **attributes: t.Any) -> Object:
     def found() -> Object | None:
         time.sleep(0.2)
         device = site.driver.devices().get(name_of(address), {})
-        said = {key: next(iter(value.values())) for key, value in device.get("attributes", {}).items()}
-        return device if device and all(said.get(key) == value for key, value in attributes.items()) else None
+        reported = {key: next(iter(value.values())) for key, value in device.get("attributes", {}).items()}
+        return device if device and all(reported.get(key) == value for key, value in attributes.items()) else None
 
     device: Object = site.plane.wait_for(found, f"{address} with {attributes} to be published", PATIENCE)
     return device
@@ -161,17 +161,17 @@ def test_functions_are_published(site: Site) -> None:
     first, second = (nic.address for nic in site.nics)
     virtual = [site.vf(index) for index in range(VFS)]
     assert set(devices) == {name_of(address) for address in (first, second, *(one for one, _unused in virtual))}
-    said = {
+    reported = {
         name: {key: next(iter(value.values())) for key, value in device["attributes"].items()}
         for name, device in devices.items()
     }
-    assert said[name_of(first)]["type"] == "pf" and said[name_of(first)]["totalVFs"] == 7
+    assert reported[name_of(first)]["type"] == "pf" and reported[name_of(first)]["totalVFs"] == 7
     for index, (address, interface) in enumerate(virtual):
-        one = said[name_of(address)]
+        one = reported[name_of(address)]
         assert (one["type"], one["vfIndex"], one["pfPciBusID"]) == ("vf", index, first)
         assert (one["ifName"], one["driver"]) == (interface, "igbvf")
         for name in ("resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode", "pcieSwitch"):
-            assert one[name] == said[name_of(first)][name]
+            assert one[name] == reported[name_of(first)][name]
         used = devices[name_of(address)]["consumesCounters"]
         assert used == [{"counterSet": name_of(first), "counters": {"functions": {"value": "1"}}}]
     used = devices[name_of(first)]["consumesCounters"]
@@ -243,8 +243,8 @@ def test_a_vf_gets_addresses_of_its_rail(site: Site) -> None:
         assert f"{pool} dev net1 table 20" in routes and "unreachable default table 20" in routes
         site.end("rail")
         unchanged(before, host_state(site.machine, interface, site.pf))
-    said = site.machine.ssh("/opt/lanewise/current/bin/lanewise-driver doctor 2>&1", check=False)
-    assert "0 of 2 addresses of 10.100.0.16/31 on rail 3 are in use" in said
+    reported = site.machine.ssh("/opt/lanewise/current/bin/lanewise-driver doctor 2>&1", check=False)
+    assert "0 of 2 addresses of 10.100.0.16/31 on rail 3 are in use" in reported
 
 
 def test_a_pf_and_its_vfs_exclude_each_other(site: Site) -> None:
@@ -344,8 +344,8 @@ def test_a_pod_has_its_vf_again_after_a_reboot(site: Site) -> None:
 
     def waits() -> bool:
         time.sleep(1)
-        said = [line for line in site.node.events("stays") if line.startswith("FailedPrepareDynamicResources")]
-        return any(interface in line or name_of(address) in line for line in said)
+        reported = [line for line in site.node.events("stays") if line.startswith("FailedPrepareDynamicResources")]
+        return any(interface in line or name_of(address) in line for line in reported)
 
     site.plane.wait_for(waits, "the driver to miss the VF", PATIENCE)
     assert not running(site, "stays")

@@ -79,8 +79,8 @@ class Member:
 
     def ask(self, does: str) -> t.Any:
         asked = json.dumps({**self.asked, "does": does})
-        said = self.node.ssh("PYTHONPATH=/opt python3 /opt/rails/rail_node.py", stdin=asked, timeout=LONG)
-        return json.loads(said.splitlines()[-1])
+        reported = self.node.ssh("PYTHONPATH=/opt python3 /opt/rails/rail_node.py", stdin=asked, timeout=LONG)
+        return json.loads(reported.splitlines()[-1])
 
     def inside(self, command: str) -> str:
         return self.node.ssh(f"ip netns exec pod0 {command}", timeout=LONG)
@@ -128,8 +128,8 @@ class Job:
         hosts = f"{first.node.name}:1,{second.addresses['rail0']}:1"
         mpirun = f"mpirun.openmpi --allow-run-as-root -np 2 --map-by node --host {hosts} {' '.join(words)}"
         variables = " ".join(f"{name}={value}" for name, value in UCX.items())
-        said = first.inside(f"env {variables} {mpirun} python3 -I /opt/rails/allreduce.py {NUMBER} {TIMES} 2>&1")
-        assert sorted(re.findall(rf"rank (\d) of 2: {TIMES} sums are right", said)) == ["0", "1"], said
+        reported = first.inside(f"env {variables} {mpirun} python3 -I /opt/rails/allreduce.py {NUMBER} {TIMES} 2>&1")
+        assert sorted(re.findall(rf"rank (\d) of 2: {TIMES} sums are right", reported)) == ["0", "1"], reported
         after = [member.packets() for member in self.members]
         return [[(now[0] - was[0], now[1] - was[1]) for was, now in zip(old, new)] for old, new in zip(before, after)]
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A rollout over two nodes that meets trouble: it stops, says where each node is, and the next run goes on."""
+"""A rollout over two nodes that fails: it stops and reports the state of each node, and the next run continues."""
 
 from __future__ import annotations
 

@@ -43,10 +43,10 @@ def _one(single: Node) -> Node:
 def test_what_carries_the_nodes_traffic(one: Node, name: str) -> None:
     """Each in namespaces of its own."""
     inside = 'mount --make-rprivate /; mount -t sysfs sys /sys; mount -t tmpfs run /run; exec python3 - "$0"'
-    said = one.ssh(
+    reported = one.ssh(
         f"PYTHONPATH=/opt PYTHONDONTWRITEBYTECODE=1 unshare --net --mount sh -c '{inside}' '{name}'", stdin=PROGRAM
     )
-    found = json.loads(said.splitlines()[-1])
+    found = json.loads(reported.splitlines()[-1])
     if isinstance(found, str):
         pytest.skip(found)
     assert found == dict(CASES[name].carried)

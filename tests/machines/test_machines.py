@@ -102,10 +102,10 @@ class TestEveryMachine:
         for address, function in plan(description(name)).by_address().items():
             config = (pci(tree, address) / "config").read_bytes()
             vendor, device, _command, _status, word = struct.unpack_from("<HHHHI", config)
-            said = tuple(int(x, 16) for x in function.spec["id"].split(":"))
-            assert (vendor, device) == ((0xFFFF, 0xFFFF) if function.pf else said), address
-            assert int(read(pci(tree, address), "vendor"), 16) == said[0]
-            assert int(read(pci(tree, address), "device"), 16) == said[1]
+            reported = tuple(int(x, 16) for x in function.spec["id"].split(":"))
+            assert (vendor, device) == ((0xFFFF, 0xFFFF) if function.pf else reported), address
+            assert int(read(pci(tree, address), "vendor"), 16) == reported[0]
+            assert int(read(pci(tree, address), "device"), 16) == reported[1]
             assert word >> 8 == int(read(pci(tree, address), "class"), 16) == int(function.spec["class"], 16)
             assert config[0x0E] & 0x7F == (1 if function.is_bridge else 0)
             assert len(config) == (4096 if capability(config, 0x10) else 256)

@@ -62,15 +62,15 @@ def gpus(tree: Path) -> list[Gpu]:
     found = []
     for folder in (tree / "proc/driver/nvidia/gpus").iterdir():
         lines = (folder / "information").read_text().splitlines()
-        said = {key.strip(): value.strip() for key, _colon, value in (line.partition(":") for line in lines)}
+        reported = {key.strip(): value.strip() for key, _colon, value in (line.partition(":") for line in lines)}
         own = tree / "sys/bus/pci/devices" / folder.name
         read = {name: (own / name).read_text().strip()[2:] for name in _IDS}
         found.append(
             Gpu(
                 folder.name,
-                int(said["Device Minor"]),
-                said["GPU UUID"],
-                said["Model"],
+                int(reported["Device Minor"]),
+                reported["GPU UUID"],
+                reported["Model"],
                 read["device"],
                 read["subsystem_device"] + read["subsystem_vendor"],
             )

@@ -291,11 +291,11 @@ class _Comparer:
     def is_stated(self, address: str) -> bool:
         """Whether our local CPUs are what one of the function's own files says, or neither says any."""
         own = _bits(self.topology.functions[address].local_cpus)
-        said = []
+        reported = []
         for name, parse in (("local_cpulist", cpuset.from_list), ("local_cpus", _mask)):
             if self.path(address, name).exists():
-                said.append(parse(self.text(address, name)))
-        return own in (said or [None])
+                reported.append(parse(self.text(address, name)))
+        return own in (reported or [None])
 
     def locality_rule(self, address: str, first: str, ours: int | None, theirs: int) -> str | None:
         seen, function = self.seen, self.topology.functions[address]

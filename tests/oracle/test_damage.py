@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Recorded machines with damaged files: what the probe still says of the place of devices is what the whole tree says.
+"""Recorded machines with damaged files: places of devices that the probe still reports are those of the whole tree.
 
 `LANEWISE_DAMAGES` is how often each machine is damaged. The seed of a round is its number, so a failure repeats.
 """

@@ -61,13 +61,13 @@ kueue_cluster_queue_resource_usage{cluster_queue="red",cohort="",flavor="g",reso
     assert kueue_metrics.charges(kept) == {('a},"b', "x/gpus"): 13.0}
     empty = "# TYPE kueue_cluster_queue_resource_reservation gauge\n"
     assert kueue_metrics.charges(empty) == {}
-    for text, said in (
+    for text, reported in (
         ("<html>not found</html>", "not in Prometheus' text format"),
         ("process_cpu_seconds_total 3\n", "metrics.enableClusterQueueResources"),
         ('kueue_cluster_queue_resource_reservation{resource="x"} 3\n', "no label 'cluster_queue'"),
         ('kueue_cluster_queue_resource_reservation{cluster_queue="a",resource="x"} many\n', "text format"),
     ):
-        with pytest.raises(kueue_metrics.Unreadable, match=said):
+        with pytest.raises(kueue_metrics.Unreadable, match=reported):
             kueue_metrics.charges(text)
 
 

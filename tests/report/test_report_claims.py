@@ -86,10 +86,10 @@ def test_the_matrix_marks_each_pair_and_no_other(
     assert marked == both
     assert all(text.endswith(" •") for *_rest, text in browser.evaluate(MARKED))
     lines = dict(browser.evaluate(GIVEN)) if wanted else {}
-    for gpu, said in lines.items():
+    for gpu, reported in lines.items():
         names = {nic: sorted(names) for (mine, nic), names in wanted.items() if mine == gpu}
-        assert len(said) == len(names)
-        assert all(any(line.endswith(": " + ", ".join(one)) for line in said) for one in names.values())
+        assert len(reported) == len(names)
+        assert all(any(line.endswith(": " + ", ".join(one)) for line in reported) for one in names.values())
     assert browser.problems == []
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert browser.evaluate(STICKING_OUT) == [] and browser.evaluate(CONTRAST)["bad"] == []
@@ -103,7 +103,7 @@ def test_the_report_keeps_claims_and_pages_follow(report: Report, site: Values, 
     marked = report.text("nodes/own.html")
     assert "training/pair" in marked and "training/other" in marked
     assert not report.run(site, claims={"default": given}).changed
-    assert not report.run(site).changed, "a probe keeps what claims said"
+    assert not report.run(site).changed, "a probe keeps what the report has of claims"
     assert report.run({}, play=set(), inventory=set(site), prune=False, claims={"more": given[:1]}).changed
     assert set(json.loads(report.text(FILE))["sites"]) == {"default", "more"}
     report.run(site, claims={"default": [], "more": []})

@@ -57,16 +57,18 @@ def contradictions(view: View) -> list[str]:
     wrong = []
     for row, one in enumerate(affinity.devices):
         for column, other in enumerate(affinity.devices[:row]):
-            said = affinity.levels[row][column]
-            if one not in drawn or other not in drawn or said == "SELF" or {one, other} & directs(view):
+            reported = affinity.levels[row][column]
+            if one not in drawn or other not in drawn or reported == "SELF" or {one, other} & directs(view):
                 continue
             shared = os.path.commonprefix([drawn[one], drawn[other]])
             if shared:
-                agrees = said == ("PIX" if drawn[one] == drawn[other] else "PXB")
+                agrees = reported == ("PIX" if drawn[one] == drawn[other] else "PXB")
             else:
-                agrees = said not in ("PIX", "PXB")
+                agrees = reported not in ("PIX", "PXB")
             if not agrees:
-                wrong.append(f"{one} and {other}: {said} in the matrix, {drawn[one]} and {drawn[other]} in the drawing")
+                wrong.append(
+                    f"{one} and {other}: {reported} in the matrix, {drawn[one]} and {drawn[other]} in the drawing"
+                )
     return wrong
 
 

@@ -30,9 +30,9 @@ def host(index: object = None, **more: t.Any) -> dict[str, t.Any]:
 
 def test_the_plan_is_shown_and_exported(tmp_path: Path) -> None:
     hosts = {"gpu-01": host(0), "gpu-02": host("{{ 1 + 6 }}"), "storage": {}}
-    said = played(tmp_path, hosts, "addresses", "-e", f"addresses_dest={tmp_path}/out")
-    assert "rail 0, 10.100.0.0/16: 64 addresses a node, 2 nodes, room for 1024" in said
-    assert "10.101.0.224/27" in said and "storage" not in said
+    reported = played(tmp_path, hosts, "addresses", "-e", f"addresses_dest={tmp_path}/out")
+    assert "rail 0, 10.100.0.0/16: 64 addresses a node, 2 nodes, room for 1024" in reported
+    assert "10.101.0.224/27" in reported and "storage" not in reported
     with (tmp_path / "out/addresses.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert [(row["rail"], row["node"], row["range"]) for row in rows] == [
@@ -61,11 +61,11 @@ def test_what_is_wrong_between_nodes_stops_the_run(tmp_path: Path, playbook: str
     }
     # also where the run is for one good node alone
     limit = [] if playbook == "addresses" else ["--limit", "gpu-01", "-e", "driver_become=false"]
-    said = played(tmp_path, hosts, playbook, *limit, rc=2)
-    assert "gpu-02: dra_driver_rail_index: 3 is the index of gpu-01 too" in said
-    assert "gpu-03: dra_driver_rail_index: is missing" in said
-    assert "overlaps 10.100.9.9, which the node has itself" in said
-    assert "Build the driver's wheel" not in said
+    reported = played(tmp_path, hosts, playbook, *limit, rc=2)
+    assert "gpu-02: dra_driver_rail_index: 3 is the index of gpu-01 too" in reported
+    assert "gpu-03: dra_driver_rail_index: is missing" in reported
+    assert "overlaps 10.100.9.9, which the node has itself" in reported
+    assert "Build the driver's wheel" not in reported
 
 
 def test_the_ranges_of_one_node() -> None:

@@ -123,12 +123,12 @@ def test_no_value_without_bounds_gets_through(facts, place, bad):
     found = list(places(hostile))
     container, key = found[place % len(found)]
     container[key] = BAD[bad]
-    said = answers.fault({"topology": hostile}, answers.Probe)
-    assert said.startswith("topology") and len(said) < 1000
+    reported = answers.fault({"topology": hostile}, answers.Probe)
+    assert reported.startswith("topology") and len(reported) < 1000
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "reported"),
     [
         ({"numa_nodes": [{"id": 0}]}, "topology.numa_nodes[0] lacks "),
         ({"surprise": 1}, "topology has 'surprise', which this release does not know"),
@@ -139,8 +139,8 @@ def test_no_value_without_bounds_gets_through(facts, place, bad):
         ({"affinity": {"devices": [], "levels": [["PIX"] * 5000] * 5000}}, "entries and characters in all"),
     ],
 )
-def test_the_path_of_a_bad_value_is_reported(facts, change, said):
-    assert said in answers.fault({"topology": {**facts, **change}}, answers.Probe)
+def test_the_path_of_a_bad_value_is_reported(facts, change, reported):
+    assert reported in answers.fault({"topology": {**facts, **change}}, answers.Probe)
 
 
 def test_only_what_is_documented_gets_through():

@@ -44,8 +44,10 @@ def _context(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("image")
     shutil.copytree(COLLECTION / "execution-environment", folder / "definition", ignore=shutil.ignore_patterns("dist"))
     run("ansible-galaxy", "collection", "build", COLLECTION, "--output-path", folder / "definition/dist", cwd=folder)
-    said = run("ansible-builder", "create", "-f", folder / "definition" / DEFINITION, "-c", folder / "made", cwd=folder)
-    assert "No matches" not in said, said  # it goes on without a file that is named and not there
+    reported = run(
+        "ansible-builder", "create", "-f", folder / "definition" / DEFINITION, "-c", folder / "made", cwd=folder
+    )
+    assert "No matches" not in reported, reported  # it goes on without a file that is named and not there
     return folder / "made"
 
 

@@ -185,8 +185,12 @@ def test_claims_are_not_checked_against_what_an_earlier_run_has_stored_without_b
         "site_claims_dest": str(tmp_path / "kubernetes"),
     }
     output = played(tmp_path, hosts, "claims", "-e", json.dumps(claims), rc=0)
-    said = " ".join(output.split())
-    assert "one: its facts in" in said and "is not a whole number of 64 bits" in said and "of 1 node(s)" in said
+    reported = " ".join(output.split())
+    assert (
+        "one: its facts in" in reported
+        and "is not a whole number of 64 bits" in reported
+        and "of 1 node(s)" in reported
+    )
 
 
 REPORTED = """

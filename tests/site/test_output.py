@@ -48,16 +48,16 @@ def test_a_healthy_site_prints_a_few_lines(tree, tmp_path):
 
 def test_failures_and_warnings_are_shown(tree, tmp_path):
     hosts = {"good": tree, "bad": {"topology_root": "/nonexistent"}}
-    said = played(tmp_path, hosts, "probe", "-e", '{"topology_subset": ["system"]}', rc=2, **QUIET)
-    assert "fatal: [bad]: FAILED!" in said and "holds no folder 'sys'" in said
-    assert "good: its facts lack" in " ".join(said.split())  # a warning of a task that is well
-    recap = said[said.index("PLAY RECAP") :]
+    reported = played(tmp_path, hosts, "probe", "-e", '{"topology_subset": ["system"]}', rc=2, **QUIET)
+    assert "fatal: [bad]: FAILED!" in reported and "holds no folder 'sys'" in reported
+    assert "good: its facts lack" in " ".join(reported.split())  # a warning of a task that is well
+    recap = reported[reported.index("PLAY RECAP") :]
     assert "bad" in recap and "failed=1" in recap
 
 
 def test_all_of_it_is_shown_on_demand(tree, tmp_path):
-    said = played(tmp_path, {"one": tree}, "probe", "-v", **QUIET)
-    assert "ok: [one]" in said and "skipping: " in said and "TASK [lanewise.dra.topology : Read" in said
+    reported = played(tmp_path, {"one": tree}, "probe", "-v", **QUIET)
+    assert "ok: [one]" in reported and "skipping: " in reported and "TASK [lanewise.dra.topology : Read" in reported
 
 
 SAID = """
@@ -87,29 +87,29 @@ SAID = """
 
 def test_output_of_the_sites_own_plays_is_shown(tmp_path):
     (tmp_path / "play.yml").write_text(SAID, encoding="utf-8")
-    said = played(tmp_path, {"a": {}, "b": {}}, str(tmp_path / "play"), **QUIET)
+    reported = played(tmp_path, {"a": {}, "b": {}}, str(tmp_path / "play"), **QUIET)
     for line in ("a: first of a", "b: second of b", "one line", "another", "a: 4711", "b: 4711"):
-        assert f"\n{line}\n" in said
-    assert said.count("one line") == 1 and "site_become: false" in said and "x2" in said
-    assert "never" not in said and "Say nothing" not in said and "All items" not in said
-    assert "2 hosts: nothing changed, nothing failed" in said
+        assert f"\n{line}\n" in reported
+    assert reported.count("one line") == 1 and "site_become: false" in reported and "x2" in reported
+    assert "never" not in reported and "Say nothing" not in reported and "All items" not in reported
+    assert "2 hosts: nothing changed, nothing failed" in reported
 
 
 def test_a_rollback_without_nodes_gives_a_message(tree, tmp_path):
-    said = played(tmp_path, {"one": tree}, "rollback", **QUIET)
-    assert "No node was changed: none of the selected hosts has dra_driver_kubeconfig" in said
+    reported = played(tmp_path, {"one": tree}, "rollback", **QUIET)
+    assert "No node was changed: none of the selected hosts has dra_driver_kubeconfig" in reported
 
 
 def test_an_upgrade_without_nodes_says_so(tree, tmp_path):
     rails = [{"name": "rails", "select": {"rdma": True}, "mtu": 9000}]
     for more in ({}, {"fabric_nics": rails}):  # which an upgrade of the driver leaves alone
-        said = played(tmp_path, {"one": {**tree, **more}}, "upgrade", **QUIET)
-        assert "Nothing to configure on these nodes" in said and "dra_driver_kubeconfig" in said, said
+        reported = played(tmp_path, {"one": {**tree, **more}}, "upgrade", **QUIET)
+        assert "Nothing to configure on these nodes" in reported and "dra_driver_kubeconfig" in reported, reported
 
 
 def test_an_inventory_without_hosts_fails(tmp_path):
-    said = played(tmp_path, {}, "probe", rc=2, **QUIET)
-    assert "The inventory has no host" in " ".join(said.split())
+    reported = played(tmp_path, {}, "probe", rc=2, **QUIET)
+    assert "The inventory has no host" in " ".join(reported.split())
 
 
 def test_a_collection_that_is_missing_is_named_with_its_fix(tree, tmp_path):
@@ -120,9 +120,9 @@ def test_a_collection_that_is_missing_is_named_with_its_fix(tree, tmp_path):
     place = {"ANSIBLE_COLLECTIONS_PATH": str(tmp_path / "alone"), "PYTHONPATH": str(tmp_path / "alone")}
     (tmp_path / "kubeconfig").write_text("{}", encoding="utf-8")
     options = ("-e", f"alignment_kubeconfig={tmp_path}/kubeconfig")
-    said = " ".join(played(tmp_path, {"one": tree}, "verify", *options, rc=2, **QUIET, **place).split())
-    assert "The collection kubernetes.core is not installed on the controller. Install it: ansible-galaxy" in said
-    assert "misspelling" not in said
+    reported = " ".join(played(tmp_path, {"one": tree}, "verify", *options, rc=2, **QUIET, **place).split())
+    assert "The collection kubernetes.core is not installed on the controller. Install it: ansible-galaxy" in reported
+    assert "misspelling" not in reported
 
 
 def test_an_inventory_of_slices_says_which_package_is_missing(tmp_path):
@@ -132,8 +132,8 @@ def test_an_inventory_of_slices_says_which_package_is_missing(tmp_path):
     source = tmp_path / "slices.yml"
     source.write_text("plugin: lanewise.dra.slices\n", encoding="utf-8")
     path = f"{hidden}:{COLLECTIONS}"
-    said = played(tmp_path, {}, "probe", "-i", str(source), rc=1, **QUIET, PYTHONPATH=path)
-    words = " ".join(said.split())
+    reported = played(tmp_path, {}, "probe", "-i", str(source), rc=1, **QUIET, PYTHONPATH=path)
+    words = " ".join(reported.split())
     assert (
         "the controller's Python has not all of the package kubernetes" in words
         and "-m pip install kubernetes" in words

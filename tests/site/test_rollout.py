@@ -290,9 +290,9 @@ def test_an_overdue_hold_is_drift(tmp_path):
     late = "hold demo of team a, until 2026-11-24T08:00:00Z (a demo), is overdue: 2 devices are still held"
     (tmp_path / "claims.yml").write_text(CLAIMS, encoding="utf-8")
     for overdue, verdict in (([late], "drifted; drifted"), ([], "no drift; not compared")):
-        said = play(tmp_path, {"a": {"site_holds": {"overdue": overdue}}}, playbook=str(tmp_path / "claims"))
-        said = " ".join(said.split())
-        assert verdict in said and bool(overdue) == (f"{late}: release or extend it" in said), said
+        reported = play(tmp_path, {"a": {"site_holds": {"overdue": overdue}}}, playbook=str(tmp_path / "claims"))
+        reported = " ".join(reported.split())
+        assert verdict in reported and bool(overdue) == (f"{late}: release or extend it" in reported), reported
 
 
 def test_drift_names_templates_that_no_longer_fit_their_boards(tmp_path):
@@ -306,9 +306,9 @@ def test_drift_names_templates_that_no_longer_fit_their_boards(tmp_path):
     assert skipped in CLAIMS
     (tmp_path / "claims.yml").write_text(CLAIMS.replace(skipped, ""), encoding="utf-8")
     output = play(tmp_path, hosts, playbook=str(tmp_path / "claims"))
-    said = " ".join(output.split())  # Ansible breaks long lines
-    assert "ResourceClaimTemplate ml/pair no longer fits the boards of the site" in said
-    assert "DeviceClass gpu differs or is missing" in said and "ml/pair differs" not in said
+    reported = " ".join(output.split())  # Ansible breaks long lines
+    assert "ResourceClaimTemplate ml/pair no longer fits the boards of the site" in reported
+    assert "DeviceClass gpu differs or is missing" in reported and "ml/pair differs" not in reported
 
 
 def test_a_node_whose_last_probe_failed_is_not_shown_as_probed(machines, tmp_path):

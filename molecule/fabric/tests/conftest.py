@@ -15,8 +15,8 @@ import pytest
 CARDS = ("0000:23:00.0", "0000:43:00.0")
 
 
-@pytest.fixture(name="said")
-def _said(host):
+@pytest.fixture(name="reported")
+def _reported(host):
     """Changes of the last run that predicted some or made some, by these words."""
     name = host.ansible.get_variables()["inventory_hostname"]
     folder = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])

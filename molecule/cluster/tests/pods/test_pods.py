@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node of the site with a pod of the job: what the driver has given it, and what it does with it."""
+"""A node of the site with a pod of the job: the devices that the driver gave to the pod, and the traffic over them."""
 
 from __future__ import annotations
 

@@ -9,5 +9,5 @@ from __future__ import annotations
 
 def test_service_has_applied_them(host):
     assert host.service("lanewise-fabric").is_running
-    said = host.check_output("journalctl --boot --output=cat --unit=lanewise-fabric")
-    assert said.count("num_vfs") == 2
+    reported = host.check_output("journalctl --boot --output=cat --unit=lanewise-fabric")
+    assert reported.count("num_vfs") == 2

@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 
-def test_drift_is_predicted_and_repaired(host, said):
+def test_drift_is_predicted_and_repaired(host, reported):
     if host.ansible.get_variables()["inventory_hostname"] != "lab-0":
-        assert said["predicted"] == []
+        assert reported["predicted"] == []
         return
-    assert said["predicted"] == said["done"]
-    assert {one[:3] for one in said["done"]} >= {
+    assert reported["predicted"] == reported["done"]
+    assert {one[:3] for one in reported["done"]} >= {
         ("sriov", "0000:43:00.0", "num_vfs"),
         ("vf", "0000:43:00.0 vf 0", "trust"),
         ("sysctl", "node", "net.core.rmem_max"),
     }
-    assert not any(device.startswith("0000:23") for _resource, device, _setting, _after in said["done"])
+    assert not any(device.startswith("0000:23") for _resource, device, _setting, _after in reported["done"])

@@ -62,10 +62,10 @@ class ClaimPromises(ClaimDevices):
             promise.reason = f"{' and '.join(hollow)} publishes {value!r}, which means that its driver does not know it"
             promise.fix = f"align on another attribute than {name}, or repair what prevents the driver from reading it"
             return promise
-        said = _holds([_compared(published, name) for _one, published in known], distinct)
-        promise.verdict = KEPT if said else BROKEN
+        kept = _holds([_compared(published, name) for _one, published in known], distinct)
+        promise.verdict = KEPT if kept else BROKEN
         reason = ", ".join(f"{shown} has {value}" for shown, value in promise.values.items())
-        if not said:
+        if not kept:
             promise.reason = f"the devices {'have the same' if distinct else 'differ in'} {name}: {reason}"
             promise.fix = "delete the pod and the claim, so that they are scheduled again with what is published now"
         nodes = {published.node for _one, published in known if published.node}

@@ -70,9 +70,9 @@ class CommonAttributes:
                 if driver is None:
                     continue
                 names = driver.alignments(level, self.lists)
-                said = f"{driver.name} {driver.version} publishes " + (" and ".join(names) or "nothing of the kind")
-                if said not in says:
-                    says.append(said)
+                text = f"{driver.name} {driver.version} publishes " + (" and ".join(names) or "nothing of the kind")
+                if text not in says:
+                    says.append(text)
                 # a driver with the attribute that all others should have needs no advice
                 hint = "" if NUMA_NODE in names or PCIE_ROOT in names else driver.hint(level)
                 if hint and hint not in hints:

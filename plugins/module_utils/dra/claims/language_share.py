@@ -36,8 +36,8 @@ def read_share(reader: Reader, value: object, path: str) -> Object:
         fix = f"of a GPU one of {', '.join(_OF_GPUS)}; of a NIC one of {', '.join(NIC_SHARE)}"
         reader.problem(path, "asks for nothing", "missing", fix)
     if any(key in item for key in _OF_GPUS) and any(key in item for key in NIC_SHARE):
-        said = f"{', '.join(_OF_GPUS)} are parts of a GPU, and {', '.join(NIC_SHARE)} of a NIC"
-        reader.problem(path, said, "contradiction", "ask for one of both")
+        difference = f"{', '.join(_OF_GPUS)} are parts of a GPU, and {', '.join(NIC_SHARE)} of a NIC"
+        reader.problem(path, difference, "contradiction", "ask for one of both")
         return {}
     found: Object = {}
     for key, given in item.items():

@@ -153,8 +153,8 @@ class NearestPlanner:
         mine = [use for use in self.uses if use.name == name and use.claim == f"{namespaces}/{claim.name}"]
         if not mine:
             return claim
-        said = "; ".join(dict.fromkeys(f"{use.form}, {use.at_least} or nearer" for use in mine))
-        return replace(claim, name=name, annotations={**claim.annotations, NEAREST_ANNOTATION: said})
+        forms = "; ".join(dict.fromkeys(f"{use.form}, {use.at_least} or nearer" for use in mine))
+        return replace(claim, name=name, annotations={**claim.annotations, NEAREST_ANNOTATION: forms})
 
     def _parts(self, group: Group, known: t.Mapping[int, Known]) -> tuple[Device, list[Device]] | None:
         """The GPU and the NICs of a group. None where it is not one GPU with NICs, which is then reported."""
@@ -281,12 +281,12 @@ class _Asked:
         for shape in self.shapes:
             levels = [shape.board.level(gpu, nic) for gpu in shape.gpus for row in shape.nics for nic in row]
             best.setdefault(min(levels, key=RANK.__getitem__), []).extend(shape.nodes)
-        said = "; ".join(f"{level} on {_shown(nodes)}" for level, nodes in best.items())
+        nearest_levels = "; ".join(f"{level} on {_shown(nodes)}" for level, nodes in best.items())
         level = min(best, key=RANK.__getitem__)
         fix = f"if that is near enough, write at_least: {level}" if level == "NODE" else "see the report's matrix"
         if RANK[level] <= RANK["PHB"]:
             fix = f"if that is near enough, write at_least: {level}, or leave it out"
-        message = f"no GPU has a NIC at {self.at_least} or nearer: the nearest is {said}"
+        message = f"no GPU has a NIC at {self.at_least} or nearer: the nearest is {nearest_levels}"
         self.reader.problem(path, message, "unreachable", fix)
         return False
 

@@ -44,9 +44,9 @@ def allowed_key(form: Field, key: object) -> bool:
 
 
 def check(form: Field, value: object, path: str, problems: LimitedProblems) -> None:
-    said = _SCALARS[form.type](form, value) if form.type in _SCALARS else ""
-    if said:
-        problems.append(Problem(path, f"must be {form.says}", said))
+    fault = _SCALARS[form.type](form, value) if form.type in _SCALARS else ""
+    if fault:
+        problems.append(Problem(path, f"must be {form.says}", fault))
     elif form.type == "list":
         _check_list(form, value, path, problems)
     elif form.type == "map":

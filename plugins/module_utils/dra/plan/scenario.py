@@ -62,8 +62,8 @@ def after(start: Scenario, steps: t.Sequence[ObjectView], path: str = "what_if")
         if name in STEPS:
             value = step[str(name)]
             if not isinstance(value, dict):
-                said = "is not a mapping"
-                raise Problems([Problem(f"{place}.{name}", said, "wrong-type", "see the documentation of the step")])
+                message = "is not a mapping"
+                raise Problems([Problem(f"{place}.{name}", message, "wrong-type", "see the documentation of the step")])
             found.append(_TAKE[str(name)](here, value, f"{place}.{name}"))
         elif isinstance(step, dict) and len(step) == 1 and name in what_if.STEPS:
             found.append(replace(here, fleet=what_if.take(here.fleet, step, place)))
@@ -78,15 +78,15 @@ def _add(here: Scenario, value: ObjectView, place: str) -> Scenario:
     step = {"add": {key: one for key, one in value.items() if key != "allocatable"}}
     if not isinstance(like, str) or like in here.fleet.nodes or like not in here.facts:
         if room is not None:
-            said = "is only for a machine that has facts and is not a node"
-            raise Problems([Problem(f"{place}.allocatable", said, "bad-step", "leave it out")])
+            message = "is only for a machine that has facts and is not a node"
+            raise Problems([Problem(f"{place}.allocatable", message, "bad-step", "leave it out")])
         return _with_facts(here, replace(here, fleet=what_if.take(here.fleet, step, whole)), like)
     name = str(like)
     known = {driver: knowledge(driver, options) for driver, options in here.drivers.items()}
     found = tuple(offers(name, here.facts[name], here.drivers, known, here.fleet.server))
     if not found:
-        said = f"{name}: no driver publishes a device of this machine; drivers: {', '.join(here.drivers) or 'none'}"
-        raise Problems([Problem(f"{place}.like", said, "bad-step", "give the drivers of the site")])
+        message = f"{name}: no driver publishes a device of this machine; drivers: {', '.join(here.drivers) or 'none'}"
+        raise Problems([Problem(f"{place}.like", message, "bad-step", "give the drivers of the site")])
     if room is not None and not isinstance(room, dict):
         raise Problems([Problem(f"{place}.allocatable", "is not a mapping", "wrong-type", "such as cpu: '128'")])
     try:
@@ -150,8 +150,8 @@ def _driver(here: Scenario, value: ObjectView, place: str) -> Scenario:
     """Nodes with facts get what the driver would publish; of the others nothing is certain."""
     name = str(value.get("name"))
     if name not in DRIVERS:
-        said = f"{name!r} is not a driver whose devices a probe can predict"
-        raise Problems([Problem(f"{place}.name", said, "bad-step", f"give one of {', '.join(DRIVERS)}")])
+        message = f"{name!r} is not a driver whose devices a probe can predict"
+        raise Problems([Problem(f"{place}.name", message, "bad-step", f"give one of {', '.join(DRIVERS)}")])
     options = {name: {key: one for key, one in value.items() if key != "name"}}
     known = {name: knowledge(name, options[name])}
     fleet, notes = here.fleet, list(here.fleet.notes)
@@ -180,8 +180,8 @@ def _workload(here: Scenario, value: ObjectView, place: str) -> Scenario:
     name = value.get("name")
     names = [one.name for one in here.workloads]
     if name not in names or here.workload is None:
-        said = f"there is no workload {name!r}"
-        raise Problems([Problem(f"{place}.name", said, "bad-step", f"name one of {', '.join(names)}")])
+        message = f"there is no workload {name!r}"
+        raise Problems([Problem(f"{place}.name", message, "bad-step", f"name one of {', '.join(names)}")])
     try:
         new = here.workload(value)
     except ValueError as error:

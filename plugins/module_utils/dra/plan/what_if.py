@@ -77,8 +77,8 @@ def _chosen(fleet: Fleet, value: ObjectView, place: str) -> list[str]:
         raise Problems([Problem(f"{place}.nodes", "is not a list", "wrong-type", "give the names of nodes")])
     missing = [name for name in names if name not in fleet.nodes]
     if missing or not names:
-        said = f"names nodes that do not exist: {', '.join(map(str, missing))}" if missing else "names no node"
-        raise Problems([Problem(f"{place}.nodes", said, "no-node", "look at the names of the fleet's nodes")])
+        message = f"names nodes that do not exist: {', '.join(map(str, missing))}" if missing else "names no node"
+        raise Problems([Problem(f"{place}.nodes", message, "no-node", "look at the names of the fleet's nodes")])
     return [str(name) for name in names]
 
 
@@ -118,11 +118,11 @@ def _add(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
     like, count, labels = value.get("like"), value.get("count", 1), value.get("labels") or {}
     problems = []
     if set(value) - {"like", "count", "labels"}:
-        said = "must have like, may have count and labels, and nothing else"
-        problems.append(Problem(place, said, "bad-step", ""))
+        message = "must have like, may have count and labels, and nothing else"
+        problems.append(Problem(place, message, "bad-step", ""))
     if not isinstance(labels, dict) or not all(isinstance(one, str) for pair in labels.items() for one in pair):
-        said = "is not a mapping of strings to strings"
-        problems.append(Problem(f"{place}.labels", said, "wrong-type", "quote numbers"))
+        message = "is not a mapping of strings to strings"
+        problems.append(Problem(f"{place}.labels", message, "wrong-type", "quote numbers"))
     if not isinstance(like, str) or like not in fleet.nodes:
         problems.append(Problem(f"{place}.like", f"there is no node {like!r}", "no-node", "name one that is there"))
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 10_000:
@@ -167,14 +167,16 @@ def _devices(fleet: Fleet, value: ObjectView, place: str, more: t.Collection[str
         raise Problems([Problem(f"{place}.node", f"there is no node {name!r}", "no-node", "name one that is there")])
     if not isinstance(devices, list) or not devices or set(value) - {"node", "devices", *more}:
         may = f"; it may have {', '.join(more)}" if more else ""
-        said = f"must have node and devices, a list, and nothing else{may}"
-        raise Problems([Problem(place, said, "bad-step", "")])
+        message = f"must have node and devices, a list, and nothing else{may}"
+        raise Problems([Problem(place, message, "bad-step", "")])
     node = fleet.nodes[str(name)]
     keys = [{str(offer.device["name"]), offer.address} - {""} for offer in node.offers]
     missing = [str(one) for one in devices if not any(one in names for names in keys)]
     if missing:
-        said = f"node {name} has no device {', '.join(missing)}"
-        raise Problems([Problem(f"{place}.devices", said, "no-device", "give names or PCI addresses of its devices")])
+        message = f"node {name} has no device {', '.join(missing)}"
+        raise Problems(
+            [Problem(f"{place}.devices", message, "no-device", "give names or PCI addresses of its devices")]
+        )
     return node, {number for number, names in enumerate(keys) if names & set(devices)}
 
 
@@ -258,8 +260,8 @@ def _release(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
     there = {one.owner for node in fleet.nodes.values() for one in node.held}
     missing = [str(one) for one in claims if one not in there]
     if missing:
-        said = f"have no devices: {', '.join(missing)}"
-        raise Problems([Problem(f"{place}.claims", said, "no-claim", "write them as namespace/name")])
+        message = f"have no devices: {', '.join(missing)}"
+        raise Problems([Problem(f"{place}.claims", message, "no-claim", "write them as namespace/name")])
     return _changed(fleet, list(fleet.nodes), lambda node: node.without(claims))
 
 

@@ -94,7 +94,7 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
     ports: dict[str, InterfaceFacts] = {}
     for one in sorted(facts["interfaces"], key=lambda one: one["ifindex"] or 0):
         if one["address"] and one["kind"] != "usb":
-            ports[one["address"]] = one  # each interface of a function overwrites what the one before it said
+            ports[one["address"]] = one  # each interface of a function overwrites what it has of the one before
     nics = {nic["address"]: nic for nic in facts["nics"]}
     found = []
     for address, function in facts["functions"].items():

@@ -52,12 +52,12 @@ class Engine:
 
     def says(self, parts: t.Iterable[str]) -> str:
         """In words: what enforces each part, and what is lent."""
-        said = [
+        found = [
             f"{part} enforced by {self.enforced[part]}" if part in self.enforced else f"{part} only counted"
             for part in self.keeps
             if part in parts
         ]
-        return f"{self.name}: {', '.join(said)}; idle capacity: {self.lends}"
+        return f"{self.name}: {', '.join(found)}; idle capacity: {self.lends}"
 
 
 ENGINES = (

@@ -223,21 +223,21 @@ def mtu_refusals(system: System, device: str, interface: str, mtu: int, asked: t
 
 def vfs_refusals(system: System, device: str, interface: str, number: int) -> list[Refusal]:
     """Why a number of VFs would be overwritten: another program creates a different number. Raises HostError."""
-    said: dict[str, int | str | None] = {}
+    counts: dict[str, int | str | None] = {}
     names = set()
     for manager in managers(system, interface):
         names.add(manager.netplan)
         if manager.program == UDEV:
-            said[manager.file] = _vfs_of_link(system, manager.file)
+            counts[manager.file] = _vfs_of_link(system, manager.file)
         elif manager.program == NETWORK_MANAGER and manager.file:
             one = {key: value for part, key, value in entries(_text(system, manager.file)) if part == "sriov"}
-            said[manager.file] = _number(one.get("total-vfs") or "0") if one else None
+            counts[manager.file] = _number(one.get("total-vfs") or "0") if one else None
     for name in sorted(names - {""}) if system.live else ():
-        said[_yaml(system, name)] = _vfs_of_netplan(system, name)
+        counts[_yaml(system, name)] = _vfs_of_netplan(system, name)
     fix = "write {} there or remove it, or leave the VFs to that program: externally_managed: true"
     return [
         Refusal(device, "num_vfs", f"{path} creates {count} VFs of {interface}, not {number}", fix.format(number))
-        for path, count in said.items()
+        for path, count in counts.items()
         if count not in (None, number)
     ]
 

@@ -95,7 +95,7 @@ def test_too_few_fail_with_the_whole_answer(run: t.Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reported"),
     [
         ({"workloads": [{"name": "x", "namespace": "team", "templates": ["no"]}]}, "there is no ResourceClaimTemplate"),
         ({"workloads": [{"name": "x"}]}, "workload x has no claims"),
@@ -113,6 +113,6 @@ def test_too_few_fail_with_the_whole_answer(run: t.Any) -> None:
         ({"kubernetes_version": "1.20"}, "1.20"),
     ],
 )
-def test_invalid_arguments_of_a_plan_are_refused(run: t.Any, arguments: dict[str, t.Any], said: str) -> None:
+def test_invalid_arguments_of_a_plan_are_refused(run: t.Any, arguments: dict[str, t.Any], reported: str) -> None:
     answer = run(**arguments)
-    assert answer["failed"] and said in answer["msg"]
+    assert answer["failed"] and reported in answer["msg"]

@@ -79,11 +79,11 @@ def test_no_pod_is_moved_for_a_job_that_a_quota_refuses(run: t.Any) -> None:
     }
     objects = {**by_kind(FLEET), "ResourceQuota": [quota]}
     answer = run(objects=objects)
-    said = "quota default/q leaves count/resourceclaims.resource.k8s.io for 0 more, and 1 are to come"
-    assert not answer["fits"] and answer["moves"] == [] and answer["at_least"] == 1 and answer["reason"] == said
+    reported = "quota default/q leaves count/resourceclaims.resource.k8s.io for 0 more, and 1 are to come"
+    assert not answer["fits"] and answer["moves"] == [] and answer["at_least"] == 1 and answer["reason"] == reported
     small = {"name": "job", "claims": [tolerating(claim_spec(2), "big")]}
     answer = run(objects=objects, workload=small)
-    assert answer["fits"] and answer["notes"] == [f"workload job: {said}"]
+    assert answer["fits"] and answer["notes"] == [f"workload job: {reported}"]
 
 
 def test_what_is_not_modelled_of_a_job_is_said(run: t.Any) -> None:
@@ -104,7 +104,7 @@ def test_claims_that_do_not_tolerate_the_hold(run: t.Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reported"),
     [
         ({"count": 0}, "count: 0 is not from 1 to 1024"),
         ({"max_moves": -1}, "max_moves: -1 is not from 0 to 1024"),
@@ -117,6 +117,6 @@ def test_claims_that_do_not_tolerate_the_hold(run: t.Any) -> None:
         ({"kubernetes_version": "1.20"}, "1.20"),
     ],
 )
-def test_invalid_arguments_of_a_plan_are_refused(run: t.Any, arguments: dict[str, t.Any], said: str) -> None:
+def test_invalid_arguments_of_a_plan_are_refused(run: t.Any, arguments: dict[str, t.Any], reported: str) -> None:
     answer = run(**arguments)
-    assert answer["failed"] and said in answer["msg"]
+    assert answer["failed"] and reported in answer["msg"]

@@ -104,7 +104,7 @@ DROP_IN = "/etc/systemd/network/10-rail.network.d/lanewise.conf"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reported"),
     [
         ("[Match]\nName=*\n\n[Link]\nMTUBytes=1500\n", 1500),
         ("[Link]\nMTUBytes = 4K\n", 4096),
@@ -117,13 +117,13 @@ DROP_IN = "/etc/systemd/network/10-rail.network.d/lanewise.conf"
         ("[Link]\nMTUBytes=many\n", "many"),
     ],
 )
-def test_settings_of_a_network_file(site: Site, text: str, said: int | str | None) -> None:
+def test_settings_of_a_network_file(site: Site, text: str, reported: int | str | None) -> None:
     site.networkd(text)
-    native = [f"PF: mtu in {DROP_IN} unset -> 9000"] if said not in (None, 9000) else []
+    native = [f"PF: mtu in {DROP_IN} unset -> 9000"] if reported not in (None, 9000) else []
     assert site.planned(Mtu, mtu=9000) == [*native, "PF: mtu 1500 -> 9000"]
     system = System(str(site.root))
     assert [owner._mtu(system, one) for one in owner.managers(system, site.interface)] == [
-        (said, "/etc/systemd/network/10-rail.network")
+        (reported, "/etc/systemd/network/10-rail.network")
     ]
 
 
@@ -179,12 +179,12 @@ def test_a_link_file_of_all_interfaces_is_not_changed_for_one(site: Site) -> Non
 
 
 @pytest.mark.parametrize(
-    ("section", "said"), [("ethernet", "1500"), ("802-3-ethernet", "1500"), ("infiniband", "2044"), ("bond", None)]
+    ("section", "reported"), [("ethernet", "1500"), ("802-3-ethernet", "1500"), ("infiniband", "2044"), ("bond", None)]
 )
-def test_settings_of_a_profile(site: Site, section: str, said: str | None) -> None:
+def test_settings_of_a_profile(site: Site, section: str, reported: str | None) -> None:
     site.write("usr/bin/nmcli", "")
-    site.networkmanager(_PROFILE.format(section, section, said or 1500))
-    native = [f"PF: mtu in /{_KEYFILE} {said} -> 9000"] if said else []
+    site.networkmanager(_PROFILE.format(section, section, reported or 1500))
+    native = [f"PF: mtu in /{_KEYFILE} {reported} -> 9000"] if reported else []
     assert site.planned(Mtu, mtu=9000) == [*native, "PF: mtu 1500 -> 9000"]
     site.networkmanager(_PROFILE.format(section, section, 9000))
     assert site.planned(Mtu, mtu=9000) == ["PF: mtu 1500 -> 9000"]

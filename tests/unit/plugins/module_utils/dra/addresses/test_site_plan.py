@@ -133,8 +133,8 @@ def test_what_is_refused(nodes: list[NodeInput], words: str) -> None:
 
 
 def test_all_problems_are_reported_together() -> None:
-    said = refused(node("a", 3), node("b", 3), node("c", None), node("d", 5000))
-    assert all(f"{name}: " in said for name in "bcd")
+    reported = refused(node("a", 3), node("b", 3), node("c", None), node("d", 5000))
+    assert all(f"{name}: " in reported for name in "bcd")
 
 
 def test_plans_of_their_own_pools_do_not_disturb_each_other() -> None:

@@ -70,7 +70,7 @@ def test_text_from_others_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "reported"),
     [
         ({"name": ""}, "name: must not be empty"),
         ({"name": "a b"}, "name: must be letters"),
@@ -84,11 +84,11 @@ def test_text_from_others_is_bounded() -> None:
         ({"devices": (ONE,) * 4097}, "devices: must be at most 4096"),
     ],
 )
-def test_a_bad_hold_is_refused(bad: Object, said: str) -> None:
+def test_a_bad_hold_is_refused(bad: Object, reported: str) -> None:
     forms.check(HOLD, NOW)
     with pytest.raises(Problems) as caught:
         forms.check(replace(HOLD, **bad), NOW)
-    assert said in str(caught.value)
+    assert reported in str(caught.value)
 
 
 def test_existing_rules_are_not_created_again() -> None:

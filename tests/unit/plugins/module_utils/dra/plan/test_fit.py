@@ -300,7 +300,7 @@ def test_taints_of_kubernetes_end_with_their_cause(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "said"),
+    ("step", "reported"),
     [
         ({"cordon": {"nodes": ["x"]}}, "what_if[0].cordon.nodes: names nodes that do not exist: x"),
         ({"cordon": {"nodes": "a-0"}}, "what_if[0].cordon.nodes: is not a list"),
@@ -311,7 +311,7 @@ def test_taints_of_kubernetes_end_with_their_cause(engine: Engine) -> None:
         ({"release": {"claims": ["team/x"]}}, "what_if[0].release.claims: have no devices: team/x"),
     ],
 )
-def test_a_step_that_cannot_be_taken(step: Object, said: str) -> None:
+def test_a_step_that_cannot_be_taken(step: Object, reported: str) -> None:
     with pytest.raises(Problems) as caught:
         after(cluster([node("a-0")]), [step])
-    assert said in str(caught.value)
+    assert reported in str(caught.value)

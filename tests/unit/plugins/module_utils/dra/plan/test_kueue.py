@@ -113,7 +113,7 @@ def test_a_pool_that_belongs_to_nobody(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("queues", "said"),
+    ("queues", "reported"),
     [
         ((), "there is no LocalQueue team/jobs"),
         ((_local(),), "ClusterQueue red, which does not exist"),
@@ -125,9 +125,9 @@ def test_a_pool_that_belongs_to_nobody(engine: Engine) -> None:
         ),
     ],
 )
-def test_queues_that_admit_nothing(engine: Engine, queues: tuple[Object, ...], said: str) -> None:
+def test_queues_that_admit_nothing(engine: Engine, queues: tuple[Object, ...], reported: str) -> None:
     found = counted(engine, *queues)
-    assert found.total == 0 and said in found.quota and found.over_quota == 16
+    assert found.total == 0 and reported in found.quota and found.over_quota == 16
 
 
 def test_claims_that_kueue_does_not_accept(engine: Engine) -> None:
@@ -208,7 +208,7 @@ def racks(engine: Engine, *queues: Object, pod: Object | None = None, taints: t.
 
 
 @pytest.mark.parametrize(
-    ("near", "far", "count", "said"),
+    ("near", "far", "count", "reported"),
     [
         (3, 20, 11, "admits 20 to flavor far first, and its nodes have room for 8"),
         (3, 2, 5, "leaves lanewise.dev/gpus for 5 more"),
@@ -217,10 +217,10 @@ def racks(engine: Engine, *queues: Object, pod: Object | None = None, taints: t.
         (0, 5, 5, "leaves lanewise.dev/gpus for 5 more"),
     ],
 )
-def test_jobs_run_on_the_nodes_of_their_flavor(engine: Engine, near: int, far: int, count: int, said: str) -> None:
+def test_jobs_run_on_the_nodes_of_their_flavor(engine: Engine, near: int, far: int, count: int, reported: str) -> None:
     """A job that is admitted to a flavor whose nodes are full waits, and takes its quota with it."""
     found = racks(engine, NEAR, FAR, two_flavors(near, far))
-    assert found.total == count and said in found.quota
+    assert found.total == count and reported in found.quota
     assert not found.at_most and not found.at_least and found.notes == ()
 
 

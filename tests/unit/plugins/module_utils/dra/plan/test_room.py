@@ -129,7 +129,7 @@ def test_devices_that_share_counters_are_held_together(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "more", "said"),
+    ("kind", "more", "reported"),
     [
         ("", {}, "no controller"),
         ("DaemonSet", {}, "its controller is a DaemonSet"),
@@ -148,10 +148,10 @@ def test_devices_that_share_counters_are_held_together(engine: Engine) -> None:
         ),
     ],
 )
-def test_pods_that_are_never_moved(engine: Engine, kind: str, more: Object, said: str) -> None:
+def test_pods_that_are_never_moved(engine: Engine, kind: str, more: Object, reported: str) -> None:
     objects = [*node("a", 1), *node("b", 1), *pod("p", "a", [0], kind, **more)]
     found, kept = movable(objects, Protect(labels={"tier": "gold"}, priority=1000))
-    assert found == [] and said in kept["team/p"]
+    assert found == [] and reported in kept["team/p"]
     assert movable([*node("a", 1), *pod("p", "a", [0])])[1] == {}
     allowed = Protect(controllers=["DaemonSet", "Job"])
     assert movable(pod("p", "a", [0], "DaemonSet"), allowed)[0] == []

@@ -92,7 +92,7 @@ def test_a_replaced_device_is_free(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "said"),
+    ("step", "reported"),
     [
         ({"degrade": {"node": "a-0", "devices": ["gpu-0"]}}, "must have attributes, capacity or a taint"),
         ({"degrade": {"node": "a-0", "devices": ["gpu-0"], "taint": {"key": "x"}}}, "must have key and effect"),
@@ -113,12 +113,12 @@ def test_a_replaced_device_is_free(engine: Engine) -> None:
         ({"add": {"like": "other", "count": 1}}, "there is no node 'other'"),
     ],
 )
-def test_a_step_that_cannot_be_taken(step: Object, said: str) -> None:
+def test_a_step_that_cannot_be_taken(step: Object, reported: str) -> None:
     bare = {**facts("hgx-h100"), "gpus": [], "nics": []}
     known = {"spare": facts("hgx-h100"), "bare": bare}
     with pytest.raises(Problems) as caught:
         after(Scenario(cluster([node("a-0")]), (workload("one-pair"),), known, None, DRIVERS), [step])
-    assert said in str(caught.value) and "what_if[0]" in str(caught.value)
+    assert reported in str(caught.value) and "what_if[0]" in str(caught.value)
 
 
 def test_another_server(engine: Engine) -> None:

@@ -186,8 +186,8 @@ def test_guarantees_above_the_fleet() -> None:
 def test_what_is_unknown_is_no_error() -> None:
     """Without nodes, and where a driver's devices cannot be predicted, sums are unknown."""
     much = {**QUEUES, "queues_teams": [{**TEAMS[0], "guaranteed": {"pairs": 50}, "lend": {}}]}
-    (said,) = _compile(much, {}).warnings
-    assert said.startswith("No guarantee was compared with the fleet")
+    (reported,) = _compile(much, {}).warnings
+    assert reported.startswith("No guarantee was compared with the fleet")
     unclear = {"node": PublishedNode((), {"gpu.nvidia.com": "its pool is being written", "lanewise.dev": "so is its"})}
     (gpus, nics) = _compile(much, unclear).warnings
     assert "50 gpus are guaranteed, and only 0 are certain" in gpus and "its pool is being written" in gpus
@@ -211,8 +211,8 @@ def test_loans() -> None:
         assert made.loans == ["red lends blue 3 gpus until 2026-12-01T00:00:00Z"] and made.overdue == []
     place = "queues_loans[0].devices.gpus"
     assert "red has lent 5 gpus, and the team lends at most 4" in _wrong(lent(5, "2026-12-01", borrow={}))[place]
-    said = _wrong(lent(3, "2026-12-01", borrow={"gpus": 2}))[place]
-    assert said == "borrows-too-much: blue would borrow 3 gpus by loans, and borrows at most 2"
+    reported = _wrong(lent(3, "2026-12-01", borrow={"gpus": 2}))[place]
+    assert reported == "borrows-too-much: blue would borrow 3 gpus by loans, and borrows at most 2"
     late = _compile(lent(3, "2026-11-23"))
     assert _queues(late) == _queues(_compile(QUEUES))
     assert late.overdue == ["red lends blue 3 gpus until 2026-11-23T00:00:00Z"] and late.loans == []
@@ -249,12 +249,12 @@ def test_variants() -> None:
     choice = {"template": "near", "namespace": "red", "take": {"nic": "any"}}
     other = _compile({**QUEUES, "queues_templates": [choice]}).objects[-1]["spec"]["spec"]["devices"]
     assert "constraints" not in other
-    for take, said in (
+    for take, reported in (
         ({"nic": "best"}, "request nic has no alternative 'best', only pcie-root, numa-node, any"),
         ({"gpu": "any"}, "'gpu' is not one of its requests with alternatives"),
     ):
         wrong = _wrong({**QUEUES, "queues_templates": [{**choice, "take": take}]})
-        assert wrong == {"queues_templates[0].template": f"refused-template: near: {said}"}
+        assert wrong == {"queues_templates[0].template": f"refused-template: near: {reported}"}
     named = {"template": "every", "namespace": "red"}
     assert "give a count" in _wrong({**QUEUES, "queues_templates": [named]})["queues_templates[0].template"]
 

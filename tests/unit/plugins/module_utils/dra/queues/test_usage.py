@@ -86,8 +86,8 @@ def test_who_owes_whom() -> None:
             usage.POOL: {"blue": pytest.approx(0.5 / 6)},
         }
     }
-    said = usage.lines(found, ["red lends blue"])
-    assert "  blue owes red 0.17" in said and "loan: red lends blue" in said
+    reported = usage.lines(found, ["red lends blue"])
+    assert "  blue owes red 0.17" in reported and "loan: red lends blue" in reported
 
 
 def test_gaps_do_not_count() -> None:

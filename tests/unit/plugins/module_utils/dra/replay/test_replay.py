@@ -52,7 +52,7 @@ def test_a_csv() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "reported"),
     [
         (["a,b"], "the first line is not submit_s,team"),
         ([HEAD, "1,red,,1"], "line 2: must have 5 columns"),
@@ -65,8 +65,8 @@ def test_a_csv() -> None:
         ([HEAD, "1,red,,1,1e300"], "line 2: seconds: 1e300 is not between"),
     ],
 )
-def test_a_wrong_csv(lines: list[str], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_wrong_csv(lines: list[str], reported: str) -> None:
+    with pytest.raises(ValueError, match=reported):
         read_csv(lines)
 
 
