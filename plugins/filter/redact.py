@@ -55,13 +55,13 @@ _value:
 """
 
 GONE = "REDACTED"
-#: Where a word begins, also behind the escaped end of a line, as in JSON.
+#: The start of a word, also after an escaped newline, as in JSON.
 _START = r"(?:\b|(?<=\\[nrt]))"
 _BLOCK = re.compile(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|\Z)",
     re.DOTALL,
 )
-# here and below counts have bounds, so that no text takes long
+# repetitions here and below have bounds, so that no text takes long
 _JWT = re.compile(rf"(?:(?<![\w-])eyJ[\w-]{{5,}}|{_START}eyJ[\w-]{{5,1500}})\.[\w-]+(?:\.[\w-]*)?")
 _BEARER = re.compile(rf"(?i){_START}(bearer|basic)(\s+)[\w.~+/=-]{{8,}}")
 _SECRET = (
@@ -70,27 +70,27 @@ _SECRET = (
     r"|(?<![A-Za-z])(?:pass|psk|creds?|(?-i:pwd))(?![A-Za-z])"
     r"|client-key-data|client-certificate-data|certificate-authority-data)"
 )
-#: Secrets that are known by themselves: of NVMe over fabrics, and of services that mark theirs.
+#: Secrets that are recognised without a name: those of NVMe over fabrics, and of services that prefix theirs.
 _MARKED = re.compile(
     r"(?:DHHC-1|NVMeTLSkey-1):[\da-fA-F]{2}:[\w+/=]{8,}:?"
     rf"|{_START}(?:gh[pousr]_|github_pat_|glpat-|hf_|nvapi-|xox[abeprs]-|sk-|AKIA|ASIA)[\w-]{{12,}}"
 )
-#: Of HTTP, to the end of the line or of the quotes: the scheme may stay.
+#: HTTP headers, to the end of the line or of the quotes. The scheme may stay.
 _HEADER = re.compile(
     rf"(?i){_START}((?:proxy-)?authorization|(?:set-)?cookie)(\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?)"
     r"((?:bearer|basic|token|digest|negotiate|ntlm|apikey|key|aws4-hmac-sha256)[ \t]+)?"
     r"(?!(?:REDACTED|webhook|rbac|node|alwaysallow)\b)[^\s\"'\\\[{][^\r\n\"'\\]*"
 )
-#: Of dockerconfig and npm: what is written in Base64, which a word of a message is not.
+#: Credentials of dockerconfig and npm, in Base64: words of messages do not look like that.
 _LOGIN_DATA = re.compile(
     rf"(?i){_START}(_?auth\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?)(?=[^\s\"'\\]*(?-i:[A-Z\d+/=]))[\w+/=-]{{8,}}"
 )
 _HEADERS = re.compile(r"(?i)(?:(?:proxy-)?authorization|(?:set-)?cookie|_?auth)\Z")
-#: In YAML, what a Secret has.
+#: A YAML object of kind Secret, and its data.
 _OBJECT = re.compile(r"(?m)^[ \t]*(?:- +)?kind:[ \t]*\\*[\"']?Secret(?:List)?\\*[\"']?[ \t]*(?:\0.*)?$")
 _DOCUMENT = re.compile(r"(?m)^---.*$")
 _DATA = re.compile(r"(?m)^([ \t]*(?:- +)?)(?:data|stringData):[ \t]*(?:[#\0][^\n]*)?\n")
-#: The escaped end of a line, which is made a real one for a while.
+#: An escaped newline. It becomes a real one while a text is searched.
 _ESCAPED = re.compile(r"(?<!\\)\\+n")
 _MADE_REAL = re.compile(r"\0(\\+n)\n")
 _NAME = re.compile(_SECRET + r"([\w-]{0,64})")
@@ -103,7 +103,7 @@ _REFERRING = re.compile(
 )
 _MARK = r"(?:\\*[\"'])?"
 _SPACE = r"(?:\s|\\+[nrt])*"
-#: The text between a name and its value, also in pairs of name and value, but not within a message.
+#: The text between a name and its value, also where both are values of `name` and `value`, but not in a message.
 _GIVEN = re.compile(
     r"(?!\\*[\"'][ \t]+:[ \t]+[A-Za-z])"
     rf"(?:{_MARK}{_SPACE}(?:,{_SPACE})?{_MARK}value)?{_MARK}"
@@ -122,7 +122,7 @@ _KEPT = re.compile(
     rf"|cannot|error|unauthorized|forbidden){_END}"
 )
 _NUMBER = re.compile(rf"-?\d[\d.]*(?:e[+-]?\d+)?{_END}")
-# commas and the like are part of it where it goes on behind them, but not with another name
+# a value may contain commas and the like, but ends at one that another name follows
 _BARE = re.compile(
     r"(?![,;}\])])(?:[^\s\"'\\,;}\])]|\\+(?![\\\"'])|'(?=\w)|[}\])](?=\w)"
     r"|[,;](?!\s|\\*[\"']|\\+[nrt]|[}\])]|\Z|[A-Za-z_][\w.-]{0,40}=))+"
@@ -130,18 +130,18 @@ _BARE = re.compile(
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"")
 _PIECE = re.compile(r"[\[{}\]]|\\*[\"']|\\+[nrt](?=[\s\\\"'\]}])|\\+|[:=]|[\s,]+|[^\s\"'\\\[\]{},:=]+")
 _COLON = re.compile(r"\s*:")
-#: In YAML, the end of a line whose value is in the lines below.
+#: The end of a line of YAML whose value is in the lines below.
 _BELOW = re.compile(r"([|>][-+\d]*)?[ \t]*(?:#[^\n]*)?\n")
 _LEAD = re.compile(r"([ \t]*(?:- +)*)[\"']?[\w./-]*")
 _ROW = re.compile(r"([ \t]*)((?:- +)*(?:[\w./\"'-]+:(?=\s))?[ \t]*)([^\n]*)(\n?)")
-# the name of a user alone stays, but with HTTP, where it is often a token
+# a user name without a password stays, except in HTTP, where it is often a token
 _LOGIN = re.compile(
     r"(?i)(?:(?<=http://)|(?<=https://)|(?<=://)(?=[^\s/@\"'<>]*:))[^\s/\"'<>]*@"
-    # of dracut, and not a time, a MAC address or an image
+    # options of dracut; not a time, a MAC address or an image
     r"|(?:(?<=iscsi:)|(?<==)(?!(?:iscsi|cifs):|[\dTZ:.+-]+@|(?:[\da-f]{2}:){5})|(?<==cifs:))"
     r"[^\s:/@\"'<>=]{1,255}:[^\s@\"'<>]{1,255}@(?!sha\d+:)"
 )
-# of attributes in a ResourceSlice too: "serial": {"string": "..."}
+# also attributes in a ResourceSlice: "serial": {"string": "..."}
 _VALUE = r"\\?[\"']?\s*[:=]\s*(?:\{\s*\\?\"string\\?\"\s*:\s*)?"
 _SERIAL = re.compile(
     rf"(?i)(serial(?:[_ -]?(?:number|no))?{_VALUE}\\?[\"'])(?!(?:null|none|unknown|true|false)\b)([^\"'\\\n]{{4,}})"
@@ -150,19 +150,19 @@ _SERIAL = re.compile(
 )
 _UUID = re.compile(rf"(?i)(\"(?:system)?uuid{_VALUE}\\?\")([\da-f-]{{16,}})")
 _GPU = re.compile(r"(GPU|MIG)-[\da-fA-F]{8}(?:-[\da-fA-F]{4}){3}-[\da-fA-F]{12}")
-# in sysfs, and in the output of 'ip'
+# as in sysfs and in the output of 'ip'
 _SWITCH = re.compile(r"(?i)((?:switch|port)_?id\\?[\"']?\s*(?:[:=]\s*)?\\?[\"']?)([\da-f]{8,})(?![\w.-])")
-#: Names of what may be written in digits alone.
+#: Names whose values may consist of digits only.
 _DIGITS = re.compile(r"(?i)(?:serial(?:[_ -]?(?:number|no))?|(?:switch|port)_?id|uuid)\Z")
-# systemd's names of interfaces by their address
+# systemd's interface names that contain a MAC address
 _INTERFACE = re.compile(rf"(?i){_START}((?:en|ib|sl|wl|ww)x)([\da-f]{{12}})(?![\da-f])")
-# 6 of a MAC address, 8 of a GUID, 14 as netfilter logs them, 20 of an interface of InfiniBand
+# 6 octets of a MAC address, 8 of a GUID, 14 as netfilter logs them, 20 of an InfiniBand interface
 _OCTETS = re.compile(
     r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))(?<!::)(?<!\d-)"
     r"[0-9A-Fa-f]{2}([:-])(?:[0-9A-Fa-f]{2}\1){4,}[0-9A-Fa-f]{2}(?![0-9A-Fa-f])"
 )
 _GUID = re.compile(
-    # not a part of an address that stays, as of multicast
+    # not a part of an address that stays, such as a multicast address
     r"(?<![0-9A-Fa-f])(?<!::)(?<!:[0-9A-Fa-f]:)(?<!:[0-9A-Fa-f]{2}:)(?<!:[0-9A-Fa-f]{3}:)(?<![0-9A-Fa-f]{4}:)"
     r"(?:(?:[0-9A-Fa-f]{4}:){3}[0-9A-Fa-f]{4}|0x[0-9A-Fa-f]{16})"
     r"(?![0-9A-Fa-f]|:[0-9A-Fa-f:])"
@@ -252,10 +252,10 @@ def _without_data(text: str) -> str:
 
 def _without_named(name: str, value: object, gone: bool, given: bool) -> object:
     if _is_number(value):
-        # not what is counted, as tokens
+        # not a number of something, such as max_tokens
         if given or _LAST.search(name):
             return GONE
-        # what becomes a name is a text then
+        # it will be replaced by a name, so it has to be a string
         return str(value) if _DIGITS.search(name) and len(json.dumps(value)) >= 4 else value
     if isinstance(value, str) and _HEADERS.match(name):
         return value and GONE
@@ -287,9 +287,9 @@ def _quoted(text: str, opening: re.Match[str]) -> tuple[str, int]:
     depth = len(opening[1])
     for found in _CLOSING[opening[2]].finditer(text, opening.end()):
         more = len(found[1]) - depth
-        if more < 0:  # of the text in which this one is
+        if more < 0:  # the closing quote of the text around this one
             return opening[0] + GONE, found.start()
-        # those within have been escaped once more
+        # quotes inside of the text are escaped once more
         if more // (depth + 1) % 2 == 0 and len(found[2]) == 1:
             empty = found.start() == opening.end() and not more
             return opening[0] + ("" if empty else GONE) + opening[0], found.end()
@@ -311,7 +311,7 @@ def _bracketed(text: str, at: int) -> tuple[str, int]:  # noqa: C901  # a branch
         elif opening := _OPENING.match(text, start):
             shown, at = _quoted(text, opening)
             line = text.find("\n", start, at)
-            if line >= 0:  # the quotes are those of a text in which the bracket is
+            if line >= 0:  # the quotes belong to a text around the bracket
                 return "".join(parts) + opening[0] + GONE, line
             if _COLON.match(text, at):
                 shown = text[start:at]
@@ -319,10 +319,10 @@ def _bracketed(text: str, at: int) -> tuple[str, int]:  # noqa: C901  # a branch
             elif kept:
                 shown = text[start:at]
         elif shown[0] == "\\" and len(shown) > 1 and shown[-1] in "nrt":
-            pass  # the escaped end of a line
+            pass  # an escaped newline
         elif not shown.strip(", \t\r\n"):
             if shown.endswith("\n") and text[at : at + 1] not in ("]", "}"):
-                return "".join(parts) + shown, at  # it has no end
+                return "".join(parts) + shown, at  # the bracket is never closed
         elif shown not in ":=":
             if text[at : at + 1] == ":" and text[at + 1 : at + 2].isspace():
                 kept = _refers(shown)
@@ -338,7 +338,7 @@ def _below(text: str, name: int, end: re.Match[str]) -> tuple[str, int]:
     """The lines of YAML beneath a name with no value in them, and where they end."""
     line = text.rfind("\n", 0, name) + 1
     lead = _LEAD.match(text, line)
-    if lead is None or lead.end() < name:  # in a message
+    if lead is None or lead.end() < name:  # the name is part of a message
         return "", end.start()
     parts, at = end[0], end.end()
     while at < len(text) and (row := _ROW.match(text, at)):
@@ -375,7 +375,7 @@ def _named(text: str) -> str:
             shown, at = _below(text, start, below)
         elif not _KEPT.match(text, at) and (_LAST.search(name[0]) or not _NUMBER.match(text, at)):
             if bare := _BARE.match(text, at):
-                # a number in JSON becomes a text
+                # a number in JSON is replaced by a string
                 mark = _OPENING.match(given[0])
                 shown, at = f"{mark[0]}{GONE}{mark[0]}" if mark and _NUMBER.match(text, at) else GONE, bare.end()
         parts.append(shown)
