@@ -85,7 +85,8 @@ def devices(
     for device in record.devices:
         status = _device(record, device, failure, (problems or {}).get(device.device))
         if device.share:
-            as_allocated = device.share.shown(Divided.recorded([device.share]))
+            alone = Divided.recorded([device.share])
+            as_allocated = device.share.shown(alone, alone.guarantees([device.share])[0])
             status["data"] = {"share": (shares or {}).get(device.share_id, as_allocated)}
         found.append(status)
     return found

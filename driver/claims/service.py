@@ -6,7 +6,7 @@
 
 Records on disk are the source of truth, and each is written before the actions that it describes. So the next call, or
 the next process, knows how far the last one may have come: it takes everything back to the node and starts over. No
-code here relies on an operation that was begun having been finished.
+code here assumes that an operation which was started has also ended.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import typing as t
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -23,13 +24,14 @@ _MOST_BYTES = 1 << 20
 
 def change(nic: SharedNic, one: HeldShare, before: Fraction) -> str:
     """What a factor that was `before` changes for a share of a NIC, in a sentence; empty if nothing."""
-    now = nic.divided.factor
-    least, had = (int(one.share.least(factor)) for factor in (now, before))
-    if least == had:
+    now, place = nic.divided.factor, nic.shares.index(one)
+    had = replace(nic.divided, factor=before).guarantees([other.share for other in nic.shares])[place]
+    if one.guaranteed == had:
         return ""
     return (
         f"{nic.name} is promised {factor_text(now)} times its bandwidth from now on, before {factor_text(before)}: "
-        f"the share of request {one.device.request} is guaranteed {quantity(least)}bit/s, before {quantity(had)}bit/s"
+        f"the share of request {one.device.request} is guaranteed {quantity(one.guaranteed)}bit/s, "
+        f"before {quantity(had)}bit/s"
     )
 
 

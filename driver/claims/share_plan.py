@@ -88,10 +88,10 @@ def give(device: DeviceRecord, ask: Ask, market: Market) -> DeviceRecord:
     _check_permitted(device, ask, offer)
     share = _amounts(device, ask, offer)
     held = shares_of(share.of, market.others)
-    if not divided(offer).fits([*(one.share for one in held if one.share), share]):
+    if divided(offer).totals([*(one.share for one in held if one.share), share]).debt:
         raise Busy(
-            f"{ask.path}.consumedCapacity: the guarantees of all shares of {share.of} would be more than its "
-            f"{offer.physical} bit/s; the claim waits until a share ends"
+            f"{ask.path}.consumedCapacity: the shares of {share.of} would be promised more than "
+            f"{factor_text(offer.rule.factor)} times its {offer.physical} bit/s; the claim waits until a share ends"
         )
     if share.mechanism == MACVLAN:
         known, config = _class(device, ask, offer, share, held)

@@ -22,11 +22,13 @@ from .records import ATTACHED, ATTACHING, DeviceRecord, Record
 
 @dataclass(frozen=True)
 class HeldShare:
-    """One share that a claim has: its claim's record, and what is in force for it, None while it is not attached."""
+    """One share that a claim has: its claim's record, its guarantee in bit/s, and what is in force for it (None while
+    it is not attached)."""
 
     record: Record
     device: DeviceRecord
     share: ShareRecord
+    guaranteed: int = 0
     force: InForce | None = None
 
 
@@ -47,7 +49,7 @@ class SharedNic:
     @property
     def guaranteed(self) -> int:
         """What it guarantees all its shares together, however busy they are."""
-        return sum(int(one.share.least(self.divided.factor)) for one in self.shares)
+        return sum(one.guaranteed for one in self.shares)
 
 
 class Offers(t.Protocol):
@@ -94,12 +96,14 @@ def divided(name: str, shares: t.Sequence[ShareRecord], offers: Offers) -> Divid
 
 def nic_of(name: str, shares: t.Sequence[HeldShare], boot: str, offers: Offers) -> SharedNic:
     """A NIC with its shares, which is one at least."""
-    cut = divided(name, [one.share for one in shares], offers)
-    active = [one for one in shares if is_active(one.record, boot)]
+    every = [one.share for one in shares]
+    cut = divided(name, every, offers)
+    known = [replace(one, guaranteed=rate) for one, rate in zip(shares, cut.guarantees(every))]
+    active = [one for one in known if is_active(one.record, boot)]
     forces = cut.in_force([one.share for one in active])
-    with_force = [HeldShare(one.record, one.device, one.share, force) for one, force in zip(active, forces)]
-    waiting = [one for one in shares if not is_active(one.record, boot)]
-    return SharedNic(name, cut, (*with_force, *waiting), cut.totals([one.share for one in shares]))
+    with_force = [replace(one, force=force) for one, force in zip(active, forces)]
+    waiting = [one for one in known if not is_active(one.record, boot)]
+    return SharedNic(name, cut, (*with_force, *waiting), cut.totals(every))
 
 
 def nics(records: t.Iterable[Record], boot: str, offers: Offers) -> list[SharedNic]:
@@ -125,7 +129,7 @@ def _by_vf(one: HeldShare) -> bool:
 
 def amounts(nic: SharedNic, one: HeldShare) -> dict[str, int]:
     """What a share has by now, in bit/s; without `in_force` while no pod has it."""
-    found = {"asked": one.share.asked, "guaranteed": int(one.share.least(nic.divided.factor))}
+    found = {"asked": one.share.asked, "guaranteed": one.guaranteed}
     if one.force:
         found["in_force"] = one.force.rate
     most = one.share.asks.burst or nic.divided.ceiling

@@ -80,7 +80,9 @@ class Shares:
             self._shown.pop(uid, None)
         real = by_vf.set_rates(rates)
         forces = [(one, real.get(str(one.device.known.address), force)) for one, force in forces]
-        self._show(divided, forces, divided.totals([one.share for one in every]).debt)
+        promised = [one.share for one in every]
+        guaranteed = {one.device.share_id: rate for one, rate in zip(every, divided.guarantees(promised))}
+        self._show(divided, forces, guaranteed, divided.totals(promised).debt)
 
     @staticmethod
     def release(device: DeviceRecord) -> None:
@@ -89,13 +91,20 @@ class Shares:
         if device.share and not is_macvlan(device):
             by_vf.clear(str(device.known.address))
 
-    def _show(self, divided: Divided, forces: t.Sequence[tuple[HeldShare, InForce]], debt: int) -> None:
-        """Report what has changed in the status of the claims."""
+    def _show(
+        self,
+        divided: Divided,
+        forces: t.Sequence[tuple[HeldShare, InForce]],
+        guaranteed: t.Mapping[str, int],
+        debt: int,
+    ) -> None:
+        """Report what has changed in the status of the claims. The guarantees are by the IDs of the shares."""
         changed = {}
         for one, force in forces:
-            shown, of_claim = one.share.shown(divided, force, debt), self._shown.setdefault(one.record.uid, {})
-            if of_claim.get(one.device.share_id) != shown:
-                of_claim[one.device.share_id] = shown
+            name, of_claim = one.device.share_id, self._shown.setdefault(one.record.uid, {})
+            shown = one.share.shown(divided, guaranteed[name], force, debt)
+            if of_claim.get(name) != shown:
+                of_claim[name] = shown
                 changed[one.record.uid] = one.record
         for record in changed.values():
             if record.phase == ATTACHED:  # else attach reports it

@@ -37,18 +37,14 @@ class ShareRecord:
     minor: int = 0
     mac: str = ""
 
-    def least(self, factor: Fraction) -> Fraction:
-        """What the share is guaranteed under a factor."""
-        return share_rates.floor(factor, self.asks)
-
-    def shown(self, divided: Divided, force: InForce | None = None, debt: int = 0) -> dict[str, t.Any]:
-        """The share in the API's form, for the claim's status. `divided` is what is divided of the NIC, `force` what
-        the share has now, `debt` what the NIC is promised beyond its capacity."""
+    def shown(self, divided: Divided, guaranteed: int, force: InForce | None = None, debt: int = 0) -> dict[str, t.Any]:
+        """The share in the API's form, for the claim's status. `divided` is what is divided of the NIC, `guaranteed`
+        the share's guarantee in bit/s, `force` what it has now, `debt` what the NIC is promised beyond its capacity."""
         ceiling = min(self.burst or divided.ceiling, divided.ceiling)
         found = {
             "mechanism": self.mechanism,
             "bandwidth": quantity(self.asked),
-            "guaranteed": quantity(int(self.least(divided.factor))),
+            "guaranteed": quantity(guaranteed),
             "ceiling": quantity(max(ceiling, min(self.asked, divided.physical))),
             "hard": self.hard,
         }
@@ -87,9 +83,9 @@ class Divided:
         """What each share has now."""
         return share_rates.rates(self.physical, self.factor, [one.asks for one in shares], self.ceiling)
 
-    def fits(self, shares: t.Sequence[ShareRecord]) -> bool:
-        """Whether the NIC can keep what it guarantees all these shares."""
-        return share_rates.fits(self.physical, self.factor, [one.asks for one in shares])
+    def guarantees(self, shares: t.Sequence[ShareRecord]) -> list[int]:
+        """What each of the NIC's shares is guaranteed."""
+        return share_rates.guarantees(self.physical, self.factor, [one.asks for one in shares])
 
     def totals(self, shares: t.Sequence[ShareRecord]) -> Totals:
         """The sums of the shares."""

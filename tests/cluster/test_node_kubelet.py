@@ -197,7 +197,7 @@ def test_a_second_run_changes_nothing(site: KubeletSite) -> None:
 )
 def test_settings_that_kubelet_rejects_are_reported_and_undone(site: KubeletSite, wrong: Object, reason: str) -> None:
     before = FILE.read_text()
-    with pytest.raises(Failed, match=f"kubelet ends: .*{reason}.*The node is as it was"):
+    with pytest.raises(Failed, match=f"kubelet stopped: .*{reason}.*The node is as it was"):
         site.change({**WISH, **wrong})
     assert FILE.read_text() == before and policies() == ["static", "Static"]
     assert FIELDS.items() <= site.reported().items()

@@ -61,7 +61,7 @@ def _kept(clean: World, sandbox: Sandbox, log: Path) -> None:
         (lease,) = record.held[0].leases
         assert record.held[0].network["ips"] == [lease["address"]] and lease["address"].startswith("10.9.0.")
         service.close()
-        lease["boottime"] -= 70  # the time to renew it went by while the driver was away
+        lease["boottime"] -= 70  # it was due for renewal while the driver was not running
         service.store.save(record)
         service = clean.service()
         assert service.reconcile()
@@ -82,7 +82,7 @@ def _kept(clean: World, sandbox: Sandbox, log: Path) -> None:
         service.close()
 
 
-def test_a_lost_lease_is_in_the_status_no_more(clean: World, sandbox: Sandbox) -> None:
+def test_a_lost_lease_is_removed_from_the_status(clean: World, sandbox: Sandbox) -> None:
     writer = Writer(clean.cluster, settle=0)
     writer.start()
     service = clean.service(writer)
@@ -101,7 +101,7 @@ def test_a_lost_lease_is_in_the_status_no_more(clean: World, sandbox: Sandbox) -
             (lease,) = record.held[0].leases
             assert addresses() == [lease["address"]]
         service.close()
-        lease["boottime"] -= lease["lifetime"]  # it expired while the driver was away, and no server answers now
+        lease["boottime"] -= lease["lifetime"]  # it expired while the driver was not running, and no server answers now
         service.store.save(record)
         service = clean.service(writer)
         assert service.reconcile()
@@ -200,7 +200,7 @@ def test_the_status_is_written_when_the_server_is_back(clean: World, sandbox: Sa
     clean.plane.stop("kube-apiserver")
     try:
         again = Service(clean.paths, cluster, service.inventory, writer)
-        # without the server nobody knows whether the claim still is, so the device stays where it is
+        # without the server it is unknown whether the claim still exists, so the device stays where it is
         assert not again.reconcile()
         assert not writer.wait(1.5)
     finally:

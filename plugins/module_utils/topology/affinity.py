@@ -117,8 +117,8 @@ class Proximity:
         self.undecided = self._near_unpaired_data_direct()
 
     def _near_unpaired_data_direct(self) -> set[str]:
-        """GPUs near a data-direct function whose NIC is unknown, because its VPD is not readable: so is the GPUs'
-        NIC."""
+        """GPUs near a data-direct function whose NIC is unknown, because its VPD is not readable. The nearest NIC of
+        these GPUs is then unknown, too."""
         known = set(self._data_direct.values())
         directs = [one for one in self._functions.values() if one.kind == "data_direct"]
         if all(one.address in known for one in directs):

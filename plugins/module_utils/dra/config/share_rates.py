@@ -53,9 +53,8 @@ def rates(physical: int, factor: Fraction, shares: t.Sequence[Share], ceiling: i
     """What is in force for each of a NIC's shares, in their order. `ceiling` is the most for any of them, by default
     `physical`.
 
-    The guarantees never exceed `physical` together. As long as `fits` holds, hard shares get what they asked for, and
-    soft ones no less than what they asked for divided by the factor (the current one, or a higher one under which they
-    were allocated). If it does not hold (the link has become slower), hard shares come first.
+    They never exceed `physical` together. As long as the link is as fast as it was when the shares were allocated, each
+    gets at least its guarantee (`guarantees`). If it has become slower, hard shares come first.
     """
     most = min(physical, ceiling or physical)
     hard = sum(one.asked for one in shares if one.hard)
@@ -70,14 +69,20 @@ def rates(physical: int, factor: Fraction, shares: t.Sequence[Share], ceiling: i
     return found
 
 
-def floor(factor: Fraction, share: Share) -> Fraction:
-    """The least that a share gets: what it asked for if it is hard, or else a factor-th of it."""
-    return Fraction(share.asked) if share.hard else share.asked / max(factor, share.factor, Fraction(1))
+def guarantees(physical: int, factor: Fraction, shares: t.Sequence[Share]) -> list[int]:
+    """What each of a NIC's shares is guaranteed, in their order, whatever is allocated later under this factor: what it
+    asked for if it is hard, or else that divided by the factor.
 
-
-def fits(physical: int, factor: Fraction, shares: t.Iterable[Share]) -> bool:
-    """Whether a NIC can keep the least of all these shares."""
-    return sum((floor(factor, one) for one in shares), Fraction(0)) <= physical
+    After the factor was lowered the NIC may be promised more than this factor permits. The divisor is then only as low
+    as the shares together allow, and at most the highest factor under which one of them was allocated: a link that has
+    become slower lowers no guarantee of shares that were never thinned.
+    """
+    hard = sum(one.asked for one in shares if one.hard)
+    soft = sum(one.asked for one in shares if not one.hard)
+    highest = max((one.factor for one in shares), default=Fraction(1))
+    needed = Fraction(soft, physical - hard) if physical > hard else highest
+    divisor = max(factor, Fraction(1), min(highest, needed))
+    return [one.asked if one.hard else math.floor(one.asked / divisor) for one in shares]
 
 
 def uncharged(factor: Fraction, shares: t.Iterable[Share]) -> int:

@@ -204,7 +204,7 @@ def mtu_refusals(system: System, device: str, interface: str, mtu: int, asked: t
             elif not place.startswith("/etc/"):
                 fix = f"give the profile {manager.profile} the MTU {mtu} by nmcli, or change what makes this file"
             elif not system.exists("/usr/bin/nmcli"):
-                fix = f"write mtu={mtu} there: this node has no nmcli that would do it"
+                fix = f"write mtu={mtu} there: this node has no nmcli"
         elif place != manager.file and place.rpartition("/")[2] > _DROP_IN:
             message = f"{manager.program} sets {value} again, because of {place}, which overrides {_drop_in(manager)}"
             fix = f"write MTUBytes={mtu} there, or remove the line"

@@ -195,7 +195,7 @@ def test_a_profile_that_must_not_be_edited_is_refused(site: Site) -> None:
     site.networkmanager(text)
     assert site.refused(Mtu, mtu=9000) == (
         f"PF: mtu: NetworkManager sets 1500 again, because of /{_KEYFILE} "
-        "(write mtu=9000 there: this node has no nmcli that would do it)"
+        "(write mtu=9000 there: this node has no nmcli)"
     )
     (site.root / _KEYFILE).unlink()
     assert site.refused(Mtu, mtu=9000) == (

@@ -13,8 +13,7 @@ from fractions import Fraction
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.share_rates import (
     InForce,
     Share,
-    fits,
-    floor,
+    guarantees,
     rates,
     totals,
     uncharged,
@@ -47,15 +46,48 @@ def allocated(events: list[object]) -> tuple[Fraction, list[Share]]:
     return factor, shares
 
 
+def guarantees_hold(factor: Fraction, shares: list[Share]) -> None:
+    least, found = guarantees(PHYSICAL, factor, shares), rates(PHYSICAL, factor, shares)
+    assert sum(least) <= sum(one.rate for one in found) <= PHYSICAL
+    for one, rate, force in zip(shares, least, found):
+        assert rate == force.rate == one.asked if one.hard else rate <= force.rate <= one.asked
+        assert force.rate <= force.ceiling <= PHYSICAL
+
+
 @given(EVENTS)
 def test_guarantees_hold(events: list[object]) -> None:
     factor, shares = allocated(events)
-    found = rates(PHYSICAL, factor, shares)
-    assert fits(PHYSICAL, factor, shares)
-    assert sum(one.rate for one in found) <= PHYSICAL
-    for one, force in zip(shares, found):
-        assert force.rate == one.asked if one.hard else math.floor(floor(factor, one)) <= force.rate <= one.asked
-        assert force.rate <= force.ceiling <= PHYSICAL
+    guarantees_hold(factor, shares)
+    if not totals(PHYSICAL, factor, shares).debt:
+        least = [one.asked if one.hard else math.floor(one.asked / factor) for one in shares]
+        assert guarantees(PHYSICAL, factor, shares) == least
+
+
+@given(EVENTS)
+def test_only_a_raised_factor_lowers_a_guarantee(events: list[object]) -> None:
+    factor, before = Fraction(1), list[tuple[Share, int]]()
+    for count, event in enumerate(events, 1):
+        had, (factor, shares) = factor, allocated(events[:count])
+        kept = before[1:] if event == "release" else before
+        now = list(zip(shares, guarantees(PHYSICAL, factor, shares)))
+        if factor <= had:
+            assert all(rate >= old for (_one, rate), (_same, old) in zip(now, kept))
+        before = now
+
+
+def test_guarantees_while_a_nic_is_promised_too_much() -> None:
+    """A share that the lower factor would guarantee all it asked for has less until another one ends."""
+    shares = [Share(60, consumed=60), Share(100, factor=Fraction(2), consumed=100)]
+    guarantees_hold(Fraction(1), shares)
+    assert guarantees(100, Fraction(2), shares) == [30, 50]
+    assert guarantees(100, Fraction(1), shares) == [37, 62]
+    assert guarantees(100, Fraction(1), shares[:1]) == [60]
+
+
+def test_a_slower_link_changes_no_guarantee() -> None:
+    shares = [Share(60, consumed=60), Share(40, hard=True, consumed=40)]
+    assert guarantees(50, Fraction(1), shares) == [60, 40]
+    assert [one.rate for one in rates(50, Fraction(1), shares)] == [10, 40]
 
 
 @given(EVENTS, st.randoms(use_true_random=False))
