@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import typing as t
 
-from .topology.diagnosis.diagnose import diagnose
-from .topology.model import OverrideError, Topology, as_dict
-from .topology.probe import keep_relevant, probe
+if t.TYPE_CHECKING:
+    from .topology.model import Topology
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "system": ("system",),
@@ -56,6 +55,11 @@ def read(
 
     `options` has those of `OPTIONS`.
     """
+    # the controller only needs OPTIONS, and Ansible keeps no compiled form of a collection's files
+    from .topology.diagnosis.diagnose import diagnose
+    from .topology.model import OverrideError, as_dict
+    from .topology.probe import keep_relevant, probe
+
     overrides = options["locality_overrides"]
     try:
         if import_file:

@@ -341,6 +341,8 @@ def main() -> None:
     names = [benchmark.__name__ for benchmark in BENCHMARKS]
     parser.add_argument("--only", choices=names, help="measure this part, and keep the other lines of the output")
     arguments = parser.parse_args()
+    # with it, Python reads a module that Ansible sends by pipelining byte by byte: 0.4 ms of CPU time more for each KiB
+    os.environ.pop("PYTHONUNBUFFERED", None)
     today = datetime.date.today().isoformat()
     figures: dict[str, dict[str, t.Any]] = {}
     if arguments.only and arguments.output.exists():

@@ -64,6 +64,19 @@ def test_modules_of_an_archive_are_compiled_once_and_found_where_they_are(archiv
     assert places[f"{package}.topology.probe"] == [f"{archive}/{PREFIX}/topology/probe.py", f"{package}.topology"]
 
 
+@pytest.mark.skipif(not hasattr(zipimporter, "exec_module"), reason="the finder needs Python 3.10")
+def test_what_is_loaded_already_is_not_searched_for_garbage(archive):
+    program = """
+import gc, json, sys
+sys.path.insert(0, sys.argv[1])
+from ansible_collections.lanewise.dra.plugins.module_utils import compiled_once
+before = gc.get_freeze_count()
+compiled_once.begin()
+print(json.dumps([before, gc.get_freeze_count() > 1000]))
+"""
+    assert run(program, str(archive)) == [0, True]
+
+
 def test_what_the_archive_lacks_is_an_ordinary_import_error(archive):
     program = """
 import json, sys
