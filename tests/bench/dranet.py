@@ -162,6 +162,12 @@ def _get(url: str) -> str:
         return str(answer.read().decode())
 
 
+def _busy_seconds() -> float:
+    """CPU time that all processes of the machine and its kernel have had (proc(5), stat)."""
+    user, nice, kernel, _idle, _waiting, interrupts, soft = map(int, Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + kernel + interrupts + soft) / os.sysconf("SC_CLK_TCK")
+
+
 def _sum_and_count(text: str, name: str, labels: t.Mapping[str, str]) -> tuple[float, int]:
     """Of a histogram in Prometheus' text form, over all series that have these labels."""
     found = {"sum": 0.0, "count": 0.0}
@@ -269,24 +275,26 @@ class Bench:
         """Start pods at once and end them: what was measured while they ran."""
         before = [self.prepared(driver), self.prepared(driver, "NodeUnprepareResources"), self.attached(driver)]
         used = self.processor(driver)
-        taken = self.pods(driver, count)
+        taken, busy_seconds = self.pods(driver, count)
         # kubelet counts a call when it has ended, which is before the pod is gone
         after = [self.prepared(driver), self.prepared(driver, "NodeUnprepareResources"), self.attached(driver)]
         found = {"pod_ready": taken, "cpu_a_pod": (self.processor(driver) - used) / count}
+        found["machine_cpu"] = busy_seconds / count
         for name, (seconds, calls), (earlier, made) in zip(("prepare", "unprepare", "attach"), after, before):
             if calls > made:
                 found[name] = (seconds - earlier) / (calls - made)
         return found
 
-    def pods(self, driver: str, count: int) -> float:
-        """Seconds from making the first of these pods until all are Ready; when it returns, they are gone."""
+    def pods(self, driver: str, count: int) -> tuple[float, float]:
+        """Seconds from making the first of these pods until all are Ready, and the CPU time that all processes of the
+        machine had meanwhile; when it returns, the pods are gone."""
         short = {OURS: "ours", DRANET: "dranet"}[driver]
         self._number += 1
         names = [f"{short}-{self._number}-{index}" for index in range(count)]
         program = 'trap "exit 0" TERM; sleep infinity & wait'
         watch = _Watch(self.plane, set(names))
         try:
-            start = time.perf_counter()
+            start, busy_before = time.perf_counter(), _busy_seconds()
             for name in names:
                 claim = {"name": "net", "resourceClaimTemplateName": short}
                 pod = self.node.pod(name, resourceClaims=[claim])
@@ -294,7 +302,7 @@ class Bench:
                 pod["spec"]["terminationGracePeriodSeconds"] = 5
                 self.plane.expect("POST", "/api/v1/namespaces/default/pods", pod)
             watch.wait_ready(120)
-            taken = time.perf_counter() - start
+            taken, busy_seconds = time.perf_counter() - start, _busy_seconds() - busy_before
             for name in names:
                 self.plane.expect("DELETE", f"/api/v1/namespaces/default/pods/{name}")
             watch.wait_gone(120)
@@ -302,7 +310,7 @@ class Bench:
             watch.close()
         path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
         self.plane.wait_for(lambda: not self.plane.expect("GET", path)["items"], "the claims to go", 60)
-        return taken
+        return taken, busy_seconds
 
     def republish(self, driver: str, number: int) -> float:
         """Seconds from a change of an interface's MTU until its slice says so."""
@@ -467,6 +475,12 @@ def figures(title: str, setting: Setting, samples: Samples) -> Figures:
         yield compared(f"prepare_{setting.ending}", "prepare", samples, f"{setting.pods} at once{node}: {_PREPARE}")
     yield compared(
         f"cpu_a_pod_{setting.ending}", "cpu_a_pod", samples, f"{setting.pods} at once{node}: the process' CPU"
+    )
+    yield compared(
+        f"machine_cpu_a_pod_{setting.ending}",
+        "machine_cpu",
+        samples,
+        f"{setting.pods} at once{node}: CPU time of all processes of the machine until all pods are Ready",
     )
     if title == "alone":
         yield compared("attach_p50", "attach", samples, _ATTACH)
