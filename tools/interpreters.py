@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The Python interpreters of this machine: which runs the checks, and which stand for managed nodes."""
+"""The Python interpreters of this machine: which one runs the checks, and which ones stand in for managed nodes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from environment import Missing
 CONTROLLERS = ("3.13", "3.12", "3.11")  # newest first; the first one found runs every check, the others some
 TARGETS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 _FOUND = "LANEWISE_PYTHONS"  # names the interpreters once they were looked for
-_TELL = "import sys; print('%d.%d' % sys.version_info[:2], getattr(sys, '_base_executable', sys.executable))"
+_REPORT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2], getattr(sys, '_base_executable', sys.executable))"
 
 
 @functools.lru_cache(None)
 def pythons() -> dict[str, str]:
-    """Real paths of the interpreters on this machine by version: those on PATH, then pyenv's.
+    """Paths of the interpreters on this machine by version: the running one, then those on PATH, then pyenv's.
 
     pyenv's shims are resolved, as ansible-test cannot work with them. Processes that are started afterwards find the
     answer in their environment.
@@ -35,7 +35,7 @@ def pythons() -> dict[str, str]:
     for candidate in _candidates():
         if not shutil.which(candidate):
             continue
-        answer = subprocess.run([candidate, "-c", _TELL], capture_output=True, text=True, check=False)
+        answer = subprocess.run([candidate, "-c", _REPORT_VERSION], capture_output=True, text=True, check=False)
         if answer.returncode == 0:
             name, path = answer.stdout.split(maxsplit=1)
             found.setdefault(name, path.strip())
@@ -53,17 +53,17 @@ def _candidates() -> list[str]:
 
 
 def python(name: str) -> str:
-    """The path of the interpreter of a version, as 3.12. Raises Missing where there is none."""
+    """The path of the interpreter of a version such as 3.12. Raises Missing where there is none."""
     if name not in pythons():
         raise Missing(f"there is no Python {name} on this machine")
     return pythons()[name]
 
 
 def primary() -> str:
-    """The version of the controller Python that runs every check."""
+    """The version of the controller Python that runs every check; the running one where no supported one is found."""
     return next((name for name in CONTROLLERS if name in pythons()), f"{sys.version_info[0]}.{sys.version_info[1]}")
 
 
 def newest_target() -> str:
-    """The newest Python of this machine that runs as a managed node."""
+    """The newest Python of this machine that stands in for a managed node."""
     return next(name for name in reversed(TARGETS) if name in pythons())

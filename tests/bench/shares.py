@@ -38,7 +38,7 @@ def shares_inside(folder: Path) -> Figures:
 
 @contextlib.contextmanager
 def _pods(world: SharesWorld, *amounts: str) -> t.Iterator[Traffic]:
-    """A pod for each amount of a share, or with a whole child of the NIC where there is none."""
+    """A pod for each amount: with a share of that size, or with a macvlan child that is no share if it is empty."""
     from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox
     from ansible_collections.lanewise.dra.tests.driver.traffic import Traffic
 
@@ -63,8 +63,8 @@ def _claim(world: SharesWorld, name: str, amount: str, address: str) -> t.Any:
     return world.allocate(name, "", f"net-{NIC}", addresses=[address], child=child)
 
 
-def _seconds(world: SharesWorld, limited: bool) -> list[list[float]]:
-    """What arrives from each of two pods that send as fast as they can, for five seconds."""
+def _rates_per_second(world: SharesWorld, limited: bool) -> list[list[float]]:
+    """What arrives from each of two pods that send as fast as they can, in bit/s, for each of five seconds."""
     with _pods(world, "700M", "200M") as traffic:
         if not limited:
             _widen()
@@ -77,8 +77,8 @@ def _guarantees(world: SharesWorld) -> Figures:
     """How well guarantees hold. Without limits the same pods show whether the machine has time to send that much."""
     found, free = [], []
     for _round in range(4):
-        found += _seconds(world, limited=True)
-        free += _seconds(world, limited=False)
+        found += _rates_per_second(world, limited=True)
+        free += _rates_per_second(world, limited=False)
     errors = [max(1 - one[0] / 700e6, 1 - one[1] / 200e6, 0.0) for one in found]
     got = [statistics.median(one[number] for one in found) / 1e6 for number in range(2)]
     bad = sum(error > 0.05 for error in errors)
@@ -87,7 +87,7 @@ def _guarantees(world: SharesWorld) -> Figures:
         "share_guarantee_error",
         statistics.median(errors),
         "ratio",
-        f"0.05 at most, which {bad} of {len(errors)} seconds exceed, the worst has {max(errors):.3f}; medians "
+        f"0.05 at most; {bad} of {len(errors)} seconds exceed it, the worst one has {max(errors):.3f}; medians "
         f"{got[0]:.0f} and {got[1]:.0f} Mbit/s; without limits both send {most:.0f} Mbit/s",
         "shares of 700 and 200 of 1,000 Mbit/s, both busy, what arrives below the guarantee; median of 20 seconds, in "
         f"turns with classes that do not limit; {_TRAFFIC}; nice {nice}",
@@ -163,7 +163,7 @@ def _cost(world: SharesWorld) -> Figures:
         "share_cpu_ratio",
         cost / plain,
         "ratio",
-        f"a macvlan child without classes, {plain * 1000:.0f} ms of CPU a Gbit (with a class {cost * 1000:.0f} ms)",
+        f"a macvlan child without classes, {plain * 1000:.0f} ms of CPU per Gbit (with a class {cost * 1000:.0f} ms)",
         f"{method}; a class of 50 of 100 Gbit/s, which does not limit it",
     )
     most, free = (statistics.median(rates[name]) for name in ("500M", ""))

@@ -57,11 +57,11 @@ _VOLATILE = (
 )
 
 
-def _still(value: t.Any) -> t.Any:
+def _without_volatile(value: t.Any) -> t.Any:
     if isinstance(value, dict):
-        return {key: _still(item) for key, item in value.items() if key not in _VOLATILE}
+        return {key: _without_volatile(item) for key, item in value.items() if key not in _VOLATILE}
     if isinstance(value, list):
-        return [_still(item) for item in value]
+        return [_without_volatile(item) for item in value]
     return value
 
 
@@ -70,11 +70,11 @@ SYSCTLS = ("ipv4/conf/{}/rp_filter", "ipv4/conf/{}/arp_announce", "ipv6/conf/{}/
 
 def host_state() -> Object:
     """The node's network as iproute2 and /proc show it, by parts."""
-    links = {one["ifname"]: _still(one) for one in json.loads(ip("-j", "-d", "address"))}
+    links = {one["ifname"]: _without_volatile(one) for one in json.loads(ip("-j", "-d", "address"))}
     state: Object = {"links": links}
     for family in ("-4", "-6"):
         state[f"routes {family}"] = sorted(
-            map(repr, _still(json.loads(ip("-j", family, "route", "show", "table", "all"))))
+            map(repr, _without_volatile(json.loads(ip("-j", family, "route", "show", "table", "all"))))
         )
         state[f"rules {family}"] = ip(family, "rule")
     neighbors = json.loads(ip("-j", "neighbour", "show", "nud", "permanent"))
@@ -235,7 +235,7 @@ class Sandbox:
     def links(self) -> dict[str, Object]:
         return {one["ifname"]: one for one in json.loads(ip("-j", "-d", "address", netns=self.pid))}
 
-    def inodes(self) -> int:
+    def inode(self) -> int:
         return os.stat(self.path).st_ino
 
 
@@ -255,7 +255,7 @@ class World:
         return Cluster(lambda: from_kubeconfig(self.plane.kubeconfig), "lanewise.dev", NODE, **more)
 
     def service(self, status: Writer | None = None, **more: t.Any) -> claims.Service:
-        """A driver that has just started over the same folders."""
+        """A driver that was just started on the same folders."""
         held: list[t.Callable[[], t.Any]] = []
         inventory = Inventory(lambda: self.settings, lambda: held[0]() if held else [])
         cluster = self.connect()  # a child that is killed must not share the connection of its parent
@@ -278,8 +278,9 @@ class World:
             self.apply(made)
 
     def apply(self, made: Object) -> None:
-        """Apply an object as the collection does. After a POST the server cannot write back blanks in opaque parameters
-        unchanged, and so refuses every change of the claim's status."""
+        """Apply an object as the collection does. If an object made by POST has blanks in opaque parameters, the server
+        changes them when it writes the object again, takes that for a change of the claim's spec, and so refuses every
+        update of the claim's status."""
         plurals = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "DeviceClass": "deviceclasses"}
         plural = plurals.get(made["kind"], f"{made['kind'].lower()}s")
         metadata = made["metadata"]
@@ -288,9 +289,9 @@ class World:
         path = f"/apis/{made['apiVersion']}/{plural}/{metadata['name']}?fieldManager=lanewise"
         self.plane.expect("PATCH", path, made, APPLY_PATCH)
         if made["kind"] == "ResourceClaim":
-            self.start(metadata["name"])
+            self.start_pod(metadata["name"])
 
-    def start(self, claim: str, pod: str = "", **spec: t.Any) -> None:
+    def start_pod(self, claim: str, pod: str = "", **spec: t.Any) -> None:
         """Create a pod for a claim; returns when the scheduler has bound it."""
         name = pod or claim
         body = {
@@ -328,7 +329,7 @@ class World:
         return AttachRequest(self.claims[claim].uid, sandbox, 0, "c", annotations)
 
     def files(self) -> list[str]:
-        """All files of the driver about known claims, without empty folders."""
+        """All files below the driver's folders, except pending statuses."""
         roots = (self.paths.plugin_dir, self.paths.run_dir, self.paths.cdi_dir)
         found = [path for root in roots for path in root.rglob("*") if not path.is_dir()]
         return sorted(str(path) for path in found if path.parent != self.paths.pending_status_dir)

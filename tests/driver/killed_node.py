@@ -298,11 +298,11 @@ def pod_view(sandbox: Sandbox) -> Object:
     for one in shown:
         for address in one["addr_info"]:
             address.pop("optimistic", None)  # it is used while it is proven unique
-        found[one["ifname"]] = world._still(one)
+        found[one["ifname"]] = world._without_volatile(one)
     for family in ("-4", "-6"):
         routes = json.loads(ip("-j", family, "route", "show", "table", "all", netns=sandbox.pid))
         for route in routes:
-            found.get(route.get("dev"), {}).setdefault("routes", []).append(repr(world._still(route)))
+            found.get(route.get("dev"), {}).setdefault("routes", []).append(repr(world._without_volatile(route)))
         rules = ip(family, "rule", netns=sandbox.pid).splitlines()
         for name, source in (("net1", _RULES_FROM), ("mac0", RAIL_ADDRESS)):
             if name in found:

@@ -430,7 +430,7 @@ def test_a_claim_goes_to_the_next_pod_without_a_prepare(
     service.prepare(clean.claims["two"])
     service.attach(clean.request("two", sandbox.path))
     plane = clean.plane
-    clean.start("two", "next")
+    clean.start_pod("two", "next")
     second = Sandbox()
     with pytest.raises(Refused, match="status.reservedFor"):
         attach(service, clean.request("two", second.path, pod="next"))

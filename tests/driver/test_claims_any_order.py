@@ -206,7 +206,7 @@ class Life(RuleBasedStateMachine):
             if record:
                 assert record.phase == (ATTACHED if name in self.attached else PREPARED), name
             wanted = {"lo"}
-            if name in self.attached and record and record.netns and record.netns[1] == sandbox.inodes():
+            if name in self.attached and record and record.netns and record.netns[1] == sandbox.inode():
                 wanted |= set(self.DEVICES[name].values())
             assert set(sandbox.links()) == wanted, name
 

@@ -205,7 +205,7 @@ def test_a_status_that_the_server_never_accepts_is_reported_once(
     }
     body = {"metadata": {"name": "blanks"}, "spec": {"devices": devices}}
     clean.plane.expect("POST", world_module.CLAIMS, json.dumps(body).encode())  # with blanks, as Python writes them
-    clean.start("blanks")
+    clean.start_pod("blanks")
     reporter = events.Reporter(clean.cluster)
     reporter.start()
     writer = Writer(clean.cluster, settle=0, reporter=reporter)

@@ -38,7 +38,7 @@ def job(world: World, *steps: Step, killed_at: int = -1) -> old_driver.Job:
 
 def links(sandbox: Sandbox) -> t.Any:
     """What a pod has; without what changes in the second after attach, as addresses are proven unique."""
-    found: dict[str, t.Any] = world_module._still(sandbox.links())
+    found: dict[str, t.Any] = world_module._without_volatile(sandbox.links())
     for link in found.values():
         link["addr_info"] = [{**one, "optimistic": None} for one in link["addr_info"]]
     return found

@@ -2,8 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Claims that ask for addresses of rails, through the whole driver: the claim's status, the device metadata and the map
-of the pod have the addresses of NICs, of macvlan children and of shares, and they come back."""
+"""Claims that ask for addresses of rails, through the whole driver.
+
+The claim's status, the device metadata and the map of the pod have the addresses of NICs, of macvlan children and of
+shares. The addresses go back to the range when the claim ends.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def _nics() -> None:
     ipv6.wait(lambda words: ip(*words.split()))
 
 
-def told(node: RailNode, claim: ClaimRef, request: str = "nic") -> tuple[list[str], list[str], list[str]]:
+def reported_addresses(node: RailNode, claim: ClaimRef, request: str = "nic") -> tuple[list[str], list[str], list[str]]:
     """The addresses in the claim's status, in the metadata of a request, and in the map of the pod."""
     statuses = node.cluster.statuses
     until(lambda: any("networkData" in one for one in statuses.get(claim.name, ())), 60)
@@ -72,7 +75,7 @@ def test_an_address_is_reported_everywhere(tmp_path: Path, kind: str) -> None:
     pod = Sandbox()
     try:
         node.attach(claim, pod.path)
-        assert told(node, claim) == (FIRST, FIRST, FIRST)
+        assert reported_addresses(node, claim) == (FIRST, FIRST, FIRST)
         inside = [one["local"] for one in pod.links()["net1"]["addr_info"] if one["scope"] == "global"]
         assert inside == ["10.100.0.16", "fd00:100::10"]
         assert "10.100.0.16" in ip("rule", netns=pod.pid) and "fd00:100::10" in ip("-6", "rule", netns=pod.pid)
@@ -96,7 +99,7 @@ def test_a_claim_with_both_nics_gets_an_address_of_each_rail(tmp_path: Path) -> 
         pod.end()
 
 
-def test_a_claim_with_its_own_addresses_gets_nothing_of_the_rail(tmp_path: Path) -> None:
+def test_a_claim_with_its_own_addresses_gets_none_from_the_rail(tmp_path: Path) -> None:
     """A site with its own IPAM: nothing is handed out, and no rule or route is added."""
     node = RailNode(tmp_path, RANGES)
     claim = node.allocate("own", {"nic": "net-nic0"}, config({"name": "net1", "addresses": ["192.0.2.7/24"]}))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the node's own kernel shows of network namespaces. Without RDMA the mode itself is not changed here."""
+"""What the node's own kernel shows of network namespaces. The RDMA mode is not changed, as this needs RDMA devices."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
 
 @on_a_node
 def test_a_process_in_another_namespace_is_found_and_named():
-    """This test's process is in a namespace of its own, and all others of the machine are not."""
+    """The test runs in a new network namespace, so other processes of the machine are in a different one."""
     reason = RdmaSystem(System())._other_namespace()
     assert reason.startswith("process ") and reason.endswith("has a network namespace of its own")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Frames as bytes, with any addresses."""
+"""Raw Ethernet frames with arbitrary, also forged, addresses."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def packed(address: str) -> bytes:
     return ipaddress.ip_address(address).packed
 
 
-def ethernet(to: str, source: str, kind: int, payload: bytes) -> bytes:
-    return (mac(to) + mac(source) + struct.pack("!H", kind) + payload).ljust(60, b"\0")
+def ethernet(to: str, source: str, ethertype: int, payload: bytes) -> bytes:
+    return (mac(to) + mac(source) + struct.pack("!H", ethertype) + payload).ljust(60, b"\0")
 
 
 def marked(text: str) -> bytes:
@@ -39,8 +39,8 @@ def datagram(to_mac: str, from_mac: str, to: str, source: str, text: str) -> byt
     payload = marked(text)
     udp = struct.pack("!HHHH", 9, 9, 8 + len(payload), 0) + payload
     head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 1, 0, 64, _UDP, 0, packed(source), packed(to))
-    total = struct.pack("!H", _checksum(head))
-    return ethernet(to_mac, from_mac, _IPV4, head[:10] + total + head[12:] + udp)
+    checksum = struct.pack("!H", _checksum(head))
+    return ethernet(to_mac, from_mac, _IPV4, head[:10] + checksum + head[12:] + udp)
 
 
 def tagged(frame: bytes, *vlans: int) -> bytes:
@@ -52,10 +52,10 @@ def tagged(frame: bytes, *vlans: int) -> bytes:
     return frame[:12] + tags + frame[12:]
 
 
-def arp(operation: int, to_mac: str, from_mac: str, says: tuple[str, str], to: tuple[str, str]) -> bytes:
-    """An ARP message: `says` are the MAC and IP address of its sender, `to` those of its target."""
+def arp(operation: int, to_mac: str, from_mac: str, sender: tuple[str, str], to: tuple[str, str]) -> bytes:
+    """An ARP message: `sender` and `to` (its target) are a MAC and an IP address each."""
     head = struct.pack("!HHBBH", 1, _IPV4, 6, 4, operation)
-    return ethernet(to_mac, from_mac, _ARP, head + mac(says[0]) + packed(says[1]) + mac(to[0]) + packed(to[1]))
+    return ethernet(to_mac, from_mac, _ARP, head + mac(sender[0]) + packed(sender[1]) + mac(to[0]) + packed(to[1]))
 
 
 def neighbor_advertisement(to_mac: str, from_mac: str, to: str, address: str) -> bytes:

@@ -121,7 +121,7 @@ class Engine:
             data[shadow] = {**empty, **maps[name]}
         if self._consumable_capacity:
             data["device.allowMultipleAllocations"] = subject.shared
-        exact = program.versions or subject.versions
+        exact = program.versions or subject.has_versions
         try:
             result = (program.exact if exact else program.plain).eval(data=data)
         except RuntimeError as error:

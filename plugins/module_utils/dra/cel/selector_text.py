@@ -12,7 +12,7 @@ from functools import lru_cache
 
 
 def mentions(expression: str, name: str) -> bool:
-    """Whether a selector uses a qualified attribute or capacity."""
+    """Whether a selector may use a qualified attribute or capacity: its text has both the domain and the identifier."""
     domain, _slash, identifier = name.partition("/")
     if domain not in expression and "[device.driver]" not in expression:
         return False
@@ -21,12 +21,13 @@ def mentions(expression: str, name: str) -> bool:
 
 @lru_cache(maxsize=8192)
 def mentioned(expression: str, names: frozenset[str]) -> frozenset[str]:
-    """Those of some qualified names that a selector uses."""
+    """Those of some qualified names that a selector may use, see `mentions`."""
     return frozenset(name for name in names if mentions(expression, name))
 
 
 def conjuncts(expression: str) -> list[str]:
-    """The operands of `&&` at the top of an expression; the whole expression if there are none."""
+    """The operands of `&&` at the top of an expression, also in parentheses there; the whole expression if there are
+    none."""
     parts, depth, start, at = [], 0, 0, 0
     while at < len(expression):
         character = expression[at]
@@ -52,13 +53,13 @@ def conjuncts(expression: str) -> list[str]:
 
 
 def _unwrapped(part: str) -> list[str]:
-    if part.startswith("(") and part.endswith(")") and _closes(part) == len(part) - 1:
+    if part.startswith("(") and part.endswith(")") and _closing_bracket(part) == len(part) - 1:
         return conjuncts(part[1:-1])
     return [part]
 
 
-def _closes(text: str) -> int:
-    """The position of the bracket that closes the first one."""
+def _closing_bracket(text: str) -> int:
+    """The position of the bracket that matches the one at the start of `text`; -1 if there is none."""
     depth, at = 0, 0
     while at < len(text):
         if text[at] in "\"'":

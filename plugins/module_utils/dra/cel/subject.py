@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A device as selectors see it, and its values that an expression looks up."""
+"""A device as selectors see it, and which of its values an expression looks up."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _constant_key(node: Node, parents: t.Mapping[int, Node]) -> tuple[str | None
     call = parents.get(id(node))
     if call is None or call.kind != "call" or call.name not in ("_[_]", "@in") or call.target or len(call.parts) != 2:
         return None, None
-    of, key = call.parts if call.name == "_[_]" else reversed(call.parts)
-    if of is not node or key.kind != "literal" or key.literal != "string":
+    container, key = call.parts if call.name == "_[_]" else reversed(call.parts)
+    if container is not node or key.kind != "literal" or key.literal != "string":
         return None, None
     return str(key.value), call
 
@@ -71,19 +71,22 @@ class Subject:
         self.device = device
         self.driver = driver
         self.shared = bool(device.get("allowMultipleAllocations"))
-        self.versions = False
+        self.has_versions = False
         self.maps: dict[str, dict[str, Values]] = {}
         self._seen: dict[Lookups, Seen] = {}
 
     def convert(self) -> None:
-        """Raises EvaluationError or Uncheckable for values that the server or the engine refuses."""
+        """Fill `maps` from the device, once.
+
+        Raises EvaluationError or Uncheckable for values that the server or the engine refuses.
+        """
         if self.maps:
             return
         attributes: dict[str, Values] = {}
         for name, attribute in (self.device.get("attributes") or {}).items():
             domain, _unused, identifier = name.rpartition("/")
             value = attribute_value(name, attribute)
-            self.versions = self.versions or (isinstance(value, dict) and tag_of(value) == VERSION)
+            self.has_versions = self.has_versions or (isinstance(value, dict) and tag_of(value) == VERSION)
             attributes.setdefault(domain or self.driver, {})[identifier] = value
         capacity: dict[str, Values] = {}
         for name, one in (self.device.get("capacity") or {}).items():
@@ -106,32 +109,36 @@ class Subject:
         """A key that is the same for devices that expressions with such look-ups cannot distinguish."""
         key = self._seen.get(reads)
         if key is None:
-            values: list[str | bool | None] = [self.driver, self.shared, self.versions]
+            values: list[str | bool | None] = [self.driver, self.shared, self.has_versions]
             for which, domain, name in reads:
                 found = self.maps[which].get(domain)
                 if name is None:
                     values.append(found is not None)
-                else:  # written out, as to Python 1 is true
+                else:  # repr, because 1 == True in Python
                     values.append(repr(found[name]) if found and name in found else None)
             key = self._seen[reads] = tuple(values)
         return key
 
 
 def attribute_value(name: str, attribute: ObjectView) -> CelValue:
-    """The value of a v1 DeviceAttribute. Raises EvaluationError for an invalid version, as the scheduler does."""
+    """The value of a v1 DeviceAttribute.
+
+    Raises EvaluationError for an invalid version, as the scheduler does, and for an unsupported value; Uncheckable for
+    text with a NUL.
+    """
     if len(attribute) == 1:  # nearly always
         ((kind, value),) = attribute.items()
         if kind in ("string", "int", "bool") and value is not None:
-            return _whole_text(name, value)
+            return _without_nul(name, value)
     for kind in ("ints", "bools", "strings"):
         if attribute.get(kind) is not None:
-            return [_whole_text(name, one) for one in attribute[kind]]
+            return [_without_nul(name, one) for one in attribute[kind]]
     try:
         if attribute.get("versions") is not None:
             return [version_value(text) for text in attribute["versions"]]
         for kind in ("int", "bool", "string"):
             if attribute.get(kind) is not None:
-                return _whole_text(name, attribute[kind])
+                return _without_nul(name, attribute[kind])
         if attribute.get("version") is not None:
             return version_value(attribute["version"])
     except ValueError as error:
@@ -139,8 +146,8 @@ def attribute_value(name: str, attribute: ObjectView) -> CelValue:
     raise EvaluationError(f"attribute {name}: unsupported attribute value")
 
 
-def _whole_text(name: str, value: Scalar) -> Scalar:
-    """The value, unless the engine's binding would cut it."""
+def _without_nul(name: str, value: Scalar) -> Scalar:
+    """The value. Raises Uncheckable for text with a NUL, where the engine's binding would cut it."""
     if isinstance(value, str) and "\0" in value:
         raise Uncheckable(f"cannot be evaluated offline: attribute {name} with a NUL character")
     return value

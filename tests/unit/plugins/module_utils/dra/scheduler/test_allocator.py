@@ -4,7 +4,7 @@
 
 """The scheduler's search, offline: what it finds, and what it says where it finds nothing.
 
-It has more than 500 lines because each field of a request has its cases.
+It has more than 500 lines because each field of a request needs its own cases.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def test_the_first_fit_in_order_of_drivers_and_devices(engine: Engine) -> None:
     assert got(allocate([claim], CLASSES, node, engine)) == [("first", "z"), ("second", "y"), ("second", "x")]
 
 
-def test_an_anchor_is_given_up_before_a_carriers_level(engine: Engine) -> None:
-    """The carrier stands first: no level is given up while another device of either side could keep it."""
+def test_another_device_is_tried_before_a_lower_level(engine: Engine) -> None:
+    """The request with levels is first: no level is given up while another device for either request could keep it."""
     node = [device("n0", "b.example.com", ROOT="r9"), device("n1", "b.example.com", ROOT="r1"), device("g", ROOT="r1")]
     levels = [{"name": level, "deviceClassName": "b"} for level in ("aligned", "any")]
     claim = spec(
@@ -140,10 +140,11 @@ def test_all(engine: Engine) -> None:
     assert refused(allocate([claim], CLASSES, [], engine)).kind == "absent"
 
 
-def test_an_explicit_count_of_zero_counts_as_one(engine: Engine) -> None:
-    """As the server has it: 0 is what a number is that was left out."""
+def test_a_count_of_zero_means_one(engine: Engine) -> None:
+    """As on the server, where 0 is the same as an omitted count, whose default is 1."""
     classes = {"c": {"spec": {"selectors": selectors("true")}}}
     assert isinstance(allocate([spec(one("a", "c", count=0))], classes, [], engine), Refusal)
+    assert len(got(allocate([spec(one("a", "c", count=0))], classes, [device("d0"), device("d1")], engine))) == 1
 
 
 def test_admin_access_sees_devices_in_use(engine: Engine) -> None:
@@ -252,7 +253,7 @@ def test_more_than_a_claim_can_get(engine: Engine) -> None:
     assert names == ["x/few"] * 2 + ["y"] * 15
 
 
-def test_a_selector_that_fails_ends_it(engine: Engine) -> None:
+def test_a_selector_that_fails_ends_the_search(engine: Engine) -> None:
     claim = spec(one("x", "a", 'device.attributes["a.example.com"].rail == 1'))
     answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
     assert (answer.kind, answer.path) == ("error", "claims[0].spec.devices.requests[0].exactly.selectors[0]")
@@ -329,7 +330,7 @@ def test_an_unknown_attribute_is_reported_as_unknown(engine: Engine) -> None:
     assert refused(allocate([spec(one("x", "a", MEMORY, no))], CLASSES, node, engine)).kind == "selector"
     assert refused(allocate([spec(one("x", "a", f"{MEMORY} && {no}"))], CLASSES, node, engine)).kind == "selector"
     assert refused(allocate([spec(one("x", "a", MEMORY, count=2))], CLASSES, node, engine)).kind == "count"
-    # a device of which it is known comes first
+    # a device whose value is known is preferred
     known = with_body(device("d1"), capacity={"memory": {"value": "96Gi"}})
     assert got(allocate([spec(one("x", "a", MEMORY))], CLASSES, [*node, known], engine)) == [("x", "d1")]
 
@@ -343,7 +344,7 @@ def test_an_assumed_value_counts_if_it_matches(engine: Engine) -> None:
     assert refused(allocate([spec(one("x", "a", model.format("HBM3")))], CLASSES, node, engine)).kind == "unknown"
 
 
-def test_partitions_are_possible(engine: Engine) -> None:
+def test_whether_partitions_are_possible_is_unknown(engine: Engine) -> None:
     node = offers("n", facts("hgx-h100"), {"gpu.nvidia.com": {"version": "0.5.0"}})
     gpu = 'device.attributes["gpu.nvidia.com"]'
     classes = {"mig": {"spec": {"selectors": selectors('device.driver == "gpu.nvidia.com"', f'{gpu}.type == "mig"')}}}
@@ -365,7 +366,7 @@ def test_a_device_that_may_exist_is_not_the_reason(engine: Engine) -> None:
     assert answer.reason.startswith("request net needs 1 device: lanewise.dev publishes")
 
 
-def test_drivers_that_nothing_is_known_of(engine: Engine) -> None:
+def test_requests_for_unknown_drivers_are_unknown(engine: Engine) -> None:
     answer = refused(allocate([spec(one("x", "b"))], CLASSES, [device("d0")], engine, blind=["b.example.com"]))
     assert answer.kind == "unknown" and "b.example.com" in answer.reason
 
@@ -390,8 +391,9 @@ def test_conjuncts(expression: str, parts: list[str]) -> None:
 # --- big claims
 
 
-def test_a_search_that_the_scheduler_cannot_end_is_decided_all_the_same(engine: Engine) -> None:
-    """Eight pairs where one GPU has no NIC: the scheduler has too many ways to fail, we keep failed states."""
+def test_a_search_too_long_for_the_scheduler_is_decided(engine: Engine) -> None:
+    """Eight pairs where one GPU has no NIC: the scheduler has too many ways to fail; this search
+    remembers failed states."""
     node = offers("n", facts("missing-nic"), {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}})
     own = 'device.attributes["lanewise.dev"]'
     classes = {
@@ -412,7 +414,8 @@ def test_a_search_that_the_scheduler_cannot_end_is_decided_all_the_same(engine: 
 
 
 def many_ways(number: int) -> Object:
-    """A claim for devices of two rails that no two requests ask for in the same words; the last three cannot differ."""
+    """A claim of requests that are all worded differently. The last three must be on different rails, which a node with
+    two rails cannot satisfy."""
     requests = [one(f"x{i}", "a", f'device.driver != "{i}"') for i in range(number)]
     last = [f"x{i}" for i in range(number - 3, number)]
     return spec(*requests, constraints=[{"distinctAttribute": "a.example.com/rail", "requests": last}])
@@ -442,7 +445,7 @@ def test_a_budget_ends_the_search(engine: Engine) -> None:
 
 
 def test_a_device_that_is_never_evaluated_may_lack_an_attribute(engine: Engine) -> None:
-    """The first request has all, so that the second one's selector is evaluated on nothing."""
+    """The first request takes every device, so the second one's selector is never evaluated."""
     claim = spec(one("r0", "a"), one("r1", "a", 'device.attributes["gpu.example.com"].model == "x"'))
     answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
     assert (answer.kind, answer.path) == ("selector", "claims[0].spec.devices.requests[1].exactly.selectors[0]")
@@ -450,7 +453,7 @@ def test_a_device_that_is_never_evaluated_may_lack_an_attribute(engine: Engine) 
 
 
 @pytest.mark.parametrize("amount", ["9999999999999999999999", "1e30", "9223372036854775807"])
-def test_an_amount_beyond_what_the_scheduler_reckons_with(amount: str, engine: Engine) -> None:
+def test_an_amount_too_large_for_the_schedulers_arithmetic(amount: str, engine: Engine) -> None:
     policy = {"default": "1", "validRange": {"min": "1", "step": "1"}}
     capacity = {"m": {"value": "10", "requestPolicy": policy}}
     node = [with_body(device("d0"), allowMultipleAllocations=True, capacity=capacity)]
@@ -466,7 +469,7 @@ def test_an_amount_beyond_what_the_scheduler_reckons_with(amount: str, engine: E
     assert refused(allocate([spec(one("r0", "a", **asks))], CLASSES, node, engine)).kind == "capacity"
 
 
-def test_all_devices_that_break_a_constraint_end_it_before_anything_is_counted(engine: Engine) -> None:
+def test_a_constraint_that_all_devices_break_is_reported_before_a_lack_of_devices(engine: Engine) -> None:
     rule = {"distinctAttribute": "a.example.com/rail"}
     claim = spec(one("r0", "a", allocationMode="All"), one("r1", "a", count=2), constraints=[rule])
     answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
@@ -483,7 +486,7 @@ def test_all_devices_that_break_a_constraint_end_it_before_anything_is_counted(e
         ({"derivedAttributes": [{"name": "x", "expression": "1"}]}, "requests[0].exactly"),
     ],
 )
-def test_what_the_scheduler_does_not_know_ends_it(body: Object, path: str, engine: Engine) -> None:
+def test_fields_that_the_scheduler_does_not_know_end_the_search(body: Object, path: str, engine: Engine) -> None:
     claim = spec({"name": "r", "exactly": {"deviceClassName": "a", **body}})
     answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
     assert (answer.kind, answer.path) == ("error", f"claims[0].spec.devices.{path}")
@@ -559,7 +562,7 @@ def claims(draw: st.DrawFn) -> Object:
 
 
 def fits(body: Object, offer: Offer) -> bool:
-    """Written apart from the allocator, for the few selectors of these tests."""
+    """Independent of the allocator, for the few selectors of these tests."""
     kind = offer.device["attributes"].get("kind")
     return (
         offer.driver == body["deviceClassName"] + ".example.com"
@@ -569,7 +572,7 @@ def fits(body: Object, offer: Offer) -> bool:
 
 
 def holds(claim: Object, picked: list[tuple[str, Offer]]) -> bool:
-    """Whether devices for requests are no two alike, within their counters, and as the constraints say."""
+    """Whether the picked devices are all different, stay within their counters and satisfy the constraints."""
     if len({id(offer) for _request, offer in picked}) < len(picked):
         return False
     used = [c["counters"]["c"]["value"] for _r, o in picked for c in o.device.get("consumesCounters", ())]
@@ -628,7 +631,7 @@ def test_finds_what_there_is_and_nothing_else(node: list[Offer], claim: Object) 
 
 @settings(max_examples=100, deadline=None)
 @given(nodes(), claims())
-def test_a_small_budget_does_not_change_the_answer(node: list[Offer], claim: Object) -> None:
+def test_a_small_budget_gives_the_same_answer_or_none(node: list[Offer], claim: Object) -> None:
     """An answer that a small budget allows is the one of a large budget."""
     answer = allocate([claim], CLASSES, node, made_engine(), budget=100_000)
     starved = allocate([claim], CLASSES, node, made_engine(), budget=3)
