@@ -31,6 +31,18 @@ class Cluster:
         #: The object, the reason and the note of each event.
         self.events: list[tuple[str, str, str]] = []
 
+    def allocate(self, namespace: str, name: str, results: t.Sequence[Object], configs: t.Sequence[Object]) -> ClaimRef:
+        """Add a claim with this allocation, reserved for the pod `pod-NAME`."""
+        self.claims[name] = {
+            "metadata": {"name": name, "namespace": namespace, "uid": f"0000-{name}"},
+            "spec": {"devices": {}},
+            "status": {
+                "allocation": {"devices": {"results": list(results), "config": list(configs)}},
+                "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"uid-pod-{name}"}],
+            },
+        }
+        return ClaimRef(namespace, name, f"0000-{name}")
+
     def claim(self, namespace: str, name: str, meanwhile: t.Callable[[], None] | None = None) -> Object | None:
         if meanwhile:
             meanwhile()

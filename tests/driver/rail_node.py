@@ -20,8 +20,8 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.tests.driver import folders
+from ansible_collections.lanewise.dra.tests.driver.answers import NODE, Cluster, annotations
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
-from ansible_collections.lanewise.dra.tests.driver.shares_world import NODE, Cluster
 from lanewise_driver import cli
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
 from lanewise_driver.base.settings import read
@@ -64,25 +64,11 @@ class RailNode:
             {"request": request, "driver": "lanewise.dev", "pool": NODE, "device": device, **more}
             for request, device in devices.items()
         ]
-        claim = ClaimRef("team-a", name, f"0000-{name}")
-        self.cluster.claims[name] = {
-            "metadata": {"name": name, "namespace": claim.namespace, "uid": claim.uid},
-            "spec": {"devices": {}},
-            "status": {
-                "allocation": {"devices": {"results": results, "config": list(configs)}},
-                "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"uid-pod-{name}"}],
-            },
-        }
-        return claim
+        return self.cluster.allocate("team-a", name, results, configs)
 
     def attach(self, claim: ClaimRef, netns: Path) -> None:
-        annotations = {
-            "io.kubernetes.cri.sandbox-uid": f"uid-pod-{claim.name}",
-            "io.kubernetes.cri.sandbox-name": f"pod-{claim.name}",
-            "io.kubernetes.cri.sandbox-namespace": claim.namespace,
-        }
         self.service.prepare(claim)
-        self.service.attach(AttachRequest(claim.uid, netns, 0, "c", annotations))
+        self.service.attach(AttachRequest(claim.uid, netns, 0, "c", annotations(claim)))
 
     def job(self, name: str, netns: Path) -> list[str]:
         """A claim for both NICs, which are rail0 and rail1 in the pod; its addresses."""

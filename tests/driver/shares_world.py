@@ -90,16 +90,7 @@ class SharesWorld:
         if device.endswith("-share"):
             result.update(shareID=f"share-{name}", consumedCapacity={"bandwidth": bandwidth})
         fields = {"name": "net1", **more}
-        uid = f"0000-{name}"
-        self.cluster.claims[name] = {
-            "metadata": {"name": name, "namespace": namespace, "uid": uid},
-            "spec": {"devices": {}},
-            "status": {
-                "allocation": {"devices": {"results": [result], "config": [OPEN, config(fields)]}},
-                "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"uid-pod-{name}"}],
-            },
-        }
-        return ClaimRef(namespace, name, uid)
+        return self.cluster.allocate(namespace, name, [result], [OPEN, config(fields)])
 
     @staticmethod
     def request(claim: ClaimRef, sandbox: Sandbox) -> AttachRequest:

@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import typing as t
 from pathlib import Path
 
-from answers import NODE, Cluster, annotations  # beside this file there
+from answers import NODE, Cluster, annotations, attach  # beside this file there
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
-from lanewise_driver.base.errors import Busy
 from lanewise_driver.base.paths import Paths
 from lanewise_driver.base.settings import read
 from lanewise_driver.claims import service as claims
@@ -24,7 +22,6 @@ from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.publish.inventory import Inventory
 
 NAMESPACE = "team-a"
-PATIENCE = 60
 Object = dict[str, t.Any]
 
 
@@ -79,28 +76,12 @@ class DriverNode:
             for request, fields in configs.items()
         ]
         own = [{"driver": "lanewise.dev", "pool": NODE, **one} for one in results]
-        self.cluster.claims[name] = {
-            "metadata": {"name": name, "namespace": NAMESPACE, "uid": f"0000-{name}"},
-            "spec": {"devices": {}},
-            "status": {
-                "allocation": {"devices": {"results": own, "config": mine}},
-                "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"uid-pod-{name}"}],
-            },
-        }
-        return ClaimRef(NAMESPACE, name, f"0000-{name}")
+        return self.cluster.allocate(NAMESPACE, name, own, mine)
 
     def attach(self, service: claims.Service, claim: ClaimRef, pod: int) -> None:
         """Prepare and attach; the pod is the namespace podN."""
         service.prepare(claim)
-        request = AttachRequest(claim.uid, Path(f"/run/netns/pod{pod}"), 0, "c", annotations(claim))
-        end = time.monotonic() + PATIENCE
-        while True:
-            try:
-                return service.attach(request)
-            except Busy:
-                if time.monotonic() > end:
-                    raise
-            time.sleep(0.05)
+        attach(service, AttachRequest(claim.uid, Path(f"/run/netns/pod{pod}"), 0, "c", annotations(claim)))
 
 
 def device(address: str) -> str:

@@ -97,15 +97,7 @@ class ShareNode:
             }
             opaque = {"driver": "lanewise.dev", "parameters": parameters}
             configs.append({"source": "FromClaim", "requests": [request], "opaque": opaque})
-        self.cluster.claims[name] = {
-            "metadata": {"name": name, "namespace": NAMESPACE, "uid": f"0000-{name}"},
-            "spec": {"devices": {}},
-            "status": {
-                "allocation": {"devices": {"results": results, "config": configs}},
-                "reservedFor": [{"resource": "pods", "name": f"pod-{name}", "uid": f"uid-pod-{name}"}],
-            },
-        }
-        return ClaimRef(NAMESPACE, name, f"0000-{name}")
+        return self.cluster.allocate(NAMESPACE, name, results, configs)
 
     def attach(self, service: claims.Service, claim: ClaimRef, pod: int) -> None:
         """Prepare and attach."""

@@ -19,6 +19,7 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.addresses.site_plan import NodeInput, site_plan
+from ansible_collections.lanewise.dra.tests.common import doctor
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.lab.cluster import packages
 from ansible_collections.lanewise.dra.tests.lab.node import Node
@@ -86,15 +87,8 @@ class Member:
         return self.node.ssh(f"ip netns exec pod0 {command}", timeout=LONG)
 
     def checked(self) -> tuple[str, list[str]]:
-        """What doctor says of the check of rails (`ok` or `wrong`), and the lines below it."""
-        lines = self.ask("doctor")
-        place = next(number for number, line in enumerate(lines) if "pods send to each rail by its interface" in line)
-        below = []
-        for line in lines[place + 1 :]:
-            if not line.startswith(" "):
-                break
-            below.append(line.strip())
-        return lines[place].split()[0], below
+        """The result of the doctor's check of rails, and the lines below it."""
+        return doctor.rails(self.ask("doctor"))
 
     def packets(self) -> list[tuple[int, int]]:
         """The RoCE packets that the pod has sent and received by each rail."""
