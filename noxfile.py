@@ -2,14 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What ``make test`` and ``make test-all`` run, one session a check: tools/checks.py lists which of them runs which.
+"""The checks of ``make test`` and ``make test-all``, one nox session each; tools/checks.py lists what runs in which.
 
-``make test ONLY=name`` runs one of either; ``nox --list`` names them. What a session does is in tools/sessions.
+``make test ONLY=name`` runs a single check; ``nox --list`` names them. What a session does is in tools/sessions.
 
 A session that lacks an interpreter or a program is skipped, and the table at the end says why. Environments come from
-tools/environment.py: one holds every tool, so that sessions start at once. Where everything runs, as many sessions as
-there are processors run at a time, each as a process with a copy of the collection of its own, and print what they have
-to say when they end; ``NOX_PARALLEL=1 make test`` runs one after the other.
+tools/environment.py: one holds every tool, so that sessions start at once. Unless sessions are named, as many run at a
+time as there are processors, but at most four. Each is a process with its own copy of the collection, and its output is
+printed when it ends; ``NOX_PARALLEL=1 make test`` runs one after the other.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def lint(session: nox.Session) -> None:
 def sanity(session: nox.Session, controller: str) -> None:
     """ansible-test sanity, without an ignore file. The main controller looks at every target Python.
 
-    Of the others, those with another ansible-core see something new.
+    Other controllers run it only if they have another ansible-core.
     """
     reading.sanity(session, controller)
 
@@ -188,7 +188,7 @@ def molecule(session: nox.Session, scenario: str) -> None:
 def docs(session: nox.Session) -> None:
     """ansible-doc reads every plugin and role; antsibull-docs finds no fault; pages become a site without a warning.
 
-    A link that leads nowhere is one, and a page that docs/docsite/index.md does not list.
+    A broken link counts as a warning, and so does a page that docs/docsite/index.md does not list.
     """
     release.docs(session)
 

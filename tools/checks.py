@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which checks there are, how long each takes, and the tables that a run prints at its start, on its way and its end.
+"""The checks, how long each takes, and the tables that a run prints at its start, while it runs and at its end.
 
-``make test`` runs the quick ones, `make test-all` all others. The minutes are those of a first run on two processors,
+``make test`` runs the quick ones, ``make test-all`` all others. The minutes are those of a first run on two processors,
 downloads and builds included; a later run takes about half as long.
 """
 

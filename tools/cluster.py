@@ -78,7 +78,7 @@ class Source:
     path: str
     packages: dict[str, str]
     tags: str = ""
-    version: str = ""  # the linker's name for it, where the program calls itself otherwise "unknown"
+    version: str = ""  # the variable that the linker sets to the version; without it the program reports "unknown"
     cgo: bool = False  # it is partly C, which gcc or clang compiles
     files: tuple[str, ...] = ()
 
@@ -139,7 +139,7 @@ class Module:
         )
 
     def build(self, program: str) -> list[str]:
-        """The go command that builds a program, short of its -o. Without the linker's values it calls itself v0.0.0."""
+        """The go command that builds a program, without its -o. Without the linker's values it reports v0.0.0."""
         flags = ["-s", "-w"]
         if self.source is None:
             tags = KUBERNETES_TAGS
@@ -226,7 +226,7 @@ def programs(minor: str, *names: str, build: bool = True) -> dict[str, Path]:
 
 
 def _go(source: Module) -> dict[str, str]:
-    """The variables to build a module with. Raises Missing where Go lacks or is too old for it."""
+    """The variables to build a module with. Raises Missing if Go is missing or too old for it."""
     cgo = bool(source.source and source.source.cgo)
     variables = dict(os.environ, CGO_ENABLED=str(int(cgo)), GOWORK="off")
     if cgo:
@@ -242,7 +242,7 @@ def _go(source: Module) -> dict[str, str]:
     answer = subprocess.run(
         ["go", "list", "-m"], cwd=source.folder, env=variables, capture_output=True, text=True, check=False
     )
-    if answer.returncode:  # it reads the go line of go.mod before all else
+    if answer.returncode:  # it reads the go line of go.mod first, and fails if it is too old for that
         raise Missing(f"Go cannot build {source.path} {source.version}: {answer.stderr.strip()}")
     return variables
 

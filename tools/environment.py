@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 WORK = REPOSITORY / ".cache"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lanewise-dra"
 COLLECTION = Path("ansible_collections/lanewise/dra")
-OTHERS = CACHE / "collections"  # those that tests use, once a test has unpacked them
+OTHERS = CACHE / "collections"  # collections that tests use, unpacked by the first that needs them
 
 
 class Missing(Exception):
@@ -53,7 +53,7 @@ def alone(place: Path) -> t.Iterator[None]:
 
 
 def ensure_package(package: str, present: bool) -> None:
-    """Install a Debian or Ubuntu package unless `present`, as root or with a sudo that asks nothing."""
+    """Install a Debian or Ubuntu package unless `present`, as root or with a sudo that asks nothing. Raises Missing."""
     if present:
         return
     if not shutil.which("apt-get"):
@@ -78,7 +78,7 @@ def tracked(folder: Path) -> list[str]:
     """Files that git tracks or would track, relative to `folder`."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(listing, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:  # the files of a release, for one
+    if done.returncode:  # for example, the files of a release
         raise Missing(f"needs a git clone, to know which files are its own; in {folder}: {done.stderr.strip()}")
     return done.stdout.split("\0")[:-1]
 

@@ -57,7 +57,7 @@ class Broken(Exception):
 
 
 def run(command: t.Sequence[object], **options: t.Any) -> str:
-    """What a program prints; Broken, with the end of it, where it fails."""
+    """The output of a program. Raises Broken with the end of it if the program fails."""
     words = [str(word) for word in command]
     done = subprocess.run(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False, **options
@@ -101,7 +101,7 @@ def archive() -> str:
 
 
 def _configuration(folder: Path) -> Path:
-    """An apt configuration that knows nothing of what is installed here, and how this machine reaches the network."""
+    """An apt configuration that ignores what is installed here, but reaches the network as this machine's apt does."""
     for name in ("empty", "sources", "lists/partial", "cache/archives/partial"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "status").touch()
@@ -156,7 +156,7 @@ def only(names: t.Sequence[str], folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _apt(folder: Path) -> t.Iterator[dict[str, str]]:
-    """The environment of apt with lists of packages that are not old, in a folder that no other process uses."""
+    """The environment of apt, with package lists at most an hour old, in a folder that no other process uses."""
     folder.mkdir(parents=True, exist_ok=True)
     with alone(folder):
         environment = dict(os.environ, APT_CONFIG=str(_configuration(folder)), LC_ALL="C")
@@ -199,10 +199,10 @@ def made(name: str, recipe: t.Iterable[object], make: t.Callable[[Path], None]) 
         say(f"making the lab's {name}, once: about {SECONDS.get(name, 60)} s on two idle cores")
         start = time.monotonic()
         with tempfile.TemporaryDirectory(dir=LAB, prefix=".making-") as folder:
-            made = Path(folder) / name
-            made.mkdir()
-            make(made)
-            made.rename(place)
+            new = Path(folder) / name
+            new.mkdir()
+            make(new)
+            new.rename(place)
         size = int(run(["du", "--summarize", "--block-size=1M", place]).split()[0])
         say(f"{name}: {time.monotonic() - start:.0f} s, {size} MiB in {place}")
     return place
@@ -222,7 +222,7 @@ def command(tree: Path, program: str) -> list[str]:
 
 
 def _inside(tree: Path, *words: str) -> list[str]:
-    """A command in an unpacked tree, as its root: the machine's own root, or a user's in a namespace."""
+    """How to run a command as root in an unpacked tree: as the machine's own root, or as a user's in a namespace."""
     steps = 'mount --rbind /dev "$1/dev"; mount --rbind /proc "$1/proc"; exec chroot "$@"'
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     path = "PATH=/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin"

@@ -66,10 +66,11 @@ def pytest(
     through: tuple[str, ...] = (),
     **variables: str,
 ) -> None:
-    """Run the tests of files or folders; ``through`` is a command that takes the one of pytest, as a sandbox.
+    """Run the tests of files or folders; ``through`` is a command, such as a sandbox, that runs pytest's command.
 
     What follows ``--`` on nox's command line (``make test ARGS=...``) goes to pytest, too; names of tests there replace
-    those of ``on``. To choose nothing is a failure, but not where a session starts pytest more than once.
+    those of ``on``. A session fails if pytest selects no test, except with such words and ``through``, where each
+    call has only a part of the tests.
     """
     named = [word for word in session.posargs if word.startswith("tests/")]
     more = [word for word in session.posargs if word not in named]
@@ -96,7 +97,7 @@ def run(
     first = str(venv / "bin")
     rest = [part for part in values["PATH"].split(os.pathsep) if part != first and "/shims" not in part]
     values["PATH"] = os.pathsep.join([first, *rest])
-    recorded = REPOSITORY.parent / "shared" / "topologies"  # the copy is elsewhere, so that it would not find them
+    recorded = REPOSITORY.parent / "shared" / "topologies"  # the copy is elsewhere, and would not find them
     if recorded.is_dir():
         values.setdefault("LANEWISE_TOPOLOGIES", str(recorded))
     values["TMPDIR"] = str(scratch())
@@ -126,7 +127,7 @@ def stage(place: Path) -> None:
 
 
 def _remove_others(place: Path, wanted: t.Collection[str]) -> None:
-    """Remove what an earlier copy had, but for the copy's own repository and what the tests keep there."""
+    """Remove what only an earlier copy had, except the copy's own repository and what the tests keep there."""
     for top in place.iterdir():
         if top.name in (".git", ".cache"):
             continue

@@ -29,7 +29,7 @@ FORMS = Forms()
 _SPEC: Spec = {"dest": {"type": "path"}, "check_only": {"type": "bool", "default": False}}
 #: The most problems in the message; all of them are in the result.
 _SHOWN = 20
-#: Facts of a node that has been asked for them, with its own addresses.
+#: Gathered facts that hold the addresses of the node itself.
 _ADDRESSES = ("all_ipv4_addresses", "all_ipv6_addresses")
 
 

@@ -104,7 +104,10 @@ class ActionModule(ClusterAction):
         return {"applied": verdict["landed"], "failed": True, "msg": message}
 
     def _parent(self, applyset: dict[str, str], objects: list[Object]) -> list[Object]:
-        """Write the set's parent before anything is applied, so that it names all kinds and namespaces."""
+        """Write the set's parent before anything is applied, so that it names all kinds and namespaces.
+
+        Returns the parent as it was before, if any. Raises AnsibleActionFail if it belongs to another program or site.
+        """
         before = self._info("v1", "ConfigMap", name=applyset["name"], namespace=applyset["namespace"])
         for known in before:
             tooling = (known["metadata"].get("annotations") or {}).get(apply_set.TOOLING, "an unknown program")
@@ -153,7 +156,7 @@ class ActionModule(ClusterAction):
             result["changed"] = True
             if not self._task.check_mode:
                 self._remove(stale["delete"], "Not everything stale was removed")
-        # while a claim is held back its kind must stay named
+        # while a stale claim is in use, the parent must still name its kind
         if not self._task.check_mode and not stale["in_use"] and not theirs and (objects or before):
             self._write_parent(apply_set.parent(**applyset, objects=objects, site=site))
         if self._task.diff and stale["delete"]:
@@ -169,8 +172,8 @@ class ActionModule(ClusterAction):
     def _remove(self, objects: list[Object], problem: str) -> None:
         if not objects:
             return
-        gone = {"state": "absent", "definition": objects, "continue_on_error": True}
-        answers = apply_set.answers(objects, self._run("kubernetes.core.k8s", gone))
+        removal = {"state": "absent", "definition": objects, "continue_on_error": True}
+        answers = apply_set.answers(objects, self._run("kubernetes.core.k8s", removal))
         refused = [reply["error"].get("msg") for reply in answers if reply.get("error")]
         if refused:
             raise AnsibleActionFail(f"{problem}:\n" + "\n".join(map(str, refused)))

@@ -89,7 +89,7 @@ class ActionModule(ControllerAction):
         return result
 
     def _tell(self, line: str) -> None:
-        """Say at once what the task waits for; its result comes when it has ended."""
+        """Show what the task is waiting for: Ansible shows its result only when it has ended."""
         self._display.display(line, stderr=True)
 
 

@@ -45,8 +45,8 @@ def _problems(hostvars: t.Any, host: str) -> t.Iterator[str]:
     given = own.get(OWN)
     patterns = [given] if isinstance(given, str) else [str(one) for one in given or ()]
     # variables that tasks have set and facts of a node are not part of the inventory
-    left = _left(hostvars, host)
-    for name, meant in unknown((str(one) for one in own if one not in left), patterns).items():
+    from_tasks = _from_tasks(hostvars, host)
+    for name, meant in unknown((str(one) for one in own if one not in from_tasks), patterns).items():
         yield f"{name} is not known" + (f": {meant}" if meant else "")
     if own.get("fabric_board"):
         board = str(hostvars[host]["fabric_board"])
@@ -55,7 +55,7 @@ def _problems(hostvars: t.Any, host: str) -> t.Iterator[str]:
             yield f"fabric_board: there is no board {board!r}: {known}"
 
 
-def _left(hostvars: t.Any, host: str) -> t.Container[str]:
+def _from_tasks(hostvars: t.Any, host: str) -> t.Container[str]:
     """The variables that tasks of this run have set for a host, and its facts."""
     found: set[str] = set()
     for cache in ("_nonpersistent_fact_cache", "_fact_cache"):

@@ -249,7 +249,7 @@ class _Check:
         return {"summary": lines, "problems": problems, "card": new or old, "finished": False, "published": []}
 
     def done(self) -> Result:
-        """The record of the finished replacement. Raises Unknown as `after`."""
+        """The record of the finished replacement. Raises Unknown as `after` does."""
         finished = self._finished()
         old, record = (self.record["old"], self.record) if finished else (self._base()[0], {})
         new = finished or there(self.now, old)

@@ -118,7 +118,7 @@ class CallbackModule(Default):
         self._display.display("")
 
     def _show(self, result: CallbackTaskResult, otherwise: t.Callable[[CallbackTaskResult], None]) -> None:
-        """The message of a task. That of a task for all hosts has no host name."""
+        """Show the message of a task, with the host's name unless the task has `run_once`."""
         if "msg" not in result.result:  # a variable
             self._showing = True
             try:

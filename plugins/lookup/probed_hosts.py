@@ -39,7 +39,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _raw:
-  description: The names of the hosts in the order of the inventory, or the pattern if no host is left out.
+  description:
+    - The names of the hosts in the order of the inventory, or the pattern if no host is left out. Empty if all are.
   type: list
   elements: str
 """

@@ -19,7 +19,7 @@ description:
     C(dra_driver_rail_index) of all hosts of the inventory, also of those that the run is not limited to. Run it once
     for all hosts.
   - Fails, with all problems together, if an index is missing or is used twice, if it is beyond a pool, if pools
-    overlap, or if a pool has an address that a node has itself. Known are C(ansible_host), and the addresses in
+    overlap, or if a pool has an address that a node has itself. These are read from C(ansible_host) and
     gathered facts.
   - The role P(lanewise.dra.dra_driver#role) runs it before anything is changed.
 extends_documentation_fragment:
@@ -114,7 +114,7 @@ lines:
   type: list
   elements: str
 csv:
-  description: The file for those who configure switches.
+  description: The CSV file, for configuring switches.
   returned: with O(dest)
   type: str
   sample: /srv/site/addresses/addresses.csv

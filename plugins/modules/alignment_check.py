@@ -369,7 +369,7 @@ def topologies_of(module: AnsibleModule) -> dict[str, Object]:
 
 
 def compared(entry: Object, check: Check, params: Object) -> Object:
-    """One entry of compare."""
+    """The result for an entry of the option `compare`."""
     node, gpu = entry["node"], entry["gpu"].lower()
     machine = check.machines.get(node)
     if machine is None:
@@ -386,7 +386,7 @@ def compared(entry: Object, check: Check, params: Object) -> Object:
 
 
 def measured(entry: Object) -> Object:
-    """One entry of measurements: the measurement, or the problem."""
+    """The result for an entry of the option `measurements`: the measurement, or the problem."""
     known = {"claim": entry["claim"], "peer": entry["peer"], "tool": entry["tool"], "measured": True}
     try:
         return {**known, **read(entry["tool"], entry["output"], entry["rc"]), "problem": ""}

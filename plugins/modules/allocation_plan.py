@@ -61,7 +61,7 @@ options:
       - C(server) takes C(version), such as V(1.34), and C(feature_gates).
       - C(driver) takes C(name) and the options of this driver in C(dra_claims_drivers), such as C(version). It needs
         O(facts); nodes without facts are unknown afterwards.
-      - C(workload) takes C(name), and what becomes different of this one of O(workloads).
+      - C(workload) takes C(name), and the values that change in this one of O(workloads).
     type: list
     elements: dict
     default: []
@@ -211,7 +211,7 @@ fleet:
   description:
     - Every device with its state. C(nodes) has the C(states) of each C(node), a letter for each device of C(shapes)
       number C(shape); C(states) has the word of each letter. C(closed) says why a node takes no pods without
-      tolerations, C(unclear) which drivers nothing is known of.
+      tolerations, C(unclear) the drivers of which nothing is known.
     - M(lanewise.dra.plan_report) draws it.
   returned: always
   type: dict
@@ -280,7 +280,7 @@ def read_fleet(params: Object, objects: list[Object]) -> Fleet:
 
 
 def lacking_kinds(objects: dict[str, t.Any]) -> t.Iterator[str]:
-    """What is not known of a cluster whose objects are not all there: a list without objects is one that was read."""
+    """What is unknown because kinds are missing from the objects; an empty list means that the kind was read."""
     if "ResourceClaim" not in objects:
         yield "objects have no ResourceClaim: no device counts as in use"
     if "Node" in objects and "Pod" not in objects:
@@ -288,14 +288,14 @@ def lacking_kinds(objects: dict[str, t.Any]) -> t.Iterator[str]:
 
 
 class Plan:
-    """The answers for a scenario and those that come of it."""
+    """The counts for a scenario, and for those that its changes lead to."""
 
     def __init__(self, start: Scenario, labels: t.Sequence[str], gates: dict[str, bool]) -> None:
         self.start, self.labels, self.gates = start, labels, gates
         self.states: States | None = None
 
     def fit(self, here: Scenario) -> list[Fit]:
-        """The counts. What an earlier one has searched for the same workloads is not searched again."""
+        """The counts for a scenario. Earlier searches for the same workloads are reused."""
         server = here.fleet.server
         if self.states is None or here.workloads is not self.start.workloads or not self.states.serves(here.fleet):
             self.states = States(here.fleet, here.workloads, engine_for(f"1.{server.minor}", server.gates))

@@ -65,7 +65,7 @@ options:
     type: int
     default: 604800
   least_seconds:
-    description: A token that expires in less than these seconds is replaced.
+    description: A token that expires in fewer seconds than this is replaced.
     type: int
     default: 3600
 seealso:
@@ -188,21 +188,21 @@ def main() -> None:
         result["certificate_authority"] = ""
         if authority:
             with open(authority, encoding="utf-8", errors="replace") as stream:  # comments may be in any encoding
-                found = CERTIFICATE.finditer(stream.read())
-            result["certificate_authority"] = "".join(one.group() for one in found)
+                certificates = CERTIFICATE.finditer(stream.read())
+            result["certificate_authority"] = "".join(one.group() for one in certificates)
         api = kubernetes.client.CoreV1Api(client)
         doing = f"the Node {params['node']} cannot be read"
         try:
-            found = api.read_node(params["node"], _request_timeout=SECONDS)
+            node = api.read_node(params["node"], _request_timeout=SECONDS)
         except kubernetes.client.ApiException as error:
             if error.status != 404:
                 raise
             if params["account"]:
                 module.fail_json(msg=f"there is no Node {params['node']} to bind a token to")
             module.exit_json(**result)
-        info = found.status.node_info
+        info = node.status.node_info
         result["node"] = {
-            "uid": found.metadata.uid,
+            "uid": node.metadata.uid,
             "kubelet_version": info.kubelet_version if info else "",
             "runtime_version": info.container_runtime_version if info else "",
         }

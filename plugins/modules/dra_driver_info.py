@@ -174,7 +174,7 @@ def runs(folder: str) -> bool:
 
 
 def linked(name: str) -> str:
-    """The release that a link names."""
+    """The release that a link names; empty without the link."""
     try:
         return os.path.basename(os.readlink(f"{FOLDER}/{name}"))
     except OSError:
@@ -239,11 +239,11 @@ def token() -> dict[str, object]:
 
 def status(module: AnsibleModule) -> dict[str, object]:
     """Readiness and claims, as the driver reports them."""
-    _status, output, errors = run(module, PROGRAM, "status", "--json")
+    exit_status, output, errors = run(module, PROGRAM, "status", "--json")
     try:
         answer = json.loads(output)
         claims = [claim(record) for record in answer["claims"]]
-        return {"ready": answer["ready"] and _status == 0, "reasons": answer["reasons"], "claims": claims}
+        return {"ready": answer["ready"] and exit_status == 0, "reasons": answer["reasons"], "claims": claims}
     except (ValueError, LookupError, TypeError):
         pass
     # without an answer of the program, the records still show whether pods have devices

@@ -129,7 +129,7 @@ def shown(version: tuple[int, ...]) -> str:
 
 
 def python(module: AnsibleModule, asked: str | None, newer: bool, problems: list[str]) -> str:
-    """The interpreter for the driver's environment."""
+    """The interpreter for the driver's environment; empty, with a problem added, if there is none."""
     minors = range(19 if newer else NEWEST_PYTHON[1], LEAST_PYTHON[1] - 1, -1)
     names = [asked] if asked else [*(f"python3.{minor}" for minor in minors), "python3"]
     wrong = []
@@ -201,7 +201,7 @@ def kubelet(module: AnsibleModule, reported: str, problems: list[str]) -> str:
 
 
 def process(name: str) -> tuple[str, list[str]] | None:
-    """The program and the arguments of a running process."""
+    """The program and the arguments of a running process of this name; None if there is none."""
     for entry in os.listdir("/proc"):
         try:
             if entry.isdigit():
@@ -244,7 +244,7 @@ def runtime(module: AnsibleModule, reported: str, problems: list[str]) -> str:
 def containerd(
     module: AnsibleModule, found: tuple[str, list[str]] | None, version: tuple[int, int], problems: list[str]
 ) -> None:
-    """Whether the configuration in effect has CDI, and looks where the driver writes."""
+    """Add a problem if the effective configuration has CDI off, or does not read the folder that the driver writes."""
     if found is None:
         problems.append("containerd does not run, or not in sight of this connection. Start it.")
         return
@@ -262,7 +262,7 @@ def containerd(
         problems.append(f"'containerd config dump' fails for {where}: {reason}")
         return
     enabled = re.search(r"^\s*enable_cdi\s*=\s*(true|false)", output, re.MULTILINE)
-    # newer ones know the option no more: CDI is always on
+    # newer releases no longer have the option: CDI is always on
     if (enabled[1] == "true") if enabled else (version >= CONTAINERD_WITH_CDI):
         folders = re.search(r"^\s*cdi_spec_dirs\s*=\s*\[([^\]]*)\]", output, re.MULTILINE)
         listed = re.findall(r"""["']([^"']+)["']""", folders[1]) if folders else [CDI]
@@ -280,7 +280,7 @@ def containerd(
 
 
 def addresses(pools: list[str], problems: list[str]) -> None:
-    """Whether the node has addresses or routes that are to be pods'."""
+    """Add a problem for each address or route of the node that overlaps the pools of pods' addresses."""
     if not pools:
         return
     try:

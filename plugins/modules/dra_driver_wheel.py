@@ -108,13 +108,13 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 SOURCES = ("driver", *(f"plugins/module_utils/{name}" for name in ("dra/config", "dra/kube", "topology", "uplinks")))
-#: Below them, and not in the wheel: the driver reads no topology files, and reports no findings.
+#: Folders below these that are not in the wheel: the driver reads no topology files, and reports no findings.
 EXCLUDED = ("plugins/module_utils/topology/diagnosis", "plugins/module_utils/topology/xml_import")
 SUFFIXES = (".py", ".sh", ".yaml")
 PROJECT = "pyproject.toml"
 PACKAGE = "plugins/module_utils/dra/__init__.py"
 NAME = "lanewise_driver"
-#: Files in the wheel get this time (1980-01-01, the first that a zip archive knows), or each build would differ.
+#: Files in the wheel get this time (1980-01-01, the earliest in a zip archive), or each build would differ.
 EPOCH = "315532800"
 
 
@@ -137,7 +137,7 @@ def digest(parts: t.Iterable[bytes]) -> str:
 
 
 def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
-    """Build the wheel into C(dest), which is there as a whole or not at all."""
+    """Build the wheel into the folder `dest`, which appears complete or not at all."""
     with tempfile.TemporaryDirectory(dir=module.tmpdir) as folder:
         source, out = Path(folder, "source"), Path(folder, "wheel")
         for name, content in files.items():

@@ -163,7 +163,7 @@ def wanted(params: Object, old: Hold | None, now: datetime) -> Hold:
 
 
 def made(module: AnsibleModule, rules: Rules) -> Object:
-    """Make or change the hold; what the module returns. Raises ValueError, ApiException and HTTPError."""
+    """Make, change or release the hold. Returns the module's result. Raises ValueError, ApiException and HTTPError."""
     now = datetime.now(timezone.utc)
     params = module.params
     old = next((one for one in forms.holds(rules.list()) if one.name == params["name"]), None)

@@ -81,7 +81,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects impo
 
 
 def listed(rules: list[t.Any], now: datetime) -> Object:
-    """What the module returns of the rules of a cluster."""
+    """What the module returns for the rules of a cluster."""
     found, evicting = holds(rules), swap.evicting(rules)
     lines, late = [], []
     for one in found:
@@ -102,7 +102,7 @@ def _ending(count: int) -> str:
 
 
 def work(api: t.Any, kubernetes: str) -> Object:
-    """What the module returns of a cluster. Raises ValueError, ApiException and HTTPError."""
+    """What the module returns for a cluster. Raises ValueError, ApiException and HTTPError."""
     try:
         rules = Rules(api, serving.api_version(kubernetes)).list()
     except serving.Unsupported:

@@ -65,7 +65,7 @@ options:
       - V(facts) are those of O(nodes).
       - V(slices) are the nodes whose devices the ResourceSlices among O(paths) and O(definitions) publish. A device
         that a pod may have counts as if it were free; what its driver leaves out while it is in use is unknown.
-        Include the cluster's allocated ResourceClaims, and it is only so for devices that they have.
+        If the cluster's allocated ResourceClaims are included, only devices that they have are affected.
     type: str
     choices: [facts, slices]
     default: facts
@@ -171,7 +171,7 @@ if not YAML_ERROR:
     _TAG = "tag:yaml.org,2002:"
 
     class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-        """Reads words without quotes as kubectl does: dates are text, C(08) is a number, C(y) is true."""
+        """Reads words without quotes as kubectl does: dates are text, `08` is a number, `y` is true."""
 
         yaml_implicit_resolvers = {
             first: [(tag, form) for tag, form in known if tag[len(_TAG) :] not in ("int", "timestamp")]
@@ -185,7 +185,7 @@ if not YAML_ERROR:
         def construct_number(self, node: yaml.ScalarNode) -> object:
             return number(node.value)
 
-    # before the floats of PyYAML, of which those for infinity and no number are left
+    # before the floats of PyYAML, which then only match infinity and NaN
     for _first in FIRST:
         _Loader.yaml_implicit_resolvers[_first].insert(0, ("!number", re.compile(rf"(?:{NUMBER})\Z")))
     _Loader.add_constructor("!number", _Loader.construct_number)
@@ -193,7 +193,7 @@ if not YAML_ERROR:
 
 
 def _key(key: object) -> object:
-    """Keys of JSON, which manifests become, are text."""
+    """A key as text: manifests become JSON, in which all keys are text."""
     if isinstance(key, bool):
         return str(key).lower()
     return str(key) if isinstance(key, (int, float)) else key
@@ -240,7 +240,7 @@ def objects_of(module: AnsibleModule) -> list[tuple[str, object]]:
 
 
 def unchecked_of(item: object, engine: Engine) -> list[tuple[str, str]]:
-    """The CEL expressions in an object that only a server can check."""
+    """The CEL expressions in an object that only a server can check, each with the reason."""
     if isinstance(item, dict):
         text = item.get("expression")
         found = [(text, why) for why in engine.judge(text).unchecked] if isinstance(text, str) else []
@@ -261,7 +261,7 @@ def reached(known: list[dict], params: dict, engine: Engine | None) -> tuple[lis
 
 
 def refused_by_classes(known: list[tuple[str, dict]]) -> list[Problem]:
-    """The errors in our configurations of objects, each with its place, and what their classes refuse of claims."""
+    """The errors in configurations of lanewise.dev, each with its place, and what their classes refuse of claims."""
     found = class_policy.check([item for _where, item in known])
     return [
         Problem(f"{where}: {one.path}", one.message, one.rule, one.fix)

@@ -185,7 +185,7 @@ reach:
       type: dict
       sample: {rdma-01: "gpu: driver gpu.nvidia.com has no device here"}
     unknown:
-      description: For each node of which too little is known, what that is.
+      description: For each node of which too little is known, what is not known.
       type: dict
     unpaired:
       description:

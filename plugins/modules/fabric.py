@@ -263,7 +263,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology_module impor
 
 
 class Module(AnsibleModule):
-    """A module whose every answer has what was read before."""
+    """A module that adds the topology, once it was read, to every result."""
 
     topology: t.Mapping[str, object] = types.MappingProxyType({})
 

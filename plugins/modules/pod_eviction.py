@@ -105,7 +105,7 @@ try:
 except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
 
-#: Seconds between two looks.
+#: Seconds between two checks.
 PAUSE = 1.0
 GONE = 404
 BUDGET = 429
@@ -201,7 +201,7 @@ class Pods:
 
 
 def evicted(module: AnsibleModule, pods: Pods) -> Object:
-    """Evict the pod and wait; what the module returns. Raises NotGone, ApiException and HTTPError."""
+    """Evict the pod and wait. Returns the module's result. Raises NotGone, ApiException and HTTPError."""
     params = module.params
     pod = pods.read()
     if pod is None:

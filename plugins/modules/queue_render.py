@@ -54,7 +54,7 @@ options:
     description:
       - The rest of Kueue's configuration. With it, C(kueue/values.yaml) is written, too, which has the values for
         Kueue's Helm chart with the whole configuration.
-      - Feature gates in it do not go with feature gates on Kueue's command line, which the chart writes for
+      - Feature gates in it cannot be combined with feature gates on Kueue's command line, which the chart writes for
         C(controllerManager.featureGates).
     type: dict
   kueue_namespace:

@@ -73,7 +73,7 @@ options:
   profile:
     description:
       - The distributions that jobs are drawn from. C(pai) are those of tasks of Alibaba PAI. C(training) has jobs of
-        whole GPUs only, and more jobs of several.
+        whole GPUs only, and more jobs with several GPUs.
     type: str
     choices: [pai, training]
     default: pai

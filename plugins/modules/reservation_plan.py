@@ -219,7 +219,10 @@ PROTECT = {
 
 
 def checked(wanted: Workload, hold: str, required: bool) -> list[str]:
-    """The requests that do not tolerate the hold. Raises ValueError for claims that tolerate others, or should it."""
+    """The requests that do not tolerate the hold.
+
+    Raises ValueError for claims that tolerate other holds, and with `required` for those that do not tolerate this one.
+    """
     needed = toleration(hold)
     broad = [one for claim in wanted.claims for one in others(claim, hold)]
     if broad:

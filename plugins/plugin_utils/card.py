@@ -4,7 +4,7 @@
 
 """The cards with NICs of a node, found in its topology facts, and which of them a person means.
 
-A card is what JSON can hold, as it is stored while a NIC is replaced.
+A card is plain JSON data, because it is stored while a NIC is replaced.
 """
 
 from __future__ import annotations

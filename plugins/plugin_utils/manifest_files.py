@@ -124,7 +124,7 @@ class ManifestFolder:
 
 
 def _has_secret(text: str) -> bool:
-    """Whether it holds a Secret, or may, as it cannot be read."""
+    """Whether a text holds a Secret, or may hold one because it cannot be parsed."""
     if not _SECRET.search(text):
         return False
     try:

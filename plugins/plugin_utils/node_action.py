@@ -35,7 +35,7 @@ class NodeAction(SiteAction):
     ADDED: t.ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **options: t.Any) -> None:
-        """Prepare the check where the plugin is loaded first, which is before Ansible forks a process a task."""
+        """Prepare the check where the plugin is loaded first, which is before Ansible forks a process for a task."""
         super().__init_subclass__(**options)
         if "ANSWER" in cls.__dict__:
             prepare(cls.ANSWER)
@@ -55,14 +55,14 @@ class NodeAction(SiteAction):
         return result
 
     def _later(self) -> bool:
-        """Whether the answer is not waited for."""
+        """Whether the task is asynchronous: its first result is a job number, not the module's answer."""
         return bool(self._task.async_val) and not self._connection.has_native_async
 
 
 def answer(done: dict[str, t.Any], form: t.Any, host: str) -> dict[str, t.Any]:
-    """What is let through of a module's result: Ansible's own keys within bounds, and those of the form.
+    """The part of a module's result that is let through: Ansible's own keys within bounds, and those of the form.
 
-    `ansible_facts` are not: of them only the interpreter that the controller itself has found.
+    Of `ansible_facts`, only discovered interpreters are, which the controller itself adds.
     """
     own = {name: done[name] for name in t.get_type_hints(form) if name in done}
     try:

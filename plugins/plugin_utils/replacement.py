@@ -246,10 +246,11 @@ def elsewhere(before: NodeFacts, after: NodeFacts, old: Card, new: Card | None) 
             found.append(f"{place(card)}: this card has been replaced, too{serials}")
     drives = {drive["address"]: drive["serial"] for drive in before["nvme"]}
     for drive in after["nvme"]:
-        had = drives.get(drive["address"])
-        if had and drive["serial"] and had != drive["serial"]:
+        serial_before = drives.get(drive["address"])
+        if serial_before and drive["serial"] and serial_before != drive["serial"]:
             found.append(
-                f"{drive['address']}: the NVMe drive has been replaced: serial {drive['serial']} instead of {had}"
+                f"{drive['address']}: the NVMe drive has been replaced: serial {drive['serial']} instead of "
+                f"{serial_before}"
             )
     return found
 

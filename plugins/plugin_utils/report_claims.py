@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Which claims give out which pairs of which node, as `dra_render` says it and the report keeps it in `claims.json`."""
+"""Which claims give out which pairs of which node, as `dra_render` returns it and `claims.json` stores it."""
 
 from __future__ import annotations
 

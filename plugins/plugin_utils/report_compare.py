@@ -202,10 +202,16 @@ def changes(old: View | None, new: View) -> list[str]:
             lines.append(f"+ {device.short} {device.address} {device.model}".rstrip())
         else:
             lines.extend(f"~ {device.short} {device.address}: {phrase}" for phrase in _changes(device, before[key]))
-    had = {(f.id, tuple(f.devices)): f for f in old.topology.findings}
-    has = {(f.id, tuple(f.devices)): f for f in new.topology.findings}
-    lines.extend(f"- finding gone: {f.severity} {f.id}: {f.summary}" for key, f in had.items() if key not in has)
-    lines.extend(f"+ finding: {f.severity} {f.id}: {f.summary}" for key, f in has.items() if key not in had)
+    old_findings = {(f.id, tuple(f.devices)): f for f in old.topology.findings}
+    new_findings = {(f.id, tuple(f.devices)): f for f in new.topology.findings}
+    lines.extend(
+        f"- finding gone: {f.severity} {f.id}: {f.summary}"
+        for key, f in old_findings.items()
+        if key not in new_findings
+    )
+    lines.extend(
+        f"+ finding: {f.severity} {f.id}: {f.summary}" for key, f in new_findings.items() if key not in old_findings
+    )
     if not lines:
         sections = [name for name, value in vars(new.topology).items() if value != getattr(old.topology, name)]
         lines.append("~ facts changed: " + (", ".join(sections) or "details that the report does not show"))

@@ -179,7 +179,7 @@ def _subtree(view: View, devices: list[Device], depth: int) -> list[Box]:
     """Return the boxes below the port at `depth` of the paths: its devices, and a box for each bridge further down.
 
     A path takes turns: root port, upstream port, downstream port. An upstream port and the downstream ports behind
-    it are one switch, so a box is made at each second bridge. A path that goes on in another PCI domain has passed a
+    it are one switch, so a box is made at every second bridge. A path that goes on in another PCI domain has passed a
     host bridge within the tree (Intel VMD), and starts again there.
     """
     boxes = _chips([device for device in devices if len(device.bridges) <= depth + 1])

@@ -225,8 +225,8 @@ class Device:
 
     address: str
     kind: str  # gpu, accelerator, nic, nvme, data_direct
-    label: str  # no other device of the node has it
-    short: str = ""  # the same without an address
+    label: str  # unique on the node
+    short: str = ""  # the label without an address
     model: str = ""
     driver: str = ""
     numa: int | None = None

@@ -15,9 +15,9 @@ from ..module_utils.topology.model import SCHEMA_VERSION
 from ..module_utils.topology.stored import Forms, NewerForm
 from .values import Json
 
-#: Of `site.json` and of the files in `nodes`.
+#: The forms of `site.json` and of the files in `nodes`.
 FORMS = Forms()
-#: Of the files in `replaced`, to which the first release gave no number.
+#: The forms of the files in `replaced`, to which the first release gave no number.
 REPLACED = Forms(unnumbered=1)
 _VERSION = re.compile(r"([0-9]{1,4})\.[0-9]+")
 _KNOWN = int(SCHEMA_VERSION.partition(".")[0])

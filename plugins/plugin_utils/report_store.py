@@ -101,16 +101,16 @@ class Store:
         return self._read(self.path(f"nodes/{file_name(host)}.json"))
 
     def _read(self, path: pathlib.Path) -> Stored | None:
-        """A stored node, or None for a foreign file. Raises Unusable as `node`."""
+        """A stored node, or None for a foreign file. Raises Unusable as `node` does."""
         try:
             raw = path.read_bytes()
         except OSError:
             return None
-        head, found, tail = raw.partition(_SPLIT)
+        head, separator, tail = raw.partition(_SPLIT)
         try:
             known = of_release(json.loads(head.rstrip(b",") + b"}"), path)
             host, changed = known["host"], known["facts_changed"]
-            if not found or file_name(host) != path.stem or not tail.endswith(b"}\n}\n"):
+            if not separator or file_name(host) != path.stem or not tail.endswith(b"}\n}\n"):
                 raise ValueError
             return Stored(host, str(changed), tail[:-3].decode("ascii"))
         except Unusable:

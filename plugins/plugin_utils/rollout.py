@@ -36,7 +36,7 @@ _AT_BOOT = {
     "enabled": "boot unit enabled",
     "network_enabled": "boot unit for what needs the network enabled",
 }
-#: The most characters of a value that is shown.
+#: A value with more characters than this is shown by its first characters only.
 _LONG = 60
 
 
@@ -109,7 +109,7 @@ def batches(hosts: t.Sequence[str], serial: t.Sequence[int | str]) -> list[list[
 
 
 def plan_lines(nodes: t.Sequence[Node], serial: t.Sequence[int | str]) -> list[str]:
-    """The plan as lines: each batch with its nodes. Raises ValueError as `batches`."""
+    """The plan as lines: each batch with its nodes. Raises ValueError as `batches` does."""
     found: list[str] = []
     to_do = {node.name: node for node in nodes if node.to_do}
     for number, batch in enumerate(batches(list(to_do), serial), 1):
@@ -215,7 +215,7 @@ def drift(nodes: t.Sequence[Node], claims: ClaimsDrift) -> Drift:
 
 
 def drift_lines(report: Drift) -> list[str]:
-    """The same as lines; nodes without drift are only counted."""
+    """A drift as lines; nodes without drift are only counted."""
     found: list[str] = []
     for name, node in report["nodes"].items():
         if node["state"] != NO_DRIFT or node["lines"]:

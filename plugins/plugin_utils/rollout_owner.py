@@ -85,7 +85,7 @@ def parse(text: str) -> Owner | None:
 
 
 def _parsed(text: str) -> Owner | None:
-    """As parse. A node may write what it likes there. Raises NewerForm."""
+    """As `parse`, but raises NewerForm. The text is not trusted: a node can write it."""
     if len(text) > 5 * _LONGEST:
         return None
     try:

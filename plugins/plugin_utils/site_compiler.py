@@ -41,7 +41,7 @@ SPEC: Spec = {
 
 
 class SiteCompiler(ClusterAction):
-    """Knows the cluster and the nodes that a site's inventory is compiled for."""
+    """Finds the cluster and the nodes that a site's inventory is compiled for."""
 
     def _cluster(self, options: Variables, variables: Variables) -> tuple[str, list[str]]:
         """The minor version of the cluster, and the API versions of resource.k8s.io that it serves."""
@@ -85,7 +85,7 @@ class SiteCompiler(ClusterAction):
         return str(self._loader.path_dwim(self._from_current_folder(path, variables)))
 
     def _nodes(self, options: Variables, variables: Variables) -> tuple[Nodes | None, list[str]]:
-        """The nodes by name, as they were probed or as their slices show them, and what of these does not count."""
+        """The nodes by name, as they were probed or as their slices show them, and notes on what does not count."""
         if options["nodes_from"] == "facts":
             if options["slices"]:
                 raise AnsibleActionFail(
@@ -102,7 +102,7 @@ class SiteCompiler(ClusterAction):
         return found.nodes, found.notes
 
     def _published(self, options: Variables, variables: Variables) -> tuple[list[Object], None, bool]:
-        """The objects that show nodes, and whether they have all claims."""
+        """The arguments of `stand_in`: objects that show nodes, no server, and whether they include all claims."""
         if options["slices"]:
             return _objects_of(self._path(options["slices"], variables)), None, False
         if not options["kubeconfig"]:
@@ -152,7 +152,7 @@ class SiteCompiler(ClusterAction):
 
 
 def _objects_of(path: str) -> list[Object]:
-    """The objects in a file of YAML or JSON, those of lists among them."""
+    """The objects in a file of YAML or JSON, including those in lists."""
     try:
         with open(path, encoding="utf-8") as stream:
             documents = [item for item in yaml.load_all(stream, Loader=LOADER) if item is not None]
@@ -181,7 +181,7 @@ def _planned(facts: Json, variables: Variables, host: str) -> Json:
     """The facts of a node with the VFs that its variables configure, and the NICs that they divide."""
     hostvars = variables.get("hostvars")
     raw = hostvars.raw_get(host) if hostvars is not None and host in hostvars else None
-    facts = with_setting(facts, None)  # it is the inventory's to say, not the node's
+    facts = with_setting(facts, None)  # the inventory decides this, not the node
     if not isinstance(raw, dict) or set_by_facts(variables, host):
         return facts
     own = hostvars[host]

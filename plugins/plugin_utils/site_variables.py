@@ -30,7 +30,7 @@ FROM_FACTS = (
     "packages",
     "services",
 )
-#: Of these, the ones that only options of the command line set.
+#: Of these, the ones that only command-line options set.
 NOT_FROM_FACTS = ("ansible_limit",)
 
 _ALLOWED = re.compile("|".join(fnmatch.translate(one) for one in FROM_FACTS))
@@ -54,7 +54,7 @@ def _names(hostvars: t.Any, host: str) -> t.Iterable[str]:
         return list(hostvars._variable_manager._fact_cache.get(host) or ())
     except KeyError:
         return ()
-    except AttributeError:  # an untested version of Ansible: rather too strict
+    except AttributeError:  # an untested version of Ansible: better too strict
         own = hostvars.raw_get(host) if hostvars is not None else {}
         return [name for name in own.get("ansible_facts") or () if name in own]
 

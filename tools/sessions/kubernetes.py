@@ -48,7 +48,7 @@ def cluster(session: nox.Session) -> None:
 
 
 def _nvidia(session: nox.Session) -> None:
-    """Build NVIDIA's driver where a C compiler is; without it its tests are skipped."""
+    """Build NVIDIA's driver if there is a C compiler; otherwise its tests are skipped."""
     try:
         kubernetes.programs(kubernetes.minors()[0], *kubernetes.NVIDIA.values())
     except Missing as missing:
@@ -58,7 +58,7 @@ def _nvidia(session: nox.Session) -> None:
 def node(session: nox.Session) -> None:
     """Run the tests that need a kubelet: all on the newest Kubernetes and some on the oldest, or all on ``K8S``.
 
-    Those of DRANET are skipped unless it was built before, or all that takes long is to run.
+    The tests of DRANET are skipped unless it was built before or ``LANEWISE_SLOW`` is set.
     """
     _require_root("needs root on Linux, for namespaces and containers: 'sudo make test ONLY=node'")
     if not shutil.which("unshare") or subprocess.run(_NAMESPACES, capture_output=True, check=False).returncode:
@@ -123,7 +123,7 @@ def molecule(session: nox.Session, scenario: str) -> None:
     if scenario == "cluster":
         kubernetes.programs(kubernetes.minors()[0], *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
     venv = prepare(session)
-    other_collections()  # it asks Galaxy for those that the collection depends on, where they are not there
+    other_collections()  # molecule asks Galaxy for required collections that are missing
     run(session, venv, "molecule", "test", "--scenario-name", scenario, MOLECULE_GLOB="molecule/*/molecule.yml")
 
 

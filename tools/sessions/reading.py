@@ -24,7 +24,7 @@ _GET_PIP = "# in place of the real one, which cannot be reached; 'make clean' of
 
 
 def lint(session: nox.Session) -> None:
-    """Run every linter, also after one has failed: one run shows all there is to mend."""
+    """Run every linter, even after one has failed, so that one run shows all that has to be fixed."""
     venv = prepare(session)
     other_collections()
     site, paths = str(driver_site(venv, room(session))), driver_package(session, venv)
@@ -50,14 +50,14 @@ def lint(session: nox.Session) -> None:
 
 
 def sanity(session: nox.Session, controller: str) -> None:
-    """Run ansible-test sanity on a controller: the main one checks for every target Python, others for themselves."""
+    """Run ansible-test sanity on a controller: the main one for every target Python, others for their own."""
     main = controller == primary()
     locks = {lock_file("core", version(python(name))) for name in (controller, primary())}
     if not main and len(locks) == 1:
         raise Missing(f"the same ansible-core looks at everything with Python {primary()}")
     venv = prepare(session, "dev" if main else "core", controller)
     _ansible_test_pip(venv)
-    made = CACHE / f"sanity-{venv.name}.made"  # the environments that ansible-test makes the first time, some for all
+    made = CACHE / f"sanity-{venv.name}.made"  # once ansible-test has made its environments, some of them shared
     with contextlib.nullcontext() if made.exists() else alone(CACHE / "sanity"):
         run(session, venv, "ansible-test", "sanity", "--color", "no", *([] if main else ["--python", controller]))
     made.touch()
@@ -67,7 +67,7 @@ def sanity(session: nox.Session, controller: str) -> None:
 def _ansible_test_pip(venv: Path) -> None:
     """Let ansible-test's own environments get pip where its download host cannot be reached.
 
-    ansible-test looks for the bootstrap script in its cache first. Where the host answers nothing is done; elsewhere a
+    ansible-test looks for the bootstrap script in its cache first. If the host answers, nothing is done; otherwise a
     script with the same effect goes there, which installs the pip that ansible-test wants with the pinned pip wheel.
     """
     source = next(venv.glob("lib/python3*/site-packages/ansible_test/_internal/python_requirements.py")).read_text()

@@ -311,7 +311,7 @@ def fabric_nics(nics: list[Nic]) -> list[Nic]:
 def find_groups(proximity: Proximity, gpus: list[Gpu], nics: list[Nic]) -> list[Group]:
     """Pairing groups: GPUs and fabric NICs joined where each is among the other's nearest, NODE or nearer.
 
-    It takes both sides, so that a GPU whose own NIC is missing does not join the pairs of its neighbours.
+    Both sides have to agree, so that a GPU whose own NIC is missing does not join the pairs of its neighbours.
     """
     fabric = [nic.address for nic in fabric_nics(nics)]
     near_nics = proximity.neighbours(fabric)
@@ -380,14 +380,14 @@ def _derive_rails(proximity: Proximity, groups: list[Group], gpus: list[Gpu], ni
     for group in groups:
         best = max(map(proximity.capability, group.nics))
         widest.append([address for address in group.nics if proximity.capability(address) == best])
-    nics_a_gpu = max(1, min(len(rail_nics) // len(group.gpus) for group, rail_nics in zip(groups, widest)))
-    gpus_a_nic = min(-(-len(group.gpus) // len(rail_nics)) for group, rail_nics in zip(groups, widest))
+    nics_per_gpu = max(1, min(len(rail_nics) // len(group.gpus) for group, rail_nics in zip(groups, widest)))
+    gpus_per_nic = min(-(-len(group.gpus) // len(rail_nics)) for group, rail_nics in zip(groups, widest))
     taken: set[int] = set()
     for group, rail_nics in zip(groups, widest):
         for position, address in enumerate(group.gpus):
-            start = position // gpus_a_nic * nics_a_gpu
-            own = rail_nics[start : start + nics_a_gpu] or rail_nics[-1:]
-            first = gpu_at[address].index // gpus_a_nic * nics_a_gpu
+            start = position // gpus_per_nic * nics_per_gpu
+            own = rail_nics[start : start + nics_per_gpu] or rail_nics[-1:]
+            first = gpu_at[address].index // gpus_per_nic * nics_per_gpu
             for offset, nic in enumerate(own):
                 if nic_at[nic].rail is None:
                     rail = first + offset

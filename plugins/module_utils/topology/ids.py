@@ -173,7 +173,8 @@ _VIRTUAL_GRAPHICS = frozenset(
         "fb5d",  # bhyve
     )
 )
-#: The same, of vendors that also make GPUs: Rage XL, Radeon 7000 and ES1000 beside BMCs of older servers.
+#: Such display controllers of vendors that also make GPUs: Rage XL, Radeon 7000 and ES1000 beside BMCs of older
+#: servers.
 _NO_GPUS = frozenset((("1002", "4752"), ("1002", "5159"), ("1002", "515e"), ("1002", "5965")))
 
 #: Makers of processors and chipsets with graphics inside, which sit on the root bus.

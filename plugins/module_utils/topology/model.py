@@ -261,7 +261,7 @@ class RdmaDevice(Sheet):
 
 @dataclass(eq=False, repr=False)
 class Nearest(Sheet):
-    """The nearest devices of another kind. `via` is the data-direct function that makes a NIC near, if one does."""
+    """The nearest devices of another kind. `via` maps NICs that a data-direct function makes near to that function."""
 
     level: str = "UNKNOWN"
     devices: list[str] = field(default_factory=list)

@@ -32,7 +32,7 @@ def check_overrides(overrides: t.Sequence[t.Mapping[str, object]]) -> list[Overr
 
     Each is a dictionary with `address` or `slot` to choose functions, and at least one of `numa_node` (a node
     number), `switch` (any name: devices of one name share a switch) and `rail` (a number).
-    @raise OverrideError: for the first entry that is malformed.
+    Raises OverrideError for the first entry that is malformed.
     """
     for index, entry in enumerate(overrides):
         where = f"locality_overrides[{index}]"

@@ -404,7 +404,7 @@ class PciReader:
                     node = cpu.numa_node_of(bits & self._online, self._node_cpus)
                     known = self._cpu_sets[bits] = (cpuset.to_list(bits), node)
                 function.local_cpus, numa_from_cpus = known
-        if stated and numa_from_cpus not in (None, kernel_numa):  # one is damaged: a running kernel has no such
+        if stated and numa_from_cpus not in (None, kernel_numa):  # a damaged recording: on a running kernel they agree
             self._reader.report(
                 f"{folder.path}/numa_node", f"{kernel_numa}, but the local CPUs are of node {numa_from_cpus}"
             )

@@ -36,13 +36,13 @@ def probe(
     """Read the node below `root`.
 
     Only reads files, and changes nothing. Values that cannot be read are `None` in the result and listed in its source.
-    @param locality_overrides: see :func:`overrides.check_overrides`.
-    @param with_vpd: read the vital product data of NICs, which takes some milliseconds per card.
-    @param with_gids: read the GID tables of RDMA ports.
-    @param known_vpd: vital product data from earlier probes, used for cards that cannot be read now. It is updated.
-    @param only_relevant: leave out the functions that :func:`keep_relevant` drops, and read little of them.
-    @param diagnose: computes findings and fingerprint; without it there are only findings about overrides.
-    @raise OverrideError: for a malformed override.
+    :param locality_overrides: see :func:`overrides.check_overrides`.
+    :param with_vpd: read the vital product data of NICs, which takes some milliseconds per card.
+    :param with_gids: read the GID tables of RDMA ports.
+    :param known_vpd: vital product data from earlier probes, used for cards that cannot be read now. It is updated.
+    :param only_relevant: leave out the functions that :func:`keep_relevant` drops, and read little of them.
+    :param diagnose: computes findings and fingerprint; without it there are only findings about overrides.
+    :raises OverrideError: for a malformed override.
     """
     stated: list[Override] = []
     if locality_overrides:
@@ -108,7 +108,7 @@ def complete(
 
 
 def keep_relevant(topology: Topology) -> None:
-    """Drop the functions that are neither GPU, accelerator, NIC nor NVMe nor a bridge above one of them."""
+    """Drop the functions of the kind `other`, and the bridges with no other function left below them."""
     kept = set()
     for function in topology.functions.values():
         if function.kind not in ("bridge", "other"):

@@ -5,7 +5,7 @@
 
 """What the driver lanewise.dev publishes for the NICs of a probed node.
 
-The only place that decides which functions pods may have, and with which attributes: the driver publishes the result,
+This alone decides which functions pods may have, and with which attributes: the driver publishes the result,
 and the collection checks claims against it before there is a cluster. What only the running driver knows (its node's
 settings, the routes, the devices that pods have) is passed as a :class:`Policy`.
 """

@@ -25,10 +25,10 @@ PRIVATE, VEPA = "private", "vepa"
 MODES = (PRIVATE, VEPA)
 SHARE = "share"
 SUFFIX = f"-{SHARE}"
-#: The taint of a card that pods have shares of, and that the settings do not divide any more.
+#: The taint of a card that pods have shares of, and that the settings no longer divide.
 WITHDRAWN = "lanewise.dev/withdrawn"
 _SUFFIXES = {0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
-#: What is the card's own, and of no share of it.
+#: Attributes of the card itself, which its shares do not have.
 _CARDS_OWN = ("mac", "nodeGUID", "rdmaDevice", "totalVFs", "vfIndex")
 
 
@@ -36,9 +36,9 @@ _CARDS_OWN = ("mac", "nodeGUID", "rdmaDevice", "totalVFs", "vfIndex")
 class ShareRule:
     """One entry of the setting `shares`: which NICs are divided, and how.
 
-    `factor` is by how much a card is promised more than it has. `least` is the setting `min`; `ceiling` and `bandwidth`
-    are None for the speed of the link. `bandwidth` is what is divided of a card, or what it has if its kernel driver
-    reports no speed. `namespace` is the only one whose pods may have shares; empty with `vfs` for any.
+    `factor` multiplies what a card has: above 1, more than that is promised. `least` is the setting `min`; `ceiling`
+    and `bandwidth` are None for the speed of the link. `bandwidth` is what is divided of a card, or what it has if its
+    kernel driver reports no speed. `namespace` is the only one whose pods may have shares; empty with `vfs` for any.
     """
 
     select: Selector
@@ -78,7 +78,7 @@ class Divided:
 @dataclass(frozen=True)
 class HeldShares:
     """The shares that pods have of one NIC: the device as it was published when the last one was allocated, the PCI
-    addresses of the VFs that they have, and what the capacity under a factor lacks for hard ones
+    addresses of the VFs that they have, and `less`, what to subtract from the capacity under a factor
     (`share_rates.uncharged`)."""
 
     device: Object
@@ -168,7 +168,7 @@ def share_device(base: Object, rule: ShareRule, physical: int, vfs: int, less: i
 
 def withdrawn(held: Object, base: Object) -> Object:
     """The device for shares that pods still have, of a card that cannot be divided: its link is down, or the settings
-    have stopped to divide it. `base` is the card's own device."""
+    no longer divide it. `base` is the card's own device."""
     kept = {key: value for key, value in held.items() if key not in ("consumesCounters", "taints")}
     return {**kept, "taints": base.get("taints") or [{"key": WITHDRAWN, "effect": "NoSchedule"}]}
 

@@ -51,8 +51,8 @@ def _char_devices(reader: Reader, links: dict[str, str | None]) -> dict[str, lis
     """
     beside: dict[str, list[str]] = {}
     for name, target in links.items():
-        owner, found, _name = (target or "").rpartition("/infiniband/")
-        if found:
+        owner, separator, _name = (target or "").rpartition("/infiniband/")
+        if separator:
             beside.setdefault(owner, []).append(name)
     devices: dict[str, list[str]] = {}
     for kind in ("infiniband_verbs", "infiniband_mad"):

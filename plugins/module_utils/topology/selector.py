@@ -110,7 +110,7 @@ def values_of(nic: NicFacts, facts: NodeFacts) -> DeviceValues:
 
 
 def values_of_interface(entry: InterfaceFacts) -> DeviceValues:
-    """The same for an interface without a PCI function."""
+    """The values that a selector is compared with, of an interface without a PCI function."""
     return {
         "interface": [entry["name"]],
         "link_layer": entry["link_layer"],

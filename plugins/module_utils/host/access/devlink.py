@@ -34,7 +34,7 @@ def eswitch_mode(system: System, address: str) -> str | None:
 
 
 def set_eswitch_mode(system: System, address: str, mode: str, step: str, fix: str) -> None:
-    """Raises HostError."""
+    """Set the switch mode of the PF at a PCI address. Raises HostError."""
     kernel = system.socket("devlink")
     from . import messages
 

@@ -52,7 +52,7 @@ def management_interfaces(system: System, connection: str = "") -> dict[str, str
     try:
         return dict(
             system.read(
-                "look what this node is reached by",
+                "find the interfaces by which this node is reached",
                 lambda: rule.now([path] if own else [], ssh_ports={int(port)} if port.isdigit() else ()).by_name,
             )
         )

@@ -214,15 +214,15 @@ def exchange(
     socket: Socket, number: int, message: type[nlmsg], attributes: Attributes, change: bool = False, **fields: int
 ) -> tuple[Message, ...]:
     """The kernel's replies to a message; to a change, at least an acknowledgment."""
-    one: Message = message()
-    one.update(fields)
-    one["attrs"] = list(attributes)
-    return tuple(socket.nlm_request(one, msg_type=number, msg_flags=NLM_F_REQUEST | (NLM_F_ACK if change else 0)))
+    request: Message = message()
+    request.update(fields)
+    request["attrs"] = list(attributes)
+    return tuple(socket.nlm_request(request, msg_type=number, msg_flags=NLM_F_REQUEST | (NLM_F_ACK if change else 0)))
 
 
 def generic(
     socket: Socket, command: int, message: type[nlmsg], attributes: Attributes, change: bool = False
 ) -> tuple[Message, ...]:
-    """The same for a generic family; the replies have the class of the message."""
+    """As `exchange`, for a generic netlink family; the replies have the class of the message."""
     socket.register_policy(socket.prid, message)
     return exchange(socket, socket.prid, message, attributes, change, cmd=command, version=1)

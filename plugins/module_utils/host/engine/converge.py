@@ -111,7 +111,7 @@ def converge(
         for resource, one in plans:
             if one.changes:
                 outcome.after[resource.name] = _make(node, resource, one, done)
-    # half of the changes must not stay, whatever the error: not even for a bug or Ctrl+C
+    # a part of the changes must not stay, whatever the error is, even a bug or Ctrl+C
     except BaseException as error:
         failed = undo(node, error, done)
         if isinstance(error, Exception):

@@ -101,7 +101,7 @@ def choose(
 
 
 def _known(rule: Rule, one: Candidate) -> Selector:
-    """A rule's selector without the fields that are unknown of a device, or known to match."""
+    """A rule's selector without the fields that are unknown for a device, or known to match."""
     if not one.seen:
         return replace(rule.select, interface=(), link_layer=(), min_speed_mbps=None)
     fast = {one.device.key, one.device.physfn}.intersection(rule.fast)
@@ -109,7 +109,7 @@ def _known(rule: Rule, one: Candidate) -> Selector:
 
 
 def _chooses(select: Selector, values: DeviceValues) -> bool:
-    """Whether a selector chooses a device. VFs and interfaces without a PCI function need a `type` in the selector."""
+    """Whether a selector chooses a device. Devices other than PFs are chosen only by a `type` or an `address`."""
     return select.matches(values) and (values["type"] == "pf" or bool(select.type) or bool(select.address))
 
 

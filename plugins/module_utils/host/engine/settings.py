@@ -107,7 +107,7 @@ def merged(base: Settings, more: t.Mapping[str, object]) -> Settings:
 
 
 def overlaid(base: Settings, more: t.Mapping[str, object]) -> Settings:
-    """The same, but None stays, so that it still removes values of rules that this is merged into later."""
+    """As `merged`, but None stays, so that it still removes values of rules that this is merged into later."""
     result = dict(base)
     for key, value in more.items():
         if isinstance(value, dict):

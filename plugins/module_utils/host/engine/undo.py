@@ -93,7 +93,10 @@ class Failed(Exception):
 
 
 def undo(node: Node, error: BaseException, done: t.Sequence[Done]) -> Failed:
-    """Undo the changes, the last first, also after one fails. Then read all of them again and compare."""
+    """Undo the changes, the last first, even if undoing one fails. Then read all of them again and compare.
+
+    Returns the error to raise.
+    """
     troubles: dict[int, list[str]] = {}
     for place in reversed(range(len(done))):
         one = done[place]
@@ -138,7 +141,7 @@ def _differs(node: Node, one: Done) -> bool:
 
 
 def _take_back(node: Node, one: Done) -> None:
-    """Raises HostError."""
+    """Undo the change itself. Raises HostError."""
     try:
         one.resource.apply(node, one.change.reversed())
     finally:
@@ -147,12 +150,12 @@ def _take_back(node: Node, one: Done) -> None:
 
 
 def _differs_beside(node: Node, one: Done) -> bool:
-    """Raises HostError."""
+    """Whether a value that the change may have altered beside its own setting differs. Raises HostError."""
     return bool(one.beside) and one.resource.beside(node, one.change) != one.beside
 
 
 def _put_back_beside(node: Node, one: Done) -> None:
-    """Raises HostError."""
+    """Restore the values beside the change's own setting. Raises HostError."""
     try:
         one.resource.put_back(node, one.change, one.beside)
     finally:

@@ -89,7 +89,7 @@ def _apply(system: System, nics: t.Sequence[Rule], general: NodeSettings, resour
 
 
 def _chosen(system: System, nics: t.Sequence[Rule], virtual: bool = False) -> list[str]:
-    """The devices that rules choose; with `virtual`, those without a PCI function."""
+    """The devices that rules choose; with `virtual`, those without a PCI function. Empty on an error."""
     try:
         node = Node(system, nics, allow_management=True)
         return [key for key in node.settings if not (virtual and node.devices[key].address)]

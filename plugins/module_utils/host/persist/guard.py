@@ -25,7 +25,7 @@ _FOLDER = "/run/lanewise"
 _PROGRAM = f"{_FOLDER}/fabric.pyz"
 
 
-#: The first release wrote no number.
+#: Files of the first release have no number of their form.
 _FORMS = Forms(unnumbered=1)
 _FIELDS = [one.name for one in dataclasses.fields(Change)]
 _ARM = "set a timer that undoes the changes if the connection is lost"

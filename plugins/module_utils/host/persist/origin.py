@@ -28,7 +28,10 @@ _FIX = "play the role fabric of the release that wrote it, or a newer one; the f
 
 
 def load(system: System) -> dict[str, State]:
-    """By resource. Raises HostError if the file is damaged, or only a newer release can read it."""
+    """The recorded settings by resource; empty without the file.
+
+    Raises HostError if the file is damaged, or only a newer release can read it.
+    """
     text = system.content(PATH)
     try:
         found = _FORMS.read(json.loads(text or "{}"))["resources"]

@@ -29,7 +29,7 @@ from ..engine.settings import NicSettings, NodeSettings
 
 PROGRAM = "/opt/lanewise/fabric/fabric.pyz"
 DESIRED = "/etc/lanewise/fabric.json"
-#: The first release wrote no number.
+#: Files of the first release have no number of their form.
 _FORMS = Forms(unnumbered=1)
 UNIT = "lanewise-fabric.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"

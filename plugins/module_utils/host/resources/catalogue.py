@@ -204,6 +204,6 @@ def resources(
 
 
 def named(system: System, names: t.Iterable[str]) -> list[Resource]:
-    """The resources of these names, in the same order."""
+    """The resources of these names, in the order in which they are applied."""
     wanted = set(names)
     return [one for one in (load()(system) for _scope, _keys, load in _ORDER) if one.name in wanted]

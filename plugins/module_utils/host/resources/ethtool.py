@@ -18,7 +18,7 @@ from ..engine.resource import Resource
 
 #: By group: numbers and switches, in the order in which they are written.
 _NUMBERS = {
-    # driver changes of queues come first: they may reset the settings that depend on them
+    # queues come first: when a driver changes them, it may reset the settings that depend on them
     "channels": ("rx", "tx", "other", "combined"),
     "rings": ("rx", "rx_mini", "rx_jumbo", "tx"),
     "coalesce": (

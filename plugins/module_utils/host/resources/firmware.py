@@ -117,7 +117,7 @@ class Firmware(Resource):
         return None
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """As for any resource, but a value that has not taken effect at a boot since is refused."""
+        """As for any resource, but a value that a reboot since then has not put into effect is refused."""
         wanted = self.wanted(node) if wanted is None else wanted
         plan = super().plan(node, wanted)
         noted = self.system.text(NOTES)

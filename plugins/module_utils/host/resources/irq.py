@@ -73,10 +73,10 @@ class Irq(Resource):
             except HostError as error:
                 if error.code != errno.EIO:
                     raise
-                self._managed.add(irq)  # older kernels only report it now
+                self._managed.add(irq)  # older kernels show only now that they manage it
 
     def _present(self, key: str) -> dict[str, str]:
-        """The CPUs of each interrupt of a device that is not managed by the kernel."""
+        """The CPUs of each of a device's interrupts, without those that the kernel manages itself."""
         found = {}
         for irq in self.system.names(f"{_DEVICES}/{key}/msi_irqs"):
             cpus = self.system.text(_path(irq))

@@ -101,7 +101,7 @@ class KernelArgs(Resource):
         return None
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """As for any resource, but arguments that have not taken effect at a boot since are refused."""
+        """As for any resource, but arguments that a reboot since then has not put into effect are refused."""
         wanted = self.wanted(node) if wanted is None else wanted
         plan = super().plan(node, wanted)
         self._found = next((change.before for change in plan.changes), None)

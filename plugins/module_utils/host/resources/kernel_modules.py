@@ -128,7 +128,7 @@ class KernelModules(Resource):
                         yield path
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """As for any resource, but options that have not taken effect at a boot since are refused."""
+        """As for any resource, but options that a reboot since then has not put into effect are refused."""
         wanted = self.wanted(node) if wanted is None else wanted
         plan = super().plan(node, wanted)
         if wanted and not plan.changes and plan.reboot and self._booted_since():

@@ -159,7 +159,7 @@ class Kubelet(Resource):
     def apply(self, node: Node, change: Change) -> None:
         step = f"write {change.setting}"
         states = self._changed_states(change)
-        # before kubelet stops, as it only reads it when it starts: if the disk is full, kubelet keeps running
+        # before kubelet stops, which reads the file only at its start: if the disk is full, kubelet keeps running
         self.system.install(change.setting, change.after, step)
         self.system.command(["systemctl", "stop", _UNIT], step)
         for path in (*states, _SOCKET):

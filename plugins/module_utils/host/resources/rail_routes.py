@@ -212,7 +212,7 @@ class RailRoute(Value):
         return cls(to, gateway, source, int(words.get("metric", 0)))
 
     def message(self, table: int, out: int) -> dict[str, object]:
-        """pyroute2's arguments for the route of a table, by the interface with the index `out`."""
+        """pyroute2's arguments for the route of a table, by the interface with the index `out`. Raises ValueError."""
         if self.source is None:  # all routes that this resource adds and deletes have one
             raise ValueError(f"the route {self} has no source")
         on_link = self.source.version == 4 and not self.gateway

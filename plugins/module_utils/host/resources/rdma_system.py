@@ -90,7 +90,7 @@ class RdmaSystem(Resource):
                     name = self.system.text(f"/proc/{process}/comm")
                     return f"process {process} ({name}) has a network namespace of its own"
             except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ESRCH, errno.EACCES):  # it has ended; none without threads
+                if error.errno not in (errno.ENOENT, errno.ESRCH, errno.EACCES):  # it has ended, or is a zombie
                     raise HostError("look for network namespaces", str(error)) from None
         for line in (self.system.content("/proc/self/mountinfo") or "").splitlines():
             fields = line.split()

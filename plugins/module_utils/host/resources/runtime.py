@@ -23,7 +23,7 @@ _BINARIES = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin")
 _VERSION = re.compile(r"\sv?(\d+)\.(\d+)\.\d+")
 _TABLE = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _KEY = re.compile(r"^\s*([A-Za-z0-9_-]+)\s*=\s*(.*?)\s*$")
-#: Table, key and value of each setting in containerd 1.x, and in 2.x, where CDI cannot be off.
+#: The plugins that have the settings: CRI of containerd 1.x, CRI of 2.x, where CDI is on by default, and NRI.
 _CRI_1 = "io.containerd.grpc.v1.cri"
 _CRI_2 = "io.containerd.cri.v1.runtime"
 _NRI = "io.containerd.nri.v1.nri"
@@ -153,7 +153,7 @@ class Runtime(Resource):
         return f"{name} restarts: running pods keep running, new ones wait"
 
     def beside(self, node: Node, change: Change) -> Beside:
-        """Whether it runs: systemd does not restart a runtime that could not start with a wrong configuration."""
+        """Whether the runtime runs: systemd does not restart one that could not start with a wrong configuration."""
         return {_unit(change): units.state(self.system, _unit(change))}
 
     def put_back(self, node: Node, change: Change, beside: Beside) -> None:

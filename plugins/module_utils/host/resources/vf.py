@@ -229,7 +229,7 @@ def read(system: System, interface: str) -> dict[int, dict[str, object]]:
 
 
 def decoded(link: Message) -> dict[int, dict[str, object]]:
-    """The same from the interface (`messages.Link`)."""
+    """What `read` returns, from the kernel's reply (`messages.Link`)."""
     vfs = link.get_attr("IFLA_VFINFO_LIST")
     found: dict[int, dict[str, object]] = {}
     for info in vfs.get_attrs("vf") if vfs else ():

@@ -14,6 +14,6 @@ from .fingerprint import fingerprint
 
 
 def diagnose(topology: Topology, proximity: Proximity) -> None:
-    """Add the fingerprint of a node, and insert these findings before those that it has already."""
+    """Add the fingerprint of a node, and its findings before those that it has already."""
     topology.fingerprint = fingerprint(topology)
     topology.findings = findings.find(topology, proximity) + topology.findings

@@ -23,7 +23,7 @@ class _Text(str):
 
 
 def _nodes(nodes: list[NumaNode]) -> list[tuple[str | None, _Text]]:
-    """CPUs and sorted distances of each node. The distances are text already: their number is that of nodes squared."""
+    """CPUs and sorted distances of each node. The distances are text already: there are as many as nodes squared."""
     shape = []
     order: list[str] = []
     starts: list[str] = []

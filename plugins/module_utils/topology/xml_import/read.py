@@ -25,12 +25,12 @@ _MAX_BYTES = 16 << 20  # the files of large machines have some hundred kilobytes
 def read_xml(path: str, form: str = "auto", locality_overrides: t.Sequence[t.Mapping[str, object]] = ()) -> Topology:
     """Read the node that a file describes.
 
-    @param path: the file, of at most 16 MiB.
-    @param form: `nccl`, `hwloc`, or `auto` to detect it by the root element.
-    @param locality_overrides: see :func:`overrides.check_overrides`.
-    @raise ValueError: for a file that is not such XML; the text names the line and what to do. Its subclass
+    :param path: the file, of at most 16 MiB.
+    :param form: `nccl`, `hwloc`, or `auto` to detect it by the root element.
+    :param locality_overrides: see :func:`overrides.check_overrides`.
+    :raises ValueError: for a file that is not such XML; the text names the line and what to do. Its subclass
         OverrideError is raised for an override that is malformed.
-    @raise OSError: for a file that cannot be read.
+    :raises OSError: for a file that cannot be read.
     """
     if form not in ("auto", "nccl", "hwloc"):
         raise ValueError(f"unknown form {form!r}; give 'auto', 'nccl' or 'hwloc'")
