@@ -14,8 +14,8 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - Fails if a host of the play has a variable with a prefix of this collection's roles (C(fabric_), C(dra_driver_),
-    C(dra_claims_), C(topology_), C(alignment_)) that no role knows, or a name that is close to a playbook's variable
-    (C(site_confrim)). Such a variable would have no effect.
+    C(dra_claims_), C(queues_), C(topology_), C(alignment_)) that no role knows, or a name that is close to a playbook's
+    variable (C(site_confrim)). Such a variable would have no effect.
   - List your own variables with such names in the variable C(site_own_variables), as names and shell patterns.
   - Also fails if C(fabric_board) is not a known board. The playbooks and roles of this collection run it first.
 extends_documentation_fragment:

@@ -62,7 +62,7 @@ class NodeAction(SiteAction):
 def answer(done: dict[str, t.Any], form: t.Any, host: str) -> dict[str, t.Any]:
     """The part of a module's result that is let through: Ansible's own keys within bounds, and those of the form.
 
-    Of `ansible_facts`, only discovered interpreters are, which the controller itself adds.
+    Of `ansible_facts`, only discovered interpreters are.
     """
     own = {name: done[name] for name in t.get_type_hints(form) if name in done}
     try:
