@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Attach: a container of a claim's pod is about to start, and gets the claim's devices. It never waits for the API
-server."""
+"""Attach: a container of a claim's pod is about to start, and gets the claim's devices. Attaching never waits for the
+API server."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 
 class Attachment:
-    """Attaches claims. `assign` starts or continues the assignment of a claim (its UID) to the pod with a UID; it
-    returns when that is done, and raises Busy until then (`next_pod.NextPod.ask`)."""
+    """Attaches claims. `assign` is called with the UIDs of a claim and a pod, and starts the assignment of the claim to
+    that pod; it raises Busy until that is done, and then returns (`next_pod.NextPod.ask`)."""
 
     def __init__(
         self, ledger: Ledger, transfer: Transfer, leases: Leases, assign: t.Callable[[str, str], None]
@@ -47,7 +47,7 @@ class Attachment:
             self._attach(record, request, ", before its containers start")
 
     def _attach(self, record: Record | None, request: AttachRequest, when: str) -> None:
-        """`when` is the end of the line in the log."""
+        """`when` is appended to the log line."""
         if record is None:
             raise Refused(f"claim {request.uid} is not prepared on this node")
         if not record.held:

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The configurations of a claim: what its classes and the claim itself say for lanewise.dev, and whether the claim may
-say so.
+"""The configurations of a claim: what its classes and the claim itself set for lanewise.dev, and whether the claim may
+set it.
 
 The scheduler copies the configurations of classes into the allocation. They are the site's; those of the claim are a
 tenant's.
@@ -28,7 +28,7 @@ DRIVER = interface_config.DRIVER
 #: longest valid one has less than 20 KiB.
 CONFIG_BYTES = 128 * 1024
 _CONFIG = "status.allocation.devices.config"
-#: Valid configurations, each as whether it is a policy and its JSON: the pods of one template have the same ones.
+#: Configurations that were found valid, by (is a policy, JSON): pods of one template have the same configurations.
 _valid: dict[tuple[bool, str], None] = {}
 _REMEMBERED = 256
 
@@ -57,7 +57,7 @@ class Configs:
 
 @dataclass
 class Asked:
-    """A request that devices are allocated for. `ours` is whether one is of this driver."""
+    """One allocated device: the path of its result, its request, and whether it is for admin access and is ours."""
 
     path: str
     request: str
@@ -117,8 +117,8 @@ def refusal(problems: t.Sequence[Problem]) -> Refused:
 
 
 def check(asked: t.Sequence[Asked], configs: Configs, namespace: str) -> None:
-    """Check the configurations, and whether the classes let a claim of this namespace say what it says. Those of a
-    claim that are only for requests without a device of ours are left alone. Raises Refused."""
+    """Check the configurations, and whether the classes let a claim of this namespace set what it sets. Configurations
+    of the claim that cover no request with a device of ours are ignored. Raises Refused."""
     held = [one for one in asked if not one.admin]
     ours = [one for one in held if one.ours]
     problems: list[Problem] = []
@@ -151,7 +151,7 @@ def _problems(config: Config) -> list[Problem]:
     found = validate(config.fields, config.path)
     if not found:
         while len(_valid) >= _REMEMBERED:
-            _valid.clear()  # at once, as other threads do the same
+            _valid.clear()  # atomic: other threads may be here too
         _valid[content] = None
     return found
 

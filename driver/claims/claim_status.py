@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The status of a claim's devices, and the thread that writes it, again and again until the API server has it."""
+"""The status of a claim's devices, and the thread that writes it and retries until the API server accepts it."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _LONGEST_PAUSE = 60.0
 _MESSAGE_BYTES = 1024
 #: Maximum addresses of a device in the API (NetworkDeviceDataMaxIPs in pkg/apis/resource/types.go).
 MOST_ADDRESSES = 16
-#: The API server compares stored allocations, opaque configurations byte by byte, and rewrites these without blanks:
-#: one that was stored with blanks then counts as changed, whatever is patched.
+#: The API server compares the old allocation with the new one, opaque configurations byte by byte, but writes these
+#: without blanks: one that was stored with blanks then counts as changed, whatever is patched.
 _ALLOCATION = "status.allocation"
 _BLANKS = (
     "its opaque configuration, or that of its DeviceClass, was stored with blanks between the JSON tokens, so the API "
@@ -156,7 +156,8 @@ class Writer:
     """Writes the latest status of each claim, and retries while the API server does not answer.
 
     `busy` returns whether pods start or end. No pod waits for a status, and each costs time of the API server and of
-    all who watch claims. What is not written when the process ends is computed from the records at the next start.
+    all clients that watch claims. What is not written when the process ends is computed from the records at the next
+    start.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which devices claims hold, and how they are: those in pods, and those whose original state could not be restored."""
+"""The devices that claims hold and their health, and those whose original state could not be restored."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Devices:
         held = {device.own_name for record in self._ledger.store.all()[0] for device in record.held}
         for name, entry in self._ledger.unclean.all().items():
             if name in held and not entry.config:
-                continue  # of one with children, claims may hold others
+                continue  # an entry with `config` is of a parent: claims may hold other children of it
             with contextlib.suppress(Busy):
                 try:
                     with self._ledger.device_if_free(entry.lock):

@@ -57,7 +57,7 @@ def choose(wanted: t.Sequence[str], record: Record, pod: Object, cluster: Cluste
 
 def _beside(choice: Choice, record: Record, pod: Object, cluster: Cluster, inventory: Inventory) -> tuple[str, str]:
     """Add the RDMA devices of the pod's other claims. Returns why they are unknown, and why the claim's GPUs may not be
-    all of the pod; empty if not."""
+    all GPUs of the pod; each is empty if that is not so."""
     names = claims_of(pod)
     if names is None or len(names - {record.name}) > MOST_CLAIMS:
         return f"the pod's claims are unknown, or more than {MOST_CLAIMS + 1}", ""
@@ -87,7 +87,7 @@ def _rdma_devices(device: Device) -> list[str]:
 
 
 def claims_of(pod: Object) -> set[str] | None:
-    """The names of a pod's claims, those that Kubernetes has made for it too; None if one is not known yet."""
+    """The names of a pod's claims, including those that Kubernetes has created for it; None if one is not known yet."""
     spec, status = _mapping(pod.get("spec")), _mapping(pod.get("status"))
     entries = [_mapping(one) for one in _list(spec.get("resourceClaims"))]
     made = {one.get("name"): one.get("resourceClaimName") for one in map(_mapping, _list(status.get(_STATUSES)))}

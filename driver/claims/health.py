@@ -26,8 +26,9 @@ def devices(
     records: t.Iterable[Record],
     problems: t.Mapping[str, t.Mapping[str, HealthProblem]],
 ) -> list[DeviceHealth]:
-    """The health of all devices. A device is unhealthy if its link is down, on the node or in a pod, or if it is
-    neither on the node nor in its pod. `problems` are those of devices in pods, by claim and device."""
+    """The health of all devices. A device is unhealthy if its link is down, on the node or in a pod, if it is neither
+    on the node nor in its pod, or if its original state could not be restored. `problems` are those of devices in pods,
+    by claim and device."""
     now = time.time()
     found = {}
     for device in publication.devices:
@@ -39,7 +40,7 @@ def devices(
     for record in records:
         for one in record.held:
             if one.device in found and (record.phase == PREPARED or one.share):
-                continue  # it is on the node, or one of several that have a share of it
+                continue  # the device is on the node, or the claim has only a share of it
             message = "it could not be taken back to the node" if record.phase == DETACHING else ""
             problem = problems.get(record.uid, {}).get(one.device)
             found[one.device] = _health(one.pool, one.device, now, problem.message if problem else message)

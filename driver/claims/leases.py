@@ -85,11 +85,11 @@ def _key(record: Record, device: DeviceRecord, lease: Lease) -> str:
 
 def replace(device: DeviceRecord, family: str, lease: Lease) -> None:
     """Replace a device's lease of a family, and its address in the network data. A lost lease has no address."""
-    had = {old["address"] for old in device.leases if old["family"] == family}
-    has = [] if lease.get("lost") else [lease["address"]]
+    before = {old["address"] for old in device.leases if old["family"] == family}
+    after = [] if lease.get("lost") else [lease["address"]]
     device.leases = [*(old for old in device.leases if old["family"] != family), lease]
     if device.network:
         ips = device.network["ips"]
-        if set(has) <= set(ips) and not (had - set(has)) & set(ips):
+        if set(after) <= set(ips) and not (before - set(after)) & set(ips):
             return  # the same address keeps its place
-        device.network["ips"] = [*(ip for ip in ips if ip not in had and ip not in has), *has]
+        device.network["ips"] = [*(ip for ip in ips if ip not in before and ip not in after), *after]

@@ -48,7 +48,7 @@ _RESERVATION = "reserve"
 class _Saved:
     """What this process needs of the last record that it saved for a claim, without reading the file again."""
 
-    #: The names of its devices' interfaces on the node.
+    #: The names on the node of the interfaces that move to the pod: not those of parents, which stay.
     interfaces: frozenset[str]
     #: The UID of the pod that its devices will move to; empty if they need not move.
     waiting_for: str
@@ -56,8 +56,8 @@ class _Saved:
     @classmethod
     def of(cls, record: Record) -> _Saved:
         waits = record.phase == PREPARED and record.pod and record.held
-        gone = [device.known.interface for device in record.held if "child" not in device.config]
-        names = frozenset(name for name in gone if name)
+        moved = [device.known.interface for device in record.held if "child" not in device.config]
+        names = frozenset(name for name in moved if name)
         return cls(names, record.pod.uid if waits and record.pod else "")
 
 
@@ -134,7 +134,7 @@ class Ledger:
 
     def load(self, uid: str) -> Record | None:
         """A claim's record, as of this boot. None if there is none, or if it was corrupt and has been renamed. Raises
-        Unreadable for the record of a newer driver."""
+        Unreadable for the record of a newer driver, and if the file cannot be read."""
         try:
             record = self.store.load(uid)
         except Unreadable as error:
@@ -165,8 +165,8 @@ class Ledger:
                     extra={"device": device.device},
                 )
                 continue
-            had = device.known
-            if now and (now.interface or not had.interface) and (now.rdma_devices or not had.rdma_devices):
+            before = device.known
+            if now and (now.interface or not before.interface) and (now.rdma_devices or not before.rdma_devices):
                 device.known = now
 
     def save(self, record: Record, phase: str) -> None:

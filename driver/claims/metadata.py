@@ -29,7 +29,7 @@ from .cdi import Mount
 VERSIONS = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
 CONTAINER_DIR = "/var/run/kubernetes.io/dra-device-attributes"
 
-#: The annotation with the name in the pod of a claim from a template.
+#: The annotation of a claim from a template: its name in the pod.
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 
 
@@ -75,7 +75,7 @@ def write(
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a claim's other file in the same way: an existing one keeps its inode. Raises OSError."""
+    """Write another file of a claim in the same way: an existing file keeps its inode. Raises OSError."""
     if path.exists():
         files.overwrite(path, content)
     else:

@@ -95,7 +95,7 @@ def _slices(cluster: Slices, driver: str, asked: int) -> list[Object] | str:
 
 
 def _locate(peer: PeerRecord, slices: list[Object] | str, gpus: t.Mapping[str, GpuPlace]) -> None:
-    """Fill in what a peer's own driver publishes of it, or why that is unknown."""
+    """Fill in what a peer's own driver publishes about it, or why that is unknown."""
     if isinstance(slices, str):
         peer.unknown = slices
         return

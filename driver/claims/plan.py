@@ -98,10 +98,11 @@ def plan(
 ) -> Record:
     """The record of a claim that can be prepared on this node.
 
-    `claim` is a v1 ResourceClaim, whose pod :func:`check_pod` checks. `uid` is the claim that kubelet means, `known`
-    the devices of the pool `node` by name, `withheld` why others are not published, `others` the records of other
-    claims, `offers` the divided NICs by the names of the devices for shares, `unclean` the names of devices that are
-    withheld because their original state could not be restored. Raises Refused, or Busy where trying again may help.
+    `claim` is a v1 ResourceClaim, whose pod :func:`check_pod` checks. `uid` is the UID that kubelet asks for, `known`
+    the devices of the pool `node` by name, `withheld` why others are not published, `others` the records of all claims,
+    this one's too if it has one, `offers` the divided NICs by the names of the devices for shares, `unclean` the names
+    of devices that are withheld because their original state could not be restored. Raises Refused, or Busy where
+    trying again may help.
     """
     owner = consumer(claim, uid)
     results = _results(claim, node, known, withheld or {})
@@ -119,9 +120,9 @@ def plan(
         pod_claim_name=_pod_claim_name(metadata),
     )
     _check_shared(results, configs.settings)
-    everybody = list(others)
-    others = [other for other in everybody if other.uid != uid]
-    own = [device for other in everybody if other.uid == uid for device in other.held]
+    recorded = list(others)
+    others = [other for other in recorded if other.uid != uid]
+    own = [device for other in recorded if other.uid == uid for device in other.held]
     market = share_plan.Market(offers or {}, [*others, record], own, unclean)  # a claim may have two shares of a NIC
     for result in results:
         device = _device(result)
@@ -263,7 +264,8 @@ def _results(claim: Object, node: str, known: t.Mapping[str, Device], withheld: 
 
 
 def _check_shared(results: list[_Result], configs: list[Config]) -> None:
-    """Add its configurations to each result. Raises Refused for fields that several devices cannot share."""
+    """Add to each result the configurations that cover it. Raises Refused for fields that several devices cannot share,
+    and for a configuration of a request with admin access."""
     for config in configs:
         covered = [result for result in results if config.covers(result.request)]
         for result in covered:

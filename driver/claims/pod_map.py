@@ -29,7 +29,7 @@ NCCL_FILE = "/run/lanewise/nccl-topology.xml"
 #: Names of interfaces and RDMA devices that can be in a variable.
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _RAIL, _PCIE_ROOT, _NUMA = "rail", "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
-#: Its RDMA devices have two ports, and variables would name one.
+#: The kernel driver whose RDMA devices have two ports: variables would name only one.
 _TWO_PORTS = "mlx4_core"
 
 
@@ -55,8 +55,9 @@ def is_gpu(peer: PeerRecord) -> bool:
 
 
 def pairs(record: Record) -> list[Pair]:
-    """The NIC that each GPU goes with, by the GPUs' addresses: of those nearest to it one of its rail, else the one
-    that has the fewest GPUs so far. GPUs whose distance to every NIC is unknown are left out."""
+    """The NIC that each GPU goes with, in the order of the GPUs' addresses. Among the NICs nearest to a GPU, those of
+    its rail come first, then those with the fewest GPUs so far. GPUs whose distance to every NIC is unknown are left
+    out."""
     nics = {device.device: device for device in record.held if device.known.address}
     taken = dict.fromkeys(nics, 0)
     chosen: dict[str, Pair] = {}
@@ -195,7 +196,7 @@ def _no_ports(record: Record) -> str:
 
 
 def _no_mapping(record: Record) -> str:
-    """vLLM stops at a GPU that is not in its mapping, so all are or there is none."""
+    """Why vLLM gets no mapping. It stops at a GPU that is not in its mapping, so all GPUs must be in it."""
     paired = {pair.gpu.address: pair.nic for pair in pairs(record)}
     gpus = [peer for peer in record.peers if is_gpu(peer)]
     unknown = [peer.device for peer in gpus if peer.address not in paired]

@@ -4,9 +4,9 @@
 
 """Hands out addresses of the node's ranges to devices of claims, and takes them back.
 
-The claims' records say which claim has an address. So does one file, from before a record is written until after it is
-removed. So no two claims get the same address, whenever the driver is killed. The file also lists the addresses that
-came back, in that order: addresses that nobody has had yet are handed out first, then the one that came back first.
+The claims' records say which claim has an address. A separate file says it too, from before a record is written until
+after it is removed, so no two claims get the same address, whenever the driver is killed. The file also lists the
+returned addresses in order: addresses that were never used are handed out first, then the one that was returned first.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _LEAST_IPV6_MTU = 1280
 
 @dataclass
 class _Order:
-    """The file: by address the UID of the claim that has it, and the addresses that came back, the first one first.
-    `boot` is the boot in which it was written."""
+    """The content of the file: by address the UID of the claim that has it, and the returned addresses, the first one
+    first. `boot` is the boot in which it was written."""
 
     boot: str = ""
     held: dict[str, str] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class RailAddresses:
         others: t.Iterable[Record],
         kept: t.Collection[str] = (),
     ) -> None:
-        """Give the devices of a planned claim that ask for it addresses of their rails; `others` are the records of all
-        claims, `kept` the addresses that nobody may get now, although no claim has them.
+        """Give addresses of their rails to the devices of a planned claim that ask for them; `others` are the records
+        of all claims, `kept` the addresses that nobody may get now, although no claim has them.
 
-        To be called before the record is written; `release` takes back what it has given. Raises Refused, and Busy
-        where a range is exhausted."""
+        Must be called before the record is written; `release` takes the addresses back. Raises Refused, and Busy if a
+        range is exhausted."""
         asking = [device for device in record.held if device.config.get(rails.FIELD) is True]
         if not asking:
             return
@@ -94,7 +94,7 @@ class RailAddresses:
             self._write(order)
 
     def sweep(self) -> None:
-        """Take back what claims had whose record was removed just before the driver was killed."""
+        """Take back the addresses of claims without a record: the driver was killed just after it had removed that."""
         order = self._read()
         gone = self._gone(order)
         if gone:
@@ -107,7 +107,8 @@ class RailAddresses:
         return {uid for uid in uids if not self._store.known(uid, set_aside=order.boot == self._boot)}
 
     def _current(self, uid: str, others: t.Iterable[Record]) -> _Order:
-        """The file, with what records have too, and without what the claim `uid` and claims without a record have."""
+        """The content of the file, with the addresses in the records `others`, but without those of the claim `uid` and
+        of claims without a record."""
         order = self._read()
         _free(order, {*self._gone(order), uid})
         for record in others:
@@ -117,7 +118,8 @@ class RailAddresses:
         return order
 
     def _read(self) -> _Order:
-        """Raises DriverError if the file cannot be read. A damaged one counts as empty: records say who has what."""
+        """Raises DriverError if the file cannot be read. A damaged one counts as empty: the records have the addresses
+        that are in use."""
         try:
             content = self._path.read_bytes()
             value = bounded_json.loads(content, FILE_BYTES)

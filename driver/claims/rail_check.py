@@ -4,7 +4,7 @@
 
 """Whether pods send to each rail by that rail's interface, as the kernel decides it in their network namespaces.
 
-A pod with `NET_ADMIN` can change its routes, and so can a network plugin. Only a slow job would show it.
+A pod with `NET_ADMIN` can change its routes, and so can a network plugin. The only symptom would be a slow job.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def in_use(records: t.Iterable[Record], ranges: t.Iterable[RailRange]) -> list[t
 
 
 def misled(records: t.Sequence[Record], pin: t.Callable[[str], Path]) -> list[str]:
-    """What addresses of rails in pods send by other interfaces than their own; `pin` gives the pinned namespace of a
-    claim. Claims with routes or rules of their own are left out, and so are VRFs. Raises KernelError."""
+    """The problems of devices in pods with addresses of rails: traffic that leaves by another rail's interface or by
+    none, and addresses that are missing. `pin` returns the pinned namespace of a claim. Devices whose configuration has
+    routes, rules or a VRF are left out. Raises KernelError."""
     found: list[str] = []
     attached = [one for one in records if one.phase == ATTACHED and one.pod and any(_given(one))]
     for record in attached:
@@ -43,7 +44,7 @@ def misled(records: t.Sequence[Record], pin: t.Callable[[str], Path]) -> list[st
             own = {link.name: link.index for link in links.listed(connection)}
             for device in record.held:
                 if not {"routes", "rules", "vrf"} & set(device.config):
-                    for wrong in _of_device(connection, device, own, beside):
+                    for wrong in _problems(connection, device, own, beside):
                         found.append(f"claim {record.claim}: {wrong}")
     return found
 
@@ -52,7 +53,7 @@ def _given(record: Record) -> list[rails.HandedOut]:
     return [one for device in record.held for one in rails.of(device.config)]
 
 
-def _of_device(
+def _problems(
     connection: Netlink, device: DeviceRecord, own: t.Mapping[str, int], beside: t.Sequence[Record]
 ) -> t.Iterator[str]:
     rail = device.known.device.get("attributes", {}).get("rail", {}).get("int", "?")
@@ -71,7 +72,7 @@ def _of_device(
         far = _other_address(one)
         for source in (interface.ip, None):
             by = kernel.leads(far, source)
-            same = {index} if source else _of_rail(one, beside, own)
+            same = {index} if source else _rail_interfaces(one, beside, own)
             if not by or by - same:
                 says = f"what {source or 'the pod'} sends to {one['pool']} of rail {rail}"
                 where = " and ".join(sorted(names.get(number, "an interface") for number in by))
@@ -88,8 +89,8 @@ def _other_address(one: rails.HandedOut) -> ipaddress.IPv4Address | ipaddress.IP
     return next((pool[place] for place in places if pool[place] != own), pool[0])
 
 
-def _of_rail(one: rails.HandedOut, records: t.Iterable[Record], own: t.Mapping[str, int]) -> set[int]:
-    """The interfaces of a pod with addresses of the same pool."""
+def _rail_interfaces(one: rails.HandedOut, records: t.Iterable[Record], own: t.Mapping[str, int]) -> set[int]:
+    """The indexes of a pod's interfaces with addresses of the same pool."""
     devices = [device for record in records for device in record.held]
     same = [device for device in devices if any(other["pool"] == one["pool"] for other in rails.of(device.config))]
     return {own[device.interface] for device in same if device.interface in own}

@@ -70,7 +70,7 @@ def _keys(form: _Form) -> dict[str, _Form]:
 
 
 def decoded(form: _Form, value: object, path: str) -> t.Any:
-    """A value of the type `form`, which the fields of a record use."""
+    """Decode a value as `form`, one of the types that a record's fields have. Raises ValueError with the path."""
     if form in _SPECIAL:
         return _SPECIAL[form](value, path)
     if t.is_typeddict(form):
@@ -124,8 +124,8 @@ def _number(value: object, path: str) -> int | float:
     return value
 
 
-#: How values of types are read that are not read by their fields. What a host state and the identity of an RDMA device
-#: hold is checked where it is used: it differs between releases.
+#: How types are decoded that are not decoded field by field. The content of a host state and of the identity of an RDMA
+#: device is checked where it is used: it differs between releases.
 _SPECIAL: dict[_Form, t.Callable[[object, str], object]] = {
     t.Any: lambda value, _path: value,
     float: _number,

@@ -66,7 +66,7 @@ def boot_id(path: Path = BOOT_ID) -> str:
 @dataclass
 class RdmaRecord:
     """The RDMA devices of a device that may be in a pod: the character devices for containers, the names of those that
-    move with the interface, and what finds each of these again (`rdma.known`)."""
+    move with the interface, and by these names the identity that finds each again (`rdma.known`)."""
 
     nodes: list[DeviceNode]
     moves: list[str]
@@ -206,7 +206,7 @@ class Record:
 
 
 class Unreadable(DriverError):
-    """A record that cannot be used: it was corrupt and has been renamed, or a newer driver wrote it."""
+    """A record that cannot be used: it was corrupt and has been renamed, a newer driver wrote it, or reading failed."""
 
 
 def encode(record: Record) -> bytes:

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""After a start: finish or undo what the last process was killed in, and drop claims that kubelet has forgotten."""
+"""After a start: finish or undo what the last process was doing when it ended, and drop claims that kubelet has
+forgotten."""
 
 from __future__ import annotations
 
@@ -69,8 +70,8 @@ class Recovery:
     def drop_gone(self) -> bool:
         """Take back the devices of claims that were deleted or lost them, and whose pods have ended.
 
-        Kubelet unprepares such claims, unless it has forgotten them. Returns as `recover`; an API server that does not
-        answer is asked once.
+        Kubelet unprepares such claims, unless it has forgotten them. Returns as `recover`; stops at the first request
+        that the API server does not answer.
         """
         settled = True
         for uid in self._ledger.store.uids():

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The operations on the claims of this node: prepared, attached to a pod, taken back, forgotten.
+"""The operations on the claims of this node: prepare, attach to a pod, take back, forget.
 
 Records on disk are the source of truth, and each is written before the actions that it describes. So the next call, or
 the next process, knows how far the last one may have come: it takes everything back to the node and starts over. No
@@ -95,8 +95,8 @@ class Service:
                 raise
 
     def unprepare(self, claim: ClaimRef) -> None:
-        """Take everything back and forget the claim. Its object may be gone, so kubelet's name of it is used only if it
-        has no record."""
+        """Take everything back and forget the claim. The API server is not asked, as the claim may be deleted: its name
+        is that of the record, or kubelet's if there is no record."""
         _check(claim)
         with _operation(UNPREPARE, claim=claim.uid, claim_name=str(claim)), self.ledger.claim(claim.uid):
             record = self.ledger.load(claim.uid)

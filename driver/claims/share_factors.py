@@ -25,13 +25,13 @@ _MOST_BYTES = 1 << 20
 def change(nic: SharedNic, one: HeldShare, before: Fraction) -> str:
     """What a factor that was `before` changes for a share of a NIC, in a sentence; empty if nothing."""
     now, place = nic.divided.factor, nic.shares.index(one)
-    had = replace(nic.divided, factor=before).guarantees([other.share for other in nic.shares])[place]
-    if one.guaranteed == had:
+    earlier = replace(nic.divided, factor=before).guarantees([other.share for other in nic.shares])[place]
+    if one.guaranteed == earlier:
         return ""
     return (
         f"{nic.name} is promised {factor_text(now)} times its bandwidth from now on, before {factor_text(before)}: "
         f"the share of request {one.device.request} is guaranteed {quantity(one.guaranteed)}bit/s, "
-        f"before {quantity(had)}bit/s"
+        f"before {quantity(earlier)}bit/s"
     )
 
 
@@ -59,13 +59,13 @@ class Factors:
 
     def changed(self, nics: t.Sequence[SharedNic]) -> list[tuple[SharedNic, HeldShare, Fraction]]:
         """The shares whose NICs have another factor than at the last call, or at their allocation if that was later,
-        with that one. Never raises: a file that cannot be read or written only costs a report."""
+        each with the earlier factor. Never raises: a file that cannot be read or written only costs a report."""
         known, shares = self._read(), [(nic, one) for nic in nics for one in nic.shares]
         now = {one.device.share_id: factor_text(nic.divided.factor) for nic, one in shares}
         if now != known:
             self._write(now)
         before = [Fraction(known.get(one.device.share_id, one.share.factor)) for _nic, one in shares]
-        return [(nic, one, had) for (nic, one), had in zip(shares, before) if had != nic.divided.factor]
+        return [(nic, one, earlier) for (nic, one), earlier in zip(shares, before) if earlier != nic.divided.factor]
 
     def _read(self) -> dict[str, str]:
         try:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Prometheus metrics of shares, computed when they are asked for: one series for each share and amount."""
+"""Prometheus metrics of shares, computed at each scrape: one series for each share and amount."""
 
 from __future__ import annotations
 

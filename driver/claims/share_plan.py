@@ -63,7 +63,8 @@ def shares_of(base: str, records: t.Iterable[Record]) -> list[DeviceRecord]:
 
 
 def excludes(one: DeviceRecord, other: DeviceRecord) -> bool:
-    """Whether two claims cannot have these: the same device, the same VF, or a NIC or a VF of it and a share of it."""
+    """Whether two claims cannot have these devices: they are the same, have the same VF, or one is a NIC or its VF and
+    the other a share of that NIC."""
     if one.share and other.share:
         return one.own_name == other.own_name != one.device
     if one.share or other.share:
@@ -80,8 +81,8 @@ def give(device: DeviceRecord, ask: Ask, market: Market) -> DeviceRecord:
     """
     for old in market.own:
         if old.share and (old.device, old.share_id) == (device.device, device.share_id):
-            had = replace(device, known=old.known, config=old.config, interface=old.interface)
-            return replace(had, lock=old.lock, share=old.share)
+            kept = replace(device, known=old.known, config=old.config, interface=old.interface)
+            return replace(kept, lock=old.lock, share=old.share)
     offer = market.offers.get(device.device)
     if offer is None:
         raise Busy(f"{ask.path}.device: the settings of the node do not divide {device.device} now")

@@ -15,12 +15,12 @@ from . import share_state
 from .records import Record
 from .share_state import HeldShare, SharedNic
 
-#: Seconds over which is measured what shares use.
+#: Seconds over which the traffic of shares is measured.
 MEASURED = 0.5
 
 
 class ShareReport(t.TypedDict):
-    """A share; rates in bit/s. What is None is unknown: no pod has the share yet, or the kernel does not count."""
+    """A share; rates in bit/s. A rate is None if no pod has the share yet, or if the kernel does not count bytes."""
 
     claim: str
     request: str
@@ -126,7 +126,7 @@ def _share(nic: SharedNic, one: HeldShare, used: t.Mapping[str, float]) -> Share
 
 
 def _short(rate: int | None) -> str:
-    """A measured rate with three digits or more."""
+    """A measured rate with three significant digits."""
     number = float(rate or 0)
     for suffix in ("", "k", "M", "G"):
         if number < 1000 or suffix == "G":

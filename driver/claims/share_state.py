@@ -43,7 +43,7 @@ class SharedNic:
 
     @property
     def capacity(self) -> int:
-        """What may be promised of it."""
+        """The bit/s that may be promised of it."""
         return int(self.divided.physical * self.divided.factor)
 
     @property
@@ -53,7 +53,7 @@ class SharedNic:
 
 
 class Offers(t.Protocol):
-    """What is used here of an inventory."""
+    """The part of an inventory that is used here."""
 
     def offer(self, name: str) -> Offer | None: ...
 
@@ -83,8 +83,8 @@ def held(records: t.Iterable[Record]) -> dict[str, HeldShares]:
     found: dict[str, HeldShares] = {}
     for name, shares in by_nic(records).items():
         vfs = frozenset(one.device.known.address or "" for one in shares if one.share.mechanism != MACVLAN)
-        less = functools.partial(share_rates.uncharged, shares=[one.share.asks for one in shares])
-        found[share_name(name)] = HeldShares(shares[-1].device.known.device, vfs, less)
+        uncharged = functools.partial(share_rates.uncharged, shares=[one.share.asks for one in shares])
+        found[share_name(name)] = HeldShares(shares[-1].device.known.device, vfs, uncharged)
     return found
 
 
@@ -95,15 +95,15 @@ def divided(name: str, shares: t.Sequence[ShareRecord], offers: Offers) -> Divid
 
 
 def nic_of(name: str, shares: t.Sequence[HeldShare], boot: str, offers: Offers) -> SharedNic:
-    """A NIC with its shares, which is one at least."""
+    """A NIC with its shares, of which there is at least one."""
     every = [one.share for one in shares]
-    cut = divided(name, every, offers)
-    known = [replace(one, guaranteed=rate) for one, rate in zip(shares, cut.guarantees(every))]
+    division = divided(name, every, offers)
+    known = [replace(one, guaranteed=rate) for one, rate in zip(shares, division.guarantees(every))]
     active = [one for one in known if is_active(one.record, boot)]
-    forces = cut.in_force([one.share for one in active])
+    forces = division.in_force([one.share for one in active])
     with_force = [replace(one, force=force) for one, force in zip(active, forces)]
     waiting = [one for one in known if not is_active(one.record, boot)]
-    return SharedNic(name, cut, (*with_force, *waiting), cut.totals(every))
+    return SharedNic(name, division, (*with_force, *waiting), division.totals(every))
 
 
 def nics(records: t.Iterable[Record], boot: str, offers: Offers) -> list[SharedNic]:
@@ -112,8 +112,8 @@ def nics(records: t.Iterable[Record], boot: str, offers: Offers) -> list[SharedN
 
 
 def as_reported(nic: SharedNic) -> SharedNic:
-    """The NIC with what is in force for its VFs by the kernel's word: a card without minimum rates lends nothing.
-    Raises KernelError."""
+    """The NIC with the rates in force for its VFs as the kernel reports them: a card without minimum rates lends
+    nothing. Raises KernelError."""
     places = {one.device.share_id: str(one.device.known.address) for one in nic.shares if _by_vf(one)}
     enforced = by_vf.in_force(places.values())
     forces = {share_id: enforced.get(place) for share_id, place in places.items()}
@@ -128,7 +128,7 @@ def _by_vf(one: HeldShare) -> bool:
 
 
 def amounts(nic: SharedNic, one: HeldShare) -> dict[str, int]:
-    """What a share has by now, in bit/s; without `in_force` while no pod has it."""
+    """The current amounts of a share in bit/s, by name; without `in_force` while no pod has it."""
     found = {"asked": one.share.asked, "guaranteed": one.guaranteed}
     if one.force:
         found["in_force"] = one.force.rate

@@ -4,8 +4,8 @@
 
 """The shares of NICs that claims have, and the kernel's settings that enforce them.
 
-The records are the source of truth: what is in force follows from those of claims that are attached, and is made so
-again after each attach and detach, after each publication, and after a start.
+The records are the source of truth: what is in force follows from the records of attached claims. It is set again after
+each attach and detach, after each publication, and after a start.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Shares:
             if record.phase == ATTACHED:  # else attach reports it
                 self._ledger.put_status(record)
 
-    # again
+    # after publications and starts
 
     def refresh(self) -> bool:
         """Set the rates of all NICs' shares from records and settings. Returns False if that failed for one, which is

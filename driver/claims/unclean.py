@@ -35,13 +35,13 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SUFFIX = ".json"
-#: The first files had no number.
+#: The first files had no schema number.
 _FORMS = Forms("schema", unnumbered=1)
 #: Seconds between two attempts to restore a device.
 _INTERVAL = 30.0
 #: Maximum number of reasons that are kept for a device.
 _MAX_REASONS = 20
-#: Fields that a file need not have, with what that means.
+#: Fields that a file need not have, with their defaults.
 _OPTIONAL: Object = {"config": {}, "addresses": []}
 
 
@@ -122,7 +122,7 @@ class Unclean:
         if entry.word == take_back.STACKED:
             entry.addresses = list(addresses)
         if before is not None:
-            # the older host state does not have what came since as something that was there before
+            # keep the older host state: the newer one would count what came since as original
             entry.host, entry.config = before.host, before.config
             entry.addresses = list(dict.fromkeys([*before.addresses, *entry.addresses]))
         return self._write(entry, path)
@@ -171,8 +171,8 @@ class Unclean:
 
     def retry(self, entry: Entry, siblings: Siblings | None = None) -> bool:
         """Try to restore a device, which no claim may hold, unless claims have children of it; `siblings` are theirs.
-        Returns whether its state is restored; an attempt follows the one before it after _INTERVAL at the earliest.
-        Raises KernelError."""
+        Returns whether its state is restored; False without an attempt if the last one was less than _INTERVAL ago, or
+        if the file could not be read. Raises KernelError."""
         now = time.monotonic()
         if entry.known is None or entry.host is None or now - self._tried.get(entry.device, -_INTERVAL) < _INTERVAL:
             return False

@@ -100,12 +100,12 @@ def _check_sysctls(link: links.Link, config: ObjectView, path: str, problems: li
 
 
 def _check_vf(connection: Netlink, address: str | None, config: ObjectView, path: str, problems: list[Problem]) -> None:
-    one = vf.function(address) if address else None
-    if one is None:
+    function = vf.function(address) if address else None
+    if function is None:
         problems.append(Problem(path, "this interface is not a virtual function", "unsupported"))
         return
     try:
-        reported = vf.read(connection, one)
+        reported = vf.read(connection, function)
     except OSError as error:
         problems.append(Problem(path, str(error.args[1]), "unsupported"))
         return

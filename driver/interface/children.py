@@ -117,9 +117,8 @@ def remove(
             says = "" if siblings is None else _strays(outside, parent, host, config, siblings, patience)
         if parent.up and not host["up"] and not says:
             with step(f"set {parent.name} down, as it was before"):
-                used, _uppers = stacked.lasting(
-                    outside, parent
-                )  # those of the pod may be about to end with its namespace
+                # upper interfaces in the pod may be about to end with its namespace
+                used, _uppers = stacked.lasting(outside, parent)
                 if not used:
                     links.set_up(outside, parent.index, False)
         return f"{parent.name}: {says}, so a pod whose claim has ended could still use its addresses" if says else ""
@@ -128,8 +127,8 @@ def remove(
 def _strays(
     outside: Netlink, parent: links.Link, host: HostState, config: ObjectView, siblings: Siblings, patience: float
 ) -> str:
-    """Remove the child where it is now, and look who else has an upper interface of its parent, until there is nobody
-    or `patience` seconds are over. Returns who has, a few words."""
+    """Remove the child wherever it is now, and look for other upper interfaces of its parent, until there are none or
+    `patience` seconds are over. Returns who has some, in a few words."""
     says = ""
     for _turn in node_namespaces.looks(patience):
         if parent.master or not stacked.evidence(outside, parent):
@@ -146,8 +145,8 @@ def _strays(
 
 
 def _is_the_child(one: stacked.Upper, host: HostState, config: ObjectView, siblings: Siblings) -> bool:
-    """Whether an upper interface of the parent is the claim's child: a parent has no two macvlans with one MAC address
-    that are up. An ipvlan has the address of its parent, so that one cannot be told from another."""
+    """Whether an upper interface of the parent is the claim's child: no two macvlans of a parent that are up have the
+    same MAC address. An ipvlan has the address of its parent, so it cannot be distinguished from another ipvlan."""
     mac = host.get(host_state.CHILD, {}).get("mac")
     if not mac or one.mac != mac or one.kind != config["child"]["type"] or one.kind != "macvlan":
         return False
@@ -170,7 +169,7 @@ def _unknown(
         says = stacked.evidence(outside, parent)
         return f"{says}, {_UNLISTED}" if says else ""
     child = host.get(host_state.CHILD)
-    if child is None:  # it was not made, or by an older driver
+    if child is None:  # it was not made, or an older driver made it
         return ""
     known = {mac for one in here for mac in (one.mac, *one.received)}
     hidden = stacked.received(outside, parent) - known - set(child["received"])

@@ -105,7 +105,7 @@ class HostState(_HostState, Sizes, total=False):
     vfs: dict[str, VfSettings]
     mark: Mark
     uppers: list[stacked.Mark]  # its upper interfaces before a pod had it, if any
-    child: Child  # of its claim, which has a child of it
+    child: Child  # the child interface that its claim has, if any
 
 
 def read(connection: Netlink, link: links.Link, address: str | None) -> HostState:
@@ -170,10 +170,10 @@ def _key(item: object) -> str:
     return json.dumps(item, sort_keys=True)
 
 
-def _rules(connection: Netlink, name: str, own: set[str], found: t.Sequence[Route]) -> list[Rule]:
+def _rules(connection: Netlink, name: str, own: set[str], through: t.Sequence[Route]) -> list[Rule]:
     """The rules of an interface: those that name it, its addresses, or a table that has only its routes."""
     system = (routes.TABLE_MAIN, routes.TABLE_LOCAL, routes.TABLE_DEFAULT)
-    tables = {(route["family"], route["table"]) for route in found if route["table"] not in system}
+    tables = {(route["family"], route["table"]) for route in through if route["table"] not in system}
     return [
         rule
         for rule in routes.rules(connection)

@@ -173,6 +173,7 @@ def _only(found: list[links.Link]) -> links.Link | None:
 
 
 def _matches(link: links.Link, identity: Identity, parents: set[str], tool: Ethtool, sure: bool) -> bool:
+    """Whether a link is an interface of the PCI function; if `sure`, also with the identity's permanent MAC address."""
     # IPoIB is hardware, too, except for interfaces of additional partitions
     if link.kind and (link.kind != "ipoib" or link.number(links.IFLA_LINK) not in (0, link.index)):
         return False

@@ -144,7 +144,7 @@ def check(identity: Identity, config: ObjectView, path: str = "") -> list[Proble
         found = abilities.problems(connection, link, identity.address, config, path)
         if found or not _TRIED & set(config):
             return found
-        # the kernel accepted the inherited ones on the node; of those, only addresses can affect the configured ones
+        # the kernel has accepted what is inherited; of that, only addresses can affect what is configured
         host: Inherited = {"addresses": [], "routes": [], "rules": [], "neighbors": []}
         if not {"addresses", "dhcp", "child", rails.FIELD} & set(config):
             host["addresses"] = [entry for entry, _unused in addresses.listed(connection, link.index)]
@@ -184,8 +184,8 @@ def _undo(failure: Exception, identity: Identity, host: HostState, netns: Path, 
 
 
 def detach(identity: Identity, host: HostState, netns: Path | None, config: ObjectView) -> list[str]:
-    """As :func:`take_back.take_back`. Returns the texts of its outcome, why others must not have the interface
-    first."""
+    """As :func:`take_back.take_back`. Returns the texts of its outcome: first the reasons to withhold the interface,
+    then the notes."""
     outcome = take_back.take_back(identity, host, netns, config)
     return [*(reason.text for reason in outcome.reasons), *outcome.notes]
 
@@ -238,7 +238,7 @@ def take_leases(host: HostState, config: ObjectView, netns: Path, timeout: float
 
 
 def _route(connection: Netlink, name: str, index: int, network: Wanted) -> None:
-    """Add what needs the interface's addresses."""
+    """Add routes, rules and neighbors, which need the interface's addresses."""
     wait_for_sources(connection, name, index, network.routes)
     for route, error in routes.add_all(connection, index, network.routes):
         with step(f"add the route to {route['destination']} by {name}"):

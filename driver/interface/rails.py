@@ -21,9 +21,9 @@ from ..kernel.addresses import AddressState
 from ..kernel.routes import Route, Rule
 
 FIELD = "railAddresses"
-#: After the rules that a pod may have for single connections, and before the main table.
+#: The priority of rules: after those that a pod may have for single connections, and before the main table.
 _PRIORITY = 1000
-#: Of the route that refuses what no other route of a table matches.
+#: The metric of the route that refuses what no other route of a table matches.
 _LAST_METRIC = 2**32 - 1
 _RTN_UNREACHABLE = 7
 #: Several interfaces in one Ethernet segment answer for their own addresses only (Documentation/networking/ip-sysctl).
@@ -44,7 +44,7 @@ class HandedOut(_HandedOut, total=False):
 
 
 def handed_out(one: RailRange, address: str) -> HandedOut:
-    """What a record has of an address of a range."""
+    """What a record stores for an address of a range."""
     found: HandedOut = {
         "address": f"{address}/{one.prefix}",
         "pool": str(one.pool),
@@ -63,7 +63,7 @@ def of(config: ObjectView) -> list[HandedOut]:
 
 
 def claimed(config: ObjectView) -> dict[str, t.Any]:
-    """A configuration of a record as the claim has it."""
+    """The configuration of a record as the claim has it: with `true` instead of the addresses."""
     return {**config, FIELD: True} if isinstance(config.get(FIELD), list) else dict(config)
 
 
@@ -72,13 +72,13 @@ def addresses(config: ObjectView) -> list[AddressState]:
 
 
 def sysctls(config: ObjectView) -> dict[str, int]:
-    """Those that IPv4 addresses of a rail need."""
+    """The sysctls that IPv4 addresses of a rail need."""
     return dict(_SYSCTLS) if any(":" not in one["address"] for one in of(config)) else {}
 
 
 def own_routes(config: ObjectView) -> list[Route]:
-    """The routes of each address in its own table, and for all to what a router leads to. In a VRF, whose table is the
-    interface's own, the latter suffice."""
+    """The routes of each address: to its pool in the main table, if a router leads there, and those of its own table.
+    In a VRF, whose table replaces the main one, the former suffice."""
     found: list[Route] = []
     for one in of(config):
         found += _to_pool(one) + ([] if "vrf" in config else _own_table(one))
@@ -86,12 +86,12 @@ def own_routes(config: ObjectView) -> list[Route]:
 
 
 def own_rules(config: ObjectView) -> list[Rule]:
-    """The rules that lead what an address sends to its table. A VRF does that itself."""
+    """The rules that direct what an address sends to its table. In a VRF none are needed."""
     return [] if "vrf" in config else [_rule(one) for one in of(config)]
 
 
 def _to_pool(one: HandedOut) -> list[Route]:
-    """By the main table: for programs that do not bind to an address."""
+    """The route in the main table, for programs that do not bind to an address; none without a router."""
     if "gateway" not in one or one["pool"] == _subnet(one):
         return []
     return [_by_gateway(one, one["pool"], routes.TABLE_MAIN)]

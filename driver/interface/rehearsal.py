@@ -39,8 +39,8 @@ _PEER = "~peer"
 _VETH_INFO_PEER = 1
 #: The number of accepted configurations that are remembered.
 _REMEMBERED = 512
-_taken: dict[bytes, None] = {}
-_one = threading.Lock()
+_accepted: dict[bytes, None] = {}
+_lock = threading.Lock()
 
 
 def problems(name: str, wanted: Wanted, config: ObjectView, mtu: int, path: str) -> list[Problem]:
@@ -48,8 +48,8 @@ def problems(name: str, wanted: Wanted, config: ObjectView, mtu: int, path: str)
     Empty if it cannot be tried here: then attach reports the problems."""
     question = json.dumps([name, dataclasses.asdict(wanted), config.get("vrf"), mtu], sort_keys=True)
     key = hashlib.sha256(question.encode()).digest()
-    with _one:
-        if key in _taken:
+    with _lock:
+        if key in _accepted:
             return []
         try:
             found = _try(name, wanted, config, mtu, path)
@@ -57,9 +57,9 @@ def problems(name: str, wanted: Wanted, config: ObjectView, mtu: int, path: str)
             log.warning("configurations cannot be tried before attach, which will report problems: %s", error)
             return []
         if not found:
-            _taken[key] = None
-            if len(_taken) > _REMEMBERED:
-                del _taken[next(iter(_taken))]
+            _accepted[key] = None
+            if len(_accepted) > _REMEMBERED:
+                del _accepted[next(iter(_accepted))]
         return found
 
 

@@ -27,8 +27,8 @@ from .host_state import TAG, HostState, learnt, made_for_address, read, restored
 _ACCEPT_DAD = "net.ipv6.conf.IFNAME.accept_dad"
 _GEN_MODE = "net.ipv6.conf.IFNAME.addr_gen_mode"
 _GEN_NONE = "1"
-#: Seconds to wait until the kernel has created the routes of IPv6 addresses, and seconds between two checks.
 _RTN_LOCAL = 2
+#: Seconds to wait until the kernel has created the routes of IPv6 addresses, and seconds between two checks.
 _IPV6_TIME, _IPV6_STEP = 3.0, 0.002
 _MACLESS = ("", "00:00:00:00:00:00")
 
@@ -108,7 +108,7 @@ def _restore_link(connection: Netlink, link: links.Link, state: HostState, notes
 
 
 def _restore_names(connection: Netlink, link: links.Link, state: HostState, notes: list[str]) -> str:
-    """Restore name and altnames. Returns the link's name now: its old one if the restored one is taken."""
+    """Restore name and altnames. Returns the link's name now: unchanged if another interface has the original one."""
     index, name = link.index, link.name
     others = [one for one in link.altnames if not one.startswith(TAG)]
     if others != state["altnames"]:
@@ -183,7 +183,7 @@ def _restore_ethtool(name: str, state: EthtoolState, notes: list[str]) -> None:
 
 
 def _restore_sysctls(name: str, wanted: t.Mapping[str, str], notes: list[str]) -> None:
-    """Writes those that differ; once more, as one may change another."""
+    """Write the sysctls that differ; a second time if some still differ, as one may change another."""
     failures: list[str] = []
     for _turn in range(2):
         now = sysctls.read(name)

@@ -25,7 +25,7 @@ _SOURCE_TIME = 6.0
 
 def settle(netns: Path, requested: t.Mapping[str, t.Sequence[str]], timeout: float = 5.0) -> list[str]:
     """Wait until DAD has passed for the IPv6 addresses in `requested`: by interface, as `interfaceName` and `ips` of
-    `Attached.network`. To be called once for a claim, after all attaches, so that they wait at the same time.
+    `Attached.network`. To be called once for a claim, after all attaches, so that DAD runs for all at the same time.
 
     KernelError if another node has one of the addresses, or after `timeout` seconds. An interface without carrier
     cannot finish DAD: it is waited for just as long, and then reported in the result, one sentence each.
@@ -61,7 +61,7 @@ def settle(netns: Path, requested: t.Mapping[str, t.Sequence[str]], timeout: flo
 def _without_carrier(
     connection: Netlink, indexes: t.Mapping[str, int], waiting: t.Mapping[str, list[str]], timeout: float
 ) -> list[str]:
-    """What to say of the addresses for which DAD has not passed. OSError (ETIMEDOUT) if their interface has carrier."""
+    """Notes about the addresses for which DAD has not passed. OSError (ETIMEDOUT) if their interface has carrier."""
     notes = []
     for name, left in waiting.items():
         link = links.get(connection, index=indexes[name])

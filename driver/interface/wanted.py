@@ -28,7 +28,7 @@ _DISABLE_IPV6 = "net.ipv6.conf.IFNAME.disable_ipv6"
 
 
 class Inherited(t.TypedDict):
-    """What of a host state may be passed on to a pod."""
+    """The parts of a host state that may be passed on to a pod."""
 
     addresses: list[AddressState]
     routes: list[Route]
@@ -83,8 +83,8 @@ def wanted(host: Inherited, config: ObjectView) -> Wanted:
 
 def _prepare_ipv6(found: Wanted, config: ObjectView) -> None:
     """Add the sysctls and address flags that IPv6 needs, if it is used."""
-    six = any(":" in entry["address"] for entry in found.addresses) or "ipv6" in config.get("dhcp", ())
-    if not six or config.get("mtu", 1280) < 1280:
+    uses_ipv6 = any(":" in entry["address"] for entry in found.addresses) or "ipv6" in config.get("dhcp", ())
+    if not uses_ipv6 or config.get("mtu", 1280) < 1280:
         return
     # container runtimes disable IPv6 in pods whose own network has none
     found.sysctls.setdefault(_DISABLE_IPV6, 0)
