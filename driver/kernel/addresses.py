@@ -174,7 +174,7 @@ def add(connection: Netlink, index: int, address: AddressState, renew: bool = Fa
 
 
 def _left(by_boottime: float | None, until: float | None) -> int:
-    """The remaining seconds of a lifetime, by whichever end is known."""
+    """The remaining seconds of a lifetime, by whichever end is known; _FOREVER without one."""
     if by_boottime is not None:
         return max(0, int(by_boottime - boottime()))
     if until is not None:
@@ -192,8 +192,8 @@ def remove(connection: Netlink, index: int, address: AddressState) -> None:
 
 
 def ordered(addresses: t.Sequence[AddressState]) -> list[AddressState]:
-    """The addresses in the order of adding that makes the kernel list them as given: it puts a new IPv6 address before
-    the others of its scope, and a new IPv4 address after them."""
+    """The addresses in the order in which they must be added for the kernel to list them as given: it puts a new IPv6
+    address before the others of its scope, and a new IPv4 address after them."""
     four = [address for address in addresses if family(address["address"]) == socket.AF_INET]
     six = [address for address in addresses if family(address["address"]) == socket.AF_INET6]
     return four + six[::-1]

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Rates of virtual functions by devlink, for cards whose embedded switch is in switchdev mode: their drivers take none
-from the physical function's interface then (vf.py). Numbers are those of linux/devlink.h.
+"""Rates of virtual functions by devlink, for cards whose embedded switch is in switchdev mode: their drivers then
+accept no rates through the physical function's interface (vf.py). Numbers are those of linux/devlink.h.
 """
 
 from __future__ import annotations

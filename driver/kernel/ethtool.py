@@ -32,7 +32,7 @@ _RXFH = struct.Struct("=IIIIBB2xI")
 _SS_PRIVATE_FLAGS, _SS_FEATURES = 2, 4
 _STRING = 32
 _IFREQ = struct.Struct("@16sP16x")
-#: Where the fields that can be set begin: after the command and as many maxima.
+#: The values of struct ethtool_ringparam and ethtool_channels: after the command, the maxima of all, then the values.
 _RINGS = ("rx", "rxMini", "rxJumbo", "tx")
 _CHANNELS = ("rx", "tx", "other", "combined")
 

@@ -24,8 +24,8 @@ Settings = dict[str, dict[str, str]]
 
 
 class _Setting(t.NamedTuple):
-    """A GET, its SET (0: none), the attributes that the SET takes (empty: all that the GET returns), and those that are
-    not settings: states, statistics, maxima."""
+    """The numbers of a GET and its SET (0: none). `runs` are the attributes that are not settings: states, statistics,
+    maxima. `takes` are those that the SET takes (empty: all that the GET returns)."""
 
     get: int
     put: int

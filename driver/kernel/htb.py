@@ -5,9 +5,9 @@
 """A hierarchical token bucket at the root of an interface, with a class for each source MAC address. Numbers are those
 of linux/rtnetlink.h, linux/pkt_sched.h and linux/pkt_cls.h.
 
-    6c77:                     the driver's root qdisc; its handle says whose it is
-      6c77:1                  what is divided
-        6c77:2                what has no other class: it is guaranteed next to nothing, and may use what is idle
+    6c77:                     the driver's root qdisc, recognized by its handle
+      6c77:1                  the bandwidth that is divided
+        6c77:2                packets without another class: guaranteed next to nothing, may use what is idle
         6c77:3 to 6c77:ffe    one class for each share, with a u32 filter for its source address
 
 Rates are in bit/s.
@@ -42,7 +42,7 @@ _CLASS = struct.Struct(f"={_SPEC}{_SPEC}IIIII")  # rate, ceiling, buffer, cbuffe
 _ETHERNET = 1  # the kernel computes with rates instead of tables
 _UINT32 = 2**32 - 1
 _TICK = 64e-9  # seconds of the packet scheduler's clock
-#: What a class may send at once: some of the largest packets before they are segmented, and what is due in a while.
+#: What a class may send at once: some of the largest packets before they are segmented, and its rate for a while.
 _BURST_BYTES, _BURST_SECONDS = 128 * 1024, 0.0005
 _QUANTUM = (1514, 200_000)
 _U32_CLASSID, _U32_SEL = 1, 5
@@ -88,10 +88,10 @@ def exists(connection: Netlink, index: int) -> bool:
 
 
 def divide(connection: Netlink, index: int, physical: int, wanted: t.Mapping[int, Class]) -> None:
-    """Make the classes of an interface the `wanted` ones, by their minor numbers. `physical` is what is divided.
+    """Set the classes of an interface to `wanted`, by their minor numbers. `physical` is the rate that is divided.
 
-    Without any, the qdisc is removed, and the kernel attaches its default one. May be called again after a failure at
-    any step. Rates that fall are set before others rise. Raises OSError, Foreign.
+    Without classes, the qdisc is removed, and the kernel attaches its default one. May be called again after a failure
+    at any step. Rates that fall are set before others rise. Raises OSError, Foreign.
     """
     if not wanted:
         remove(connection, index)
@@ -135,7 +135,7 @@ def read(connection: Netlink, index: int) -> dict[int, Class]:
 
 
 def sent(connection: Netlink, index: int) -> dict[int, int]:
-    """The bytes that each share has sent, by their minor numbers."""
+    """The bytes that each share has sent, by the minor number of its class."""
     return {minor: sent for minor, _rate, _ceiling, sent in _classes(connection, index) if minor >= FIRST}
 
 

@@ -216,7 +216,8 @@ def _setns(descriptor: int, kind: int) -> None:
 
 
 def _mounting(function: t.Callable[[], None], mounts: str | None, step: str) -> None:
-    """Calls it in the mount namespace `mounts`, from a thread of its own with an unshared root directory."""
+    """Calls `function` in the mount namespace `mounts`, from a thread of its own with an unshared root directory; if
+    that is None or the process's own, directly. Raises KernelError."""
 
     def inside() -> None:
         if _libc.unshare(_CLONE_FS):

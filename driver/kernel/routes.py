@@ -133,10 +133,10 @@ def listed(connection: Netlink, index: int, sources: t.Collection[str] = ()) -> 
     names = _Names(connection)
     found = []
     packed = {ip_bytes(source) for source in sources}
-    signs = [struct.pack("=I", index), *packed]
+    needles = [struct.pack("=I", index), *packed]
     for kind in (socket.AF_INET, socket.AF_INET6):
         # a quick pre-filter: a node may have very many routes
-        for body in _dumped(connection, kind, lambda one: any(sign in one for sign in signs)):
+        for body in _dumped(connection, kind, lambda one: any(needle in one for needle in needles)):
             raw = netlink.attributes(body, _RT.size)
             mine = _OIF in raw and netlink.number(raw[_OIF]) == index
             mine = mine or any(hop[2] == index for hop in _hops(raw.get(_MULTIPATH, b"")))

@@ -11,8 +11,8 @@ shows whether there is any macvlan, macvtap, ipvlan, macsec, bond, bridge, team 
 The request uses a name that exists already in the target namespace. The kernel checks that last, so nothing is ever
 created.
 
-An interface of which that is known has several of them. The addresses that those that are up receive are in the filter
-of their lower interface (dev_uc_add), where the node can read them.
+The request does not show how many there are. But the addresses that upper interfaces receive while they are up are in
+the filter of their lower interface (dev_uc_add), where the node can read them.
 
 VLANs do not use an rx_handler. They are found by requesting every VLAN ID with an MTU that is refused after the check
 that the ID is free (net/8021q/vlan_netlink.c, vlan_newlink).
@@ -317,9 +317,9 @@ def end_inside(connection: Netlink, link: links.Link, from_node: bool = False) -
 def end(connection: Netlink, link: links.Link, kept: t.Collection[Mark] = ()) -> list[Upper]:
     """Removes all upper interfaces of an interface of the node that can be listed, except those in `kept`
     (:func:`known`). Returns the removed ones. Raises OSError."""
-    gone = [one for one in found(connection, link) if known(one) not in kept]
-    remove(connection, gone)
-    return gone
+    removed = [one for one in found(connection, link) if known(one) not in kept]
+    remove(connection, removed)
+    return removed
 
 
 def remove(connection: Netlink, gone: t.Sequence[Upper]) -> None:

@@ -30,8 +30,8 @@ _CLASSFUL = ("htb", "hfsc", "drr", "qfq")
 
 
 def found(connection: Netlink, interface: str) -> str:
-    """What would be lost, for messages (`filters (u32 at ingress)`); empty if nothing would be, or if there is no such
-    interface. Raises OSError."""
+    """What an interface would lose if it moved, for messages (`filters (u32 at ingress)`); empty if nothing, or if
+    there is no such interface. Raises OSError."""
     link = links.get(connection, name=interface)
     if link is None:
         return ""

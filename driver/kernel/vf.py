@@ -123,8 +123,8 @@ def parse(link: links.Link, index: int) -> VfSettings:
 
 
 def sent(connection: Netlink, one: Function) -> int | None:
-    """The bytes that a virtual function has sent; None if its driver does not count, for which the kernel says that all
-    counters are 0. Raises OSError."""
+    """The bytes that a virtual function has sent; None if its driver does not count: the kernel then reports 0 for all
+    counters. Raises OSError."""
     link = owner(connection, one)
     for info in _infos(links.get(connection, index=link.index, vfs=True, statistics=True), one.index):
         counters = {kind: netlink.number(value) for kind, value in netlink.pairs(info.get(_STATS, b""))}
@@ -133,7 +133,7 @@ def sent(connection: Netlink, one: Function) -> int | None:
 
 
 def _infos(link: links.Link | None, index: int) -> t.Iterator[netlink.Attributes]:
-    """What a link that was read with its virtual functions says of the one with this number."""
+    """The attributes of the virtual function `index`, from a link that was read with its virtual functions."""
     for kind, info in netlink.pairs(link.raw.get(links.IFLA_VFINFO_LIST, b"") if link else b""):
         raw = netlink.attributes(info)
         if kind == _INFO and _MAC in raw and struct.unpack_from("=I", raw[_MAC])[0] == index:
