@@ -77,8 +77,8 @@ _waiting = _Waiting()
 
 @contextlib.contextmanager
 def while_waiting(action: t.Callable[[], None] | None) -> t.Iterator[None]:
-    """This thread runs the action once in the block: after a request is sent, before the response is read. So it takes
-    no time as long as the server is slower, and no other thread that would compete for the interpreter."""
+    """This thread runs the action once in the block: after a request is sent, before the response is read. So it costs
+    no time if the server is slower, and needs no other thread, which would compete for the interpreter."""
     _waiting.action = action
     try:
         yield

@@ -137,7 +137,7 @@ class Cluster(Client):
         return [{**item, **kind} for item in answer["items"]], answer["metadata"]["resourceVersion"]
 
     def slices_of(self, driver: str) -> list[Object]:
-        """The slices of another driver on this node, as v1. Of a node with more than MOST_SLICES the first ones."""
+        """The slices of another driver on this node, as v1; no more than the first MOST_SLICES."""
         query = {"fieldSelector": f"spec.driver={driver},spec.nodeName={self.node}", "limit": str(MOST_SLICES)}
         answer = self.resource("GET", "/resourceslices", query=query)
         return [item for item in answer.get("items") or () if isinstance(item, dict)]

@@ -48,7 +48,7 @@ _REMEMBERED = 1000
 
 
 class Api(t.Protocol):
-    """What is used of `cluster.Cluster`."""
+    """The part of `cluster.Cluster` that is used here."""
 
     def event(self, regarding: Object, reason: str, note: str, warning: bool = False, action: str = "") -> None: ...
 
@@ -104,7 +104,7 @@ class Reporter:
         self._cluster = cluster
         self._waiting: collections.deque[tuple[Object, str, str]] = collections.deque()
         #: When each event was sent last; by digest, because its text may come from a tenant.
-        self._said: collections.OrderedDict[bytes, float] = collections.OrderedDict()
+        self._sent: collections.OrderedDict[bytes, float] = collections.OrderedDict()
         self._budget = _Budget(BURST, INTERVAL, BURST, time.monotonic())
         self._namespaces: collections.OrderedDict[str, _Budget] = collections.OrderedDict()
         self._changed = threading.Condition()
@@ -131,15 +131,15 @@ class Reporter:
         namespace = str(metadata.get("namespace"))
         now = time.monotonic()
         with self._changed:
-            if now - self._said.get(key, -SILENCE) < SILENCE:
+            if now - self._sent.get(key, -SILENCE) < SILENCE:
                 return
             if len(self._waiting) >= _WAITING or not self._take(namespace, now):
                 log.info("the event %s of %s/%s is not sent: too many events", reason, namespace, metadata["name"])
                 return
-            self._said[key] = now
-            self._said.move_to_end(key)
-            while len(self._said) > _REMEMBERED:
-                self._said.popitem(last=False)
+            self._sent[key] = now
+            self._sent.move_to_end(key)
+            while len(self._sent) > _REMEMBERED:
+                self._sent.popitem(last=False)
             self._waiting.append((regarding, reason, note))
             self._changed.notify_all()
 

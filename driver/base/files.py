@@ -22,7 +22,7 @@ _ABANDONED = 60
 
 class PowerCut(enum.Enum):
     """What remains after a power cut right after a write. Each fsync commits the filesystem's journal, which takes
-    milliseconds on many disks: the first needs two, the second one, the third none."""
+    milliseconds on many disks: KEEPS_NEW needs two, KEEPS_EITHER one, MAY_EMPTY none."""
 
     KEEPS_NEW = "the new content"
     KEEPS_EITHER = "the old content or the new"

@@ -56,11 +56,11 @@ class Conditions:
         self._logged: dict[t.Hashable, str] = {}
 
     def report(self, key: t.Hashable, level: int, message: str) -> None:
-        """Log the message, at debug if it is the last one of this key."""
+        """Log the message, at level debug if it repeats the last message of this key."""
         same = self._logged.get(key) == message
         if not same:
             while len(self._logged) >= self._MOST:
-                self._logged.clear()  # at once, as other threads may do the same
+                self._logged.clear()  # atomic: other threads may be here too
             self._logged[key] = message
         self._log.log(logging.DEBUG if same else level, "%s", message)
 

@@ -42,7 +42,7 @@ class Paths:
 
     @property
     def pending_status_dir(self) -> Path:
-        """Records of claims that were taken back, until their status in the cluster says so."""
+        """Records of claims that were taken back, until their status in the cluster is cleared."""
         return self.plugin_dir / "untold"  # never renamed, so that every release finds these files
 
     @property

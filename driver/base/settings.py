@@ -252,8 +252,8 @@ def _rails(reader: Reader, value: object, path: str) -> tuple[tuple[str, int], .
 
 
 def _check_rails(reader: Reader, found: ObjectView) -> None:
-    """Record keys of `rails` that are neither PCI addresses nor interfaces that `virtual_interfaces` publishes: they
-    would have no effect."""
+    """Add a problem for each key of `rails` that is neither a PCI address nor an interface that `virtual_interfaces`
+    publishes: it would have no effect."""
     for key, _rail in found.get("rails", ()):
         if not ADDRESS.match(key) and not like(key, found.get("virtual_interfaces", ())):
             fix = "for an interface without a PCI function, list it in virtual_interfaces"

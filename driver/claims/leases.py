@@ -44,8 +44,8 @@ class Leases:
                 self._started().start(key, self._ledger.paths.pin(record.uid), lease, device.config)
 
     def drop(self, record: Record) -> None:
-        """End the renewal of a claim's leases. Waits for a renewal that is under way, which may wait for its server:
-        the caller should not hold the devices' locks."""
+        """End the renewal of a claim's leases and release them. Waits for a renewal that is under way, which may wait
+        for its server: the caller should not hold the devices' locks."""
         for device in record.held:
             for lease in device.leases:
                 self._started().stop(_key(record, device, lease))

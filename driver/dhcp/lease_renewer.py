@@ -42,7 +42,7 @@ class _Kept:
     lease: Lease
     config: ObjectView
     next: float  # CLOCK_BOOTTIME
-    pending_status: bool = False
+    unreported: bool = False
     failures: int = 0
 
 
@@ -73,8 +73,8 @@ class LeaseRenewer:
             self._lock.notify_all()
 
     def stop(self, key: str, give_back: bool = True) -> None:
-        """Stop renewing a lease, and release it. To be called before detach. Returns when no thread uses it any
-        more."""
+        """Stop renewing a lease, and release it if `give_back`. To be called before detach. First waits until no thread
+        uses the lease any more, for at most the duration of two renewals."""
         with self._lock:
             kept = self._kept.pop(key, None)
             self._lock.wait_for(lambda: key not in self._busy, timeout=2 * _RENEWAL_TIME + 1)
@@ -104,8 +104,8 @@ class LeaseRenewer:
 
     def _work(self, key: str, kept: _Kept) -> None:
         try:
-            unreported_loss = kept.pending_status and kept.lease.get("lost")
-            if not unreported_loss and (not kept.pending_status or addresses.boottime() >= _due(kept.lease)):
+            unreported_loss = kept.unreported and kept.lease.get("lost")
+            if not unreported_loss and (not kept.unreported or addresses.boottime() >= _due(kept.lease)):
                 self._renew(key, kept)
             self._report(key, kept)
         except (DriverError, OSError) as error:
@@ -152,24 +152,24 @@ class LeaseRenewer:
         try:
             self._on_change(key, kept.lease)
         except Busy as error:
-            kept.pending_status = True  # unless there is a new lease at once, reported after a second
+            kept.unreported = True  # unless there is a new lease at once, reported after a second
             log.info("the loss of the lease of %s is not recorded yet: %s", kept.lease["interface"], error.message)
 
     def _report(self, key: str, kept: _Kept) -> None:
-        kept.pending_status, kept.next = False, _due(kept.lease)
+        kept.unreported, kept.next = False, _due(kept.lease)
         try:
             self._on_change(key, kept.lease)
         except Busy as error:  # as during a start of the driver, when many leases are due
             log.info("the renewed lease of %s is not recorded yet: %s", kept.lease["interface"], error.message)
-            kept.pending_status, kept.next = True, min(kept.next, addresses.boottime() + 1)
+            kept.unreported, kept.next = True, min(kept.next, addresses.boottime() + 1)
 
     def _put_off(self, kept: _Kept, why: str) -> None:
-        """Schedule the next attempt: after half the time to the next threshold, as in the RFCs, but not too soon; for a
-        lost lease after growing pauses."""
+        """Schedule the next attempt: after half the time until the lease is rebound or ends, as in the RFCs, but not
+        too soon; for a lost lease after growing pauses."""
         lease, now = kept.lease, addresses.boottime()
         if lease.get("lost"):
             pause = min(_LOST_AGAIN * 2 ** min(kept.failures, 10), _LOST_LONGEST)
-            kept.next = now + (1.0 if kept.pending_status else pause)
+            kept.next = now + (1.0 if kept.unreported else pause)
             kept.failures += 1
         else:
             age = dhcp.age(lease)

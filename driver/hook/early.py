@@ -56,7 +56,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Service(t.Protocol):
-    """What is used of claims.Service."""
+    """The part of `claims.service.Service` that is used here."""
 
     def waiting(self, pod_uid: str = "") -> list[str]: ...
 

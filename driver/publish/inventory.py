@@ -68,7 +68,8 @@ class Inventory:
         self._publication: publish.Publication | None = None
         self._offers: dict[str, Offer] = {}
         self._places = Places()
-        #: A read of VPD that fails must not change the board's map, nor publish what manages NVLink switches as NICs.
+        #: VPD that was read before: a failed read must not change the board's map, nor publish functions that manage
+        #: NVLink switches as NICs.
         self._known_vpd: dict[str, Vpd] = {}
         self._rule = Rule(remember=True)
         #: Addresses of the Node object and of the API server: interfaces that carry them are never published.
@@ -150,7 +151,7 @@ class Inventory:
         return self._devices.get(name)
 
     def offer(self, name: str) -> Offer | None:
-        """What is divided, by the name of a device for shares; None if there is no such device. Raises as `refresh`."""
+        """The divided NIC of a device for shares, by its name; None if there is no such device. Raises as `refresh`."""
         if self._publication is None:
             self.refresh()
         return self._offers.get(name)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the last probe says of a NIC that is divided among pods."""
+"""What the last probe has found about a NIC that is divided among pods."""
 
 from __future__ import annotations
 

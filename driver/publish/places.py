@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Where the GPUs of this node are, and how near its NICs are to them: what the last probe says of both."""
+"""Where the GPUs of this node are, and how near its NICs are to them, as the last probe has found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NVIDIA = "10de"
 
 @dataclass(frozen=True)
 class GpuPlace:
-    """A GPU or another accelerator. `rail`, `pcie_root` and `numa_node` are None where the node does not say."""
+    """A GPU or another accelerator. `rail`, `pcie_root` and `numa_node` are None if the node does not report them."""
 
     rail: int | None
     pcie_root: str | None
@@ -38,7 +38,7 @@ class Places:
     no_nccl: str = "the setting pod_environment does not ask for it"
 
     def level(self, gpu: str, nic: str) -> str:
-        """How near a GPU and a NIC are, by their PCI addresses (a VF's: of its PF); UNKNOWN where nothing says."""
+        """How near a GPU and a NIC are, by their PCI addresses (for a VF, that of its PF); UNKNOWN if that is not known."""
         place = self.gpus.get(gpu)
         return self.board.level(place.pf or gpu, nic) if place else "UNKNOWN"
 

@@ -15,8 +15,9 @@ from ..kernel.netlink import Netlink
 
 
 def set_classes(parent: Identity, physical: int, wanted: t.Mapping[int, htb.Class]) -> None:
-    """Make the classes of a NIC the `wanted` ones, by their minor numbers. Without any, the parent gets the qdisc that
-    it had before. A NIC that is gone has taken its classes and its shares' interfaces with it. Raises KernelError."""
+    """Set the classes of a NIC to `wanted`, by their minor numbers. Without classes, the parent gets the kernel's
+    default qdisc again. A NIC that is gone has taken its classes and its shares' interfaces with it. Raises
+    KernelError."""
     with Netlink() as connection, step(f"divide {parent.name}"):
         link = find(connection, parent, None)
         if link is not None:

@@ -59,8 +59,8 @@ def in_force(addresses: t.Iterable[str]) -> dict[str, InForce]:
 
 
 def clear(address: str) -> None:
-    """Remove the rates of a virtual function that the driver has set by devlink: of a share that ends. Those that the
-    interface has are restored with its other settings. Raises KernelError."""
+    """Remove the rates that the driver has set by devlink for a virtual function whose share ends. Those that were set
+    through the interface are restored with its other settings. Raises KernelError."""
     try:
         one = _function(address)
     except KernelError:

@@ -80,7 +80,7 @@ class Divided:
         )
 
     def in_force(self, shares: t.Sequence[ShareRecord]) -> list[InForce]:
-        """What each share has now."""
+        """What each of these shares, which are attached, has now."""
         return share_rates.rates(self.physical, self.factor, [one.asks for one in shares], self.ceiling)
 
     def guarantees(self, shares: t.Sequence[ShareRecord]) -> list[int]:
