@@ -38,7 +38,7 @@ class Places:
     no_nccl: str = "the setting pod_environment does not ask for it"
 
     def level(self, gpu: str, nic: str) -> str:
-        """How near a GPU and a NIC are, by their PCI addresses (for a VF, that of its PF); UNKNOWN if that is not known."""
+        """How near a GPU and a NIC are, by their PCI addresses (for a VF, that of its PF); UNKNOWN if not known."""
         place = self.gpus.get(gpu)
         return self.board.level(place.pf or gpu, nic) if place else "UNKNOWN"
 
