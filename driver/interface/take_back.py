@@ -79,8 +79,8 @@ def take_back(
     that the pod moved elsewhere is looked for in all namespaces of the node. `policy` says when a PCI function is reset
     (`reset` in the settings). `patience` is how many seconds to wait for something in a namespace that cannot be
     listed, because the kernel may be about to destroy that namespace. `siblings` are for children only; without them a
-    child that left its pod is not looked for. KernelError if the interface is not back on the node, if its name, MTU or
-    MAC address cannot be restored, or if a reset fails.
+    child that left its pod is not looked for. KernelError if the interface is not back on the node, if a reset fails,
+    or if its name, MTU or MAC address, or whether it is up, cannot be restored.
     """
     if netns is not None and (not namespaces.alive(netns) or namespaces.is_host(netns)):
         netns = None
