@@ -88,13 +88,11 @@ class _Budget:
     left: float
     counted: float
 
-    def take(self, now: float) -> bool:
+    def has_one(self, now: float) -> bool:
+        """Whether an event may be sent now. Adds what has become available since the last call."""
         self.left = min(float(self.burst), self.left + (now - self.counted) / self.interval)
         self.counted = now
-        if self.left < 1:
-            return False
-        self.left -= 1
-        return True
+        return self.left >= 1
 
 
 class Reporter:
@@ -144,13 +142,17 @@ class Reporter:
             self._changed.notify_all()
 
     def _take(self, namespace: str, now: float) -> bool:
-        """Whether one more event may be sent, for this namespace and in all."""
+        """Whether one more event may be sent, for this namespace and in all. It counts only if both permit it."""
         fresh = _Budget(NAMESPACE_BURST, NAMESPACE_INTERVAL, NAMESPACE_BURST, now)
         budget = self._namespaces.setdefault(namespace, fresh)
         self._namespaces.move_to_end(namespace)
         while len(self._namespaces) > _REMEMBERED:
             self._namespaces.popitem(last=False)
-        return budget.take(now) and self._budget.take(now)
+        if not (budget.has_one(now) and self._budget.has_one(now)):
+            return False
+        budget.left -= 1
+        self._budget.left -= 1
+        return True
 
     def _run(self) -> None:
         while True:

@@ -127,9 +127,9 @@ def _share(nic: SharedNic, one: HeldShare, used: t.Mapping[str, float]) -> Share
 
 def _short(rate: int | None) -> str:
     """A measured rate with three significant digits."""
-    number = float(rate or 0)
+    number = float(f"{float(rate or 0):.3g}")  # rounded first: 999.7 is 1k
     for suffix in ("", "k", "M", "G"):
         if number < 1000 or suffix == "G":
             break
         number /= 1000
-    return f"{number:.3g}{suffix}"
+    return f"{number:g}{suffix}"

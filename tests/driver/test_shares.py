@@ -247,6 +247,22 @@ def test_a_changed_factor_is_reported_to_those_it_affects(
         again.unprepare(claim)
 
 
+@pytest.mark.parametrize(
+    "rate, shown",
+    [
+        (None, "0"),
+        (999, "999"),
+        (1000, "1k"),
+        (999_499, "999k"),
+        (999_700, "1M"),
+        (123_456_789, "123M"),
+        (10**11, "100G"),
+    ],
+)
+def test_measured_rates_are_shown_with_three_digits(rate: int | None, shown: str) -> None:
+    assert share_report._short(rate) == shown
+
+
 def test_what_is_refused(shares: SharesWorld, pods: list[Sandbox]) -> None:
     service = shares.service()
 
