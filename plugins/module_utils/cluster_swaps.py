@@ -58,7 +58,7 @@ class Done:
 
 
 class Swaps:
-    """The swaps of a cluster of a minor release. `tell` gets a line before pods are ended.
+    """The swaps of a cluster; `kubernetes` is its minor release. `tell` is called with a message before pods are ended.
 
     The methods raise ApiException of the package kubernetes and urllib3's HTTPError.
     """

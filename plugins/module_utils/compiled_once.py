@@ -8,8 +8,8 @@ Ansible sends a module and its module_utils as a zip archive of sources. Python'
 :meth:`zipimporter.get_filename`, which the import system calls for the location of a module, compiles it and drops
 the result. The finder here works out the location itself. Loading is left to the same zipimporter.
 
-What Ansible has loaded lives as long as the process, which is a fraction of a second. The garbage collector leaves it
-alone, which would otherwise look at all of it several times, and once more at the end.
+What Ansible has loaded lives as long as the process, which is a fraction of a second. It is exempted from garbage
+collection, which would otherwise traverse all of it several times, and once more at the end.
 
 Outside an archive, as on the controller, nothing changes.
 """
@@ -49,7 +49,7 @@ class Finder:
 
 
 def begin() -> None:
-    """From now on, find modules of this package with :class:`Finder`, and collect no garbage of what is loaded already.
+    """From now on, find modules of this package with :class:`Finder`; exempt what is loaded from garbage collection.
 
     Nothing changes outside an archive. Python 3.9's zipimporter has no `exec_module`, and is left as it is.
     """

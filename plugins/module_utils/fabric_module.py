@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How Ansible modules run the package host."""
+"""Runs the package `host` for Ansible modules."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How the modules that plan on data of a cluster run: options in common, and messages for data that is wrong."""
+"""Runs the modules that plan with the objects of a cluster: their common options, and messages for wrong objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from .dra.kube.objects import Object
 def run(options: Object, planned: t.Callable[[Object], Object]) -> None:
     """Run a module with these `options` and the common ones.
 
-    `planned` makes its result of the parameters. With a key `failed` in it, the module fails with this message.
+    `planned` returns the result for the module's parameters. With a key `failed` in it, the module fails with that
+    message.
     """
     module = AnsibleModule(
         argument_spec={

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How Ansible modules run the package topology."""
+"""Runs the package `topology` for Ansible modules."""
 
 from __future__ import annotations
 

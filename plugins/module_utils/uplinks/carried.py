@@ -145,15 +145,15 @@ class Rule:
         at_most: float,
     ) -> Carried:
         tables = self._tables
-        known = Routes(kernel)
+        lookups = Routes(kernel)
         if tables is None:
             stack = Stack(links.listed(kernel), f"{self._root}/sys")
-            tables = self._tables = _Tables(stack, routes.owners(kernel), known.defaults())
+            tables = self._tables = _Tables(stack, routes.owners(kernel), lookups.defaults())
         needed = _by_default(tables.defaults, default_routes)
         now = self._connections(frozenset(ssh_ports), at_most)
         unread = list(now.ssh_unread)
-        for path in (*self._sessions(tables, known, now), *paths, *self._storage(now, at_most, unread)):
-            for index, why in _on(path, tables, known):
+        for path in (*self._sessions(tables, lookups, now), *paths, *self._storage(now, at_most, unread)):
+            for index, why in _on(path, tables, lookups):
                 needed.setdefault(index, why)
         for interface, why in self._bound_storage():
             needed.setdefault(tables.stack.index(interface), why)
@@ -162,14 +162,14 @@ class Rule:
             why = f"it has an address, and what uses it cannot be determined: {what} could not be read"
             for index in sorted({index for holders in tables.owners.values() for index in holders}):
                 needed.setdefault(index, why)
-        found = _Spread(kernel, tables.stack, known).all_of(needed)
+        found = _Spread(kernel, tables.stack, lookups).all_of(needed)
         return Carried(found, {tables.stack.links[index].name: why for index, why in found.items()})
 
     def _connections(self, ssh_ports: frozenset[int], at_most: float) -> _Sockets:
         """The open connections, at most this old: cached, as addresses change often on a node where pods start."""
-        began, had = time.monotonic(), self._sockets
-        if had and had.asked == ssh_ports and at_most > 0 and began - had.at <= at_most:
-            return had
+        began, cached = time.monotonic(), self._sockets
+        if cached and cached.asked == ssh_ports and at_most > 0 and began - cached.at <= at_most:
+            return cached
         proc = f"{self._root}/proc"
         found = _Sockets(began, ssh_ports, [], [], [], [])
         self._sockets = None  # in case of an error: without a part of the connections, interfaces would be missed
@@ -187,7 +187,7 @@ class Rule:
         self._sockets = found
         return found
 
-    def _sessions(self, tables: _Tables, known: Routes, now: _Sockets) -> list[Path]:
+    def _sessions(self, tables: _Tables, lookups: Routes, now: _Sockets) -> list[Path]:
         """The paths of SSH sessions, including remembered ones."""
         found: dict[tuple[Address, Address], Path] = {}
         sure: dict[tuple[Address, Address], None] = {}
@@ -195,7 +195,7 @@ class Rule:
             found.setdefault((one.own, one.far), _of_socket(one, ssh_session(one.own, one.far)))
             if logged_in:
                 sure[(one.own, one.far)] = None
-        here = {own for own in {pair[0] for pair in self._clients} if own in tables.owners or known.holders(own)}
+        here = {own for own in {pair[0] for pair in self._clients} if own in tables.owners or lookups.holders(own)}
         for pair in self._clients:
             if pair[0] in here:
                 found.setdefault(pair, ssh_session(*pair))
@@ -277,18 +277,18 @@ def _bounded(found: t.Iterable[Path]) -> list[Path]:
     return kept
 
 
-def _by_default(known: t.Sequence[Default], tables: str) -> dict[int, str]:
+def _by_default(defaults: t.Sequence[Default], tables: str) -> dict[int, str]:
     """The links of default routes, with the reason.
 
     Routers announce themselves to every port of a fabric, so a default route from an IPv6 router advertisement counts
     only if it is the node's best one and there is no other default route.
     """
-    known = [one for one in known if tables == "all" or one.table in routes.MAIN]
+    defaults = [one for one in defaults if tables == "all" or one.table in routes.MAIN]
     if tables == "best":
-        known = [one for one in known if not one.six] or known
-    stated = [one for one in known if not one.by_router]
-    if known and (tables == "best" or not stated):
-        stated = stated or known
+        defaults = [one for one in defaults if not one.six] or defaults
+    stated = [one for one in defaults if not one.by_router]
+    if defaults and (tables == "best" or not stated):
+        stated = stated or defaults
         best = min(one.priority for one in stated)
         stated = [one for one in stated if one.priority == best]
     found: dict[int, str] = {}
@@ -300,17 +300,17 @@ def _by_default(known: t.Sequence[Default], tables: str) -> dict[int, str]:
     return found
 
 
-def _on(path: Path, tables: _Tables, known: Routes) -> t.Iterator[tuple[int, str]]:
+def _on(path: Path, tables: _Tables, lookups: Routes) -> t.Iterator[tuple[int, str]]:
     """The links on a path, each with its reason."""
     if path.far in tables.owners:  # the node itself
         return
     if path.far:
         query = Query(path.far, path.own, path.bound, path.mark, path.own_port, path.far_port)
-        for index in sorted(known.way(query)):
+        for index in sorted(lookups.way(query)):
             yield index, path.leads
     holders: set[int] = set()
     if path.own:
-        holders = {*tables.owners.get(path.own, ()), *known.holders(path.own, path.bound)}
+        holders = {*tables.owners.get(path.own, ()), *lookups.holders(path.own, path.bound)}
     if path.bound:  # several links may have the same address, such as a link-local one
         holders = {path.bound} if path.bound in holders else {path.bound, *holders}
     # a VRF is only the start of look-ups: like lo, it is not on the path
@@ -320,10 +320,10 @@ def _on(path: Path, tables: _Tables, known: Routes) -> t.Iterator[tuple[int, str
 class _Spread:
     """Extends the needed links by all links below them."""
 
-    def __init__(self, kernel: netlink.Connection, stack: Stack, known: Routes) -> None:
+    def __init__(self, kernel: netlink.Connection, stack: Stack, lookups: Routes) -> None:
         self._kernel = kernel
         self._stack = stack
-        self._routes = known
+        self._routes = lookups
         self._found: dict[int, str] = {}
         self._unknown_tunnels: list[tuple[Link, str]] = []
 
@@ -337,8 +337,8 @@ class _Spread:
         return self._found
 
     def _follow(self, needed: t.Mapping[int, str], tunnels_too: bool = True) -> None:
-        known = self._stack.links
-        pending = collections.deque((known[index], why, True) for index, why in needed.items() if index in known)
+        existing = self._stack.links
+        pending = collections.deque((existing[index], why, True) for index, why in needed.items() if index in existing)
         while pending:
             link, reason, alone = pending.popleft()
             if link.index in self._found or link.loopback:

@@ -34,7 +34,7 @@ OPEN_VSWITCH = "openvswitch"
 #: Kinds whose ports may be those of guests and overlays.
 SWITCHES = ("bridge", OPEN_VSWITCH)
 #: Kinds that do not encapsulate packets, or whose lower links the kernel reports.
-_TOLD = {
+_NOT_TUNNELS = {
     *("", "bond", "bridge", "dsa", "dummy", "failover", "hsr", "ifb", "ipoib", "ipvlan", "ipvtap", "macsec", "macvlan"),
     *("macvtap", "net_failover", "netdevsim", "nlmon", "rmnet", "team", "veth", "virt_wifi", "vlan", "vrf", "batadv"),
     *(OPEN_VSWITCH, "netkit", "lowpan", "vcan", "vxcan", "can"),
@@ -56,7 +56,7 @@ class Link:
     @property
     def is_tunnel(self) -> bool:
         """Whether its packets are carried in others, which the kernel or a program routes on their own."""
-        return self.kind not in _TOLD
+        return self.kind not in _NOT_TUNNELS
 
 
 def parse(body: bytes) -> Link:

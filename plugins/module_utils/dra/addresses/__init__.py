@@ -5,7 +5,7 @@
 
 """The address plan of a site: which range of addresses each node has on each rail.
 
-It imports `config` (which knows one range) and `kube`. It never looks at a node or a cluster: a range follows from the
+It imports `config` (the range of one node) and `kube`. It never looks at a node or a cluster: a range follows from the
 plan and from the node's index alone, so that no node changes another one's.
 """
 

@@ -84,7 +84,7 @@ def lines(site: Site) -> list[str]:
 
 
 def as_csv(site: Site) -> str:
-    """All rows, with a head. Texts that a spreadsheet would take for a formula begin with an apostrophe."""
+    """All rows, with a header. Texts that a spreadsheet would take for a formula begin with an apostrophe."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -64,7 +64,7 @@ def site_plan(nodes: t.Sequence[NodeInput]) -> Site:
     for members in by_plan.values():
         reader = Reader()
         pools = read_pools(reader, members[0].plan, PLAN)
-        problems += [_of([node.name for node in members], problem) for problem in reader.problems]
+        problems += [_for_nodes([node.name for node in members], problem) for problem in reader.problems]
         found.pools.append((pools, [node.name for node in members]))
         problems += _members(found, pools, members)
     problems += _between_plans(found)
@@ -88,7 +88,7 @@ def _members(found: Site, pools: tuple[Pool, ...], members: t.Sequence[NodeInput
             found.ranges[node.name] = _ranges(reader, pools, number)
             found.indexes[node.name] = number
             _check_own(reader, node, pools)
-        problems += [_of([node.name], problem) for problem in reader.problems]
+        problems += [_for_nodes([node.name], problem) for problem in reader.problems]
     return problems
 
 
@@ -147,11 +147,11 @@ def _between_plans(found: Site) -> list[Problem]:
                     if rail_range.overlap(one.pool, other.pool):
                         message = f"the pool {one.pool} overlaps {other.pool} in the plan of {_some(other_members)}"
                         fix = "give all of these nodes one plan, or each plan pools of its own"
-                        problems.append(_of(members, Problem(PLAN, message, "duplicate", fix)))
+                        problems.append(_for_nodes(members, Problem(PLAN, message, "duplicate", fix)))
     return problems
 
 
-def _of(names: t.Sequence[str], problem: Problem) -> Problem:
+def _for_nodes(names: t.Sequence[str], problem: Problem) -> Problem:
     return Problem(f"{_some(names)}: {problem.path}", problem.message, problem.rule, problem.fix)
 
 

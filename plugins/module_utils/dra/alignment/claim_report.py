@@ -138,23 +138,23 @@ class ClaimReport(ClaimPromises):
         for pod in pods:
             known = self.check.cpusets.get(str(pod["uid"])) or {}
             for container, cpus in sorted(self._named(pod, known).items()):
-                lie = self.machine.nodes_of_cpus(cpus) if self.machine else None
+                numa = self.machine.nodes_of_cpus(cpus) if self.machine else None
                 verdict = "unknown"
-                if lie is not None and nodes:
-                    verdict = "near" if set(lie) <= set(nodes) else "spread" if set(lie) & set(nodes) else "far"
+                if numa is not None and nodes:
+                    verdict = "near" if set(numa) <= set(nodes) else "spread" if set(numa) & set(nodes) else "far"
                 found.append(
                     {
                         "pod": pod["name"],
                         "container": container,
                         "cpus": cpus,
-                        "numa_nodes": lie,
+                        "numa_nodes": numa,
                         "device_numa_nodes": nodes,
                         "verdict": verdict,
                     }
                 )
                 if verdict in ("far", "spread"):
                     summary = f"container {container} of pod {pod['name']} may run on CPUs {cpus} of NUMA nodes "
-                    summary += f"{', '.join(map(str, lie or ()))}; its devices are on {', '.join(map(str, nodes))}"
+                    summary += f"{', '.join(map(str, numa or ()))}; its devices are on {', '.join(map(str, nodes))}"
                     fix = "claim CPUs with them (kind: cpu, align: numa_node), or let kubelet align CPUs"
                     self._find("note", f"cpus-{verdict}", summary, fix)
         return found

@@ -22,7 +22,7 @@ from .sizes import NOTHING, NOWHERE, ONE, UNKNOWN, UNLIMITED, Path, Range, decla
 DEVICE_FIELDS = ("driver", "attributes", "capacity", "allowMultipleAllocations")
 
 
-# cel-go's name of the variable that collects a macro's result
+# cel-go's names of the variable that collects a macro's result
 ACCUMULATORS = ("__result__", "@result")
 
 

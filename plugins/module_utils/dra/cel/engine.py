@@ -89,7 +89,7 @@ class Engine:
         return self.selects(expression, Subject(device, driver))
 
     def selects(self, expression: str, subject: Subject) -> bool:
-        """The same for a device that several selectors are evaluated on."""
+        """As `matches`, for a subject that can be used again with other selectors."""
         program = self._programs.get(expression)
         if program is None:
             program = self._programs[expression] = self._program(expression)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Values without a type in CEL: quantities and versions.
+"""Values for which CEL has no type: quantities and versions.
 
 For the engine each is a map with one entry, equal to another if the values are equal.
 """
@@ -57,10 +57,10 @@ def version_value(text: str, tolerant: bool = False) -> Tagged:
     match = _SEMVER.fullmatch(text)
     if not match or any(int(number) >= 2**64 for number in match.groups()[:3]):
         raise ValueError(f"{text!r} is not a semantic version")
-    before = match[4]
-    if before and any(part.isdigit() and (len(part) > 1 and part[0] == "0") for part in before.split(".")):
+    prerelease = match[4]
+    if prerelease and any(part.isdigit() and (len(part) > 1 and part[0] == "0") for part in prerelease.split(".")):
         raise ValueError(f"{text!r} has a number with a leading zero")
-    return {VERSION: ".".join(match.groups()[:3]) + (f"-{before}" if before else "")}
+    return {VERSION: ".".join(match.groups()[:3]) + (f"-{prerelease}" if prerelease else "")}
 
 
 def _normalized(text: str) -> str:
@@ -77,9 +77,11 @@ def _normalized(text: str) -> str:
 
 def _precedence(version: str) -> tuple[tuple[int, ...], bool, list[tuple[int, int, str]]]:
     """A key that orders versions as semver 2.0.0 does."""
-    numbers, _unused, before = version.partition("-")
-    parts = [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in before.split(".")] if before else []
-    return tuple(int(number) for number in numbers.split(".")), not before, parts
+    numbers, _unused, prerelease = version.partition("-")
+    parts = (
+        [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in prerelease.split(".")] if prerelease else []
+    )
+    return tuple(int(number) for number in numbers.split(".")), not prerelease, parts
 
 
 def tag_of(value: object) -> int | None:

@@ -15,7 +15,7 @@ from .inventory import Device
 
 
 def of_capacity(device: Device, driver: DriverKnowledge | None, capacity: t.Mapping[str, str]) -> list[str]:
-    """Warnings of the capacities that a device of the inventory asks for, by the names that its driver publishes."""
+    """Warnings about the capacities that a device of the inventory asks for, by the names that its driver publishes."""
     amount = capacity.get("bandwidth")
     if driver is None or driver.name != OWN or not amount:
         return []

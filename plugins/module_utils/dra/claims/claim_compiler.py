@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""One claim of the inventory to the `devices` of a ResourceClaim: requests, constraints and configuration.
+"""Compiles one claim of the inventory to the `devices` of a ResourceClaim: requests, constraints and configuration.
 
 Preference lists. `align: [pcie_root, numa_node, any]` must try all devices for the first level before the second. The
 scheduler's allocator walks the requests in their order, depth first, and takes the first device that fits; going back,
@@ -11,7 +11,7 @@ it changes the latest request first. So the level is chosen by `firstAvailable` 
 devices, the carriers, and these come before the group's first device, the anchor: with the carrier's level fixed,
 every carrier and then every anchor is tried before the carrier moves on to the next level. Were the anchor first, the
 level would be given up for the first anchor that comes along, however near another one is. A repetition is complete
-before the next one begins. One constraint a level ties the anchor to the subrequests of that level, and to them alone.
+before the next one begins. A constraint per level ties the anchor to the subrequests of that level, and to them alone.
 
 A constraint requires that the anchor has the attribute, even if another level is chosen: a preference list that begins
 with `pcie_root` fails on machines whose GPUs have no pcieRoot (Hyper-V, VMD), whatever follows in the list.
@@ -40,7 +40,7 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 
 @dataclass
 class Resolved:
-    """What a device of the inventory is on this site. `driver` is None where only the class's owner knows."""
+    """What a device of the inventory is on this site. `driver` is None where only the class's owner knows it."""
 
     device: Device
     class_name: str
@@ -101,12 +101,12 @@ class ClaimCompiler:
         return made
 
     def _check_use(self, claim: Claim, device: Device, found: Resolved) -> None:
-        """Whether the claim's namespaces may use the class of a device."""
+        """Report each namespace of the claim that may not use the class of a device."""
         if found.terms is None or device.admin:
             return
         for namespace in claim.namespaces:
-            if says := found.terms.unusable(namespace):
-                self.reader.problem(child(device.path, "class"), says, "tenancy", "use another class")
+            if reason := found.terms.unusable(namespace):
+                self.reader.problem(child(device.path, "class"), reason, "tenancy", "use another class")
 
 
 class _Body:
@@ -416,7 +416,7 @@ def _level_names(levels: tuple[str, ...]) -> list[str]:
 
 
 def _size(device: Device) -> int:
-    """How many devices a line asks for at most; `all` counts as several."""
+    """How many devices an entry of the inventory asks for at most; `all` counts as two."""
     return max(2 if choice.all else choice.count for choice in device.choices())
 
 

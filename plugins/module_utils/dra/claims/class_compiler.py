@@ -165,7 +165,7 @@ class ClassCompiler:
             elif own and INDEX in str(config["parameters"].get("name", "")):
                 self.reader.problem(
                     child(place, "name"),
-                    f"{INDEX} has no meaning in a class, which knows of no repetition",
+                    f"{INDEX} has no meaning in a class, which is not repeated",
                     "contradiction",
                     "name the interface where a claim asks for the device",
                 )
@@ -181,7 +181,7 @@ class ClassCompiler:
             self._make_class(item.name, parts, item.path, of_driver, item)
 
     def _refused(self, configs: list[Object], path: str) -> None:
-        """What drivers of the site refuse of opaque configurations; our own is checked where it is read."""
+        """Report what drivers of the site refuse in opaque configurations; our own is checked where it is read."""
         given = [config for config in configs if config["driver"] != interface_config.DRIVER]
         for index, config in enumerate(given):
             refuses, driver = REFUSES.get(config["driver"]), self.drivers.get(config["driver"])
@@ -197,7 +197,7 @@ class ClassCompiler:
         driver: str,
         item: Class | None = None,
     ) -> None:
-        """Make a class for devices of a driver; an empty one stands for any."""
+        """Make a class for devices of a driver; an empty `driver` stands for any."""
         try:
             spec: Object = {"selectors": selectors.device_selectors([part for part, _path in parts])}
         except ValueError as error:

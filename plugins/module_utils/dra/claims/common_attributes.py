@@ -16,7 +16,7 @@ from .nearest import Known
 
 
 class CommonAttributes:
-    """Of the devices that a claim names; `lists` says whether attributes may be lists. Errors go to `reader`."""
+    """The attributes of the devices that a claim names; `lists`: they may be lists. Errors go to `reader`."""
 
     def __init__(self, reader: Reader, known: t.Mapping[int, Known], lists: bool) -> None:
         self.reader = reader

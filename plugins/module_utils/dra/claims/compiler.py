@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A site's inventory to Kubernetes objects.
+"""Compiles a site's inventory to Kubernetes objects.
 
 The DeviceClass selects the devices of a kind; the request of a claim selects among them. Objects are written in
 `resource.k8s.io/v1`, whatever the cluster serves, except DeviceTaintRule, which v1 has only from 1.37 on.
@@ -130,7 +130,7 @@ class _Compiler(DeviceCompiler):
                 for given in (device, *device.alternatives):
                     self._refused(given.configs, given.path)
             if claim.broken:
-                self._glance(claim)
+                self._resolve_valid(claim)
                 continue
             parts = by_namespace(claim)
             for one, compiled in [item for part in parts for item in compiler.compile(part)]:
@@ -164,8 +164,8 @@ class _Compiler(DeviceCompiler):
         self._check()
 
     def reach(self, nodes: Nodes) -> list[Reach]:
-        """Where the claims can run. What only the site's own taint rules keep from everywhere is worth a warning: they
-        are meant to keep claims away, and must not be held up by that."""
+        """Where the claims can run. A claim that only the site's own taint rules keep from every node is a warning, not
+        an error: these rules are meant to keep claims away."""
         site = self.inventory
         taints = [made for made in self.made if made.object["kind"] == "DeviceTaintRule"]
         rules = [made.object for made in taints if self._sound(made.origins[""])]
@@ -189,7 +189,7 @@ class _Compiler(DeviceCompiler):
         inside = (path, f"{path}.", f"{path}[")
         return not any(problem.path == path or problem.path.startswith(inside[1:]) for problem in self.reader.problems)
 
-    def _glance(self, claim: Claim) -> None:
+    def _resolve_valid(self, claim: Claim) -> None:
         """Resolve the valid devices of a claim that has errors, so that all errors are reported together."""
         devices = [device for group in claim.groups for device in group.devices]
         for choice in [choice for device in devices for choice in device.choices()]:
@@ -197,7 +197,7 @@ class _Compiler(DeviceCompiler):
                 self._resolve(choice)
 
     def _unique(self) -> None:
-        """Raw objects must not be what is made here as well: the last one applied would win, in every run."""
+        """Report objects that are made twice, such as a raw one that is compiled, too: the last one applied wins."""
         first: dict[tuple[str, ...], str] = {}
         for made in self.made:
             item, metadata = made.object, made.object["metadata"]
@@ -209,7 +209,7 @@ class _Compiler(DeviceCompiler):
                 self.reader.problem(made.origins[""], message, "duplicate-name")
 
     def _check(self) -> None:
-        """What this server would drop, and, as a last look at our own work, what the API would refuse.
+        """Report what this server would drop, and as a last check of the compiled objects, what the API would refuse.
 
         Objects of one origin that differ in their namespace only are alike, and looked at once.
         """
@@ -235,7 +235,7 @@ class _Compiler(DeviceCompiler):
         self._check_raw()
 
     def _check_raw(self) -> None:
-        """What the classes of the site refuse of raw objects, if these are right otherwise."""
+        """Report what the classes of the site refuse of raw objects that are otherwise valid."""
         dra = [made for made in self.made if is_dra(made.object) and self._sound(made.origins[""])]
         for made, wrong in zip(dra, class_policy.check([made.object for made in dra])):
             place = made.origins[""]

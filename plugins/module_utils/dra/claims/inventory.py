@@ -62,17 +62,17 @@ SHARED_NICS = ("nic", "rdma")
 #: The bandwidth of a share that takes what the NIC gives where nobody asks for an amount.
 DEFAULT = "default"
 
-#: In an annotation: what keeps the part of a device that a claim asks for, and what is only counted.
+#: The prefix of annotations that say what enforces a share of a device, what is only counted, and what is lent.
 SHARE_ANNOTATION = "share.lanewise.dev/"
 
-#: An object that was written for the boards of the site: by what, and how near its pairs are.
+#: The annotation of an object that was written for the boards of the site: what it selects by, and how near pairs are.
 NEAREST_ANNOTATION = "lanewise.dev/nearest"
 OWN_LABELS = ("app.kubernetes.io/managed-by", "lanewise.dev/site")
 
 
 @dataclass
 class Device:
-    """One line of a claim: a request, or one alternative of a request."""
+    """One entry of a claim: a request, or one alternative of a request."""
 
     path: str
     name: str
@@ -110,7 +110,7 @@ class Device:
 
 @dataclass
 class Group:
-    """Devices that are aligned with each other, `count` times. `align` is empty or ends where the site gives up.
+    """Devices that are aligned with each other, `count` times. `align` are the acceptable levels, the best first.
 
     `at_least` is how near `nearest` has to be, empty where the site does not say.
     """

@@ -271,7 +271,7 @@ class ClaimParser(Parts):
         return group
 
     def _single(self, device: Device) -> list[Device]:
-        """A device of `count` more than 1 as that many requests: `nic-a`, `nic-b`."""
+        """A device whose `count` is above 1 as that many requests: `nic-a`, `nic-b`."""
         if device.count == 1 or device.all or device.alternatives or device.kind == "gpu":
             return [device]
         for config in device.configs:
@@ -439,7 +439,7 @@ class ClaimParser(Parts):
         return found
 
     def _request_names(self, claim: Claim) -> None:
-        """Names of requests after repetition: they are unique, short, and no more than the API takes."""
+        """Check the names and the number of requests after repetition, and the number of devices."""
         taken: dict[str, str] = {}
         total = 0
         for group in claim.groups:

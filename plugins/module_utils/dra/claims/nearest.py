@@ -116,7 +116,7 @@ class NearestPlanner:
         self.uses: list[BoardUse] = []
 
     def plans(self, claim: Claim, known: t.Mapping[int, Known]) -> list[tuple[str, dict[int, Plan]]]:
-        """The objects that a claim becomes: what is added to its name, and the plan of each group by `id`.
+        """The objects that a claim becomes: what is added to its name, and the plan of each group by `id(group)`.
 
         Empty where there are errors.
         """
@@ -181,7 +181,7 @@ class NearestPlanner:
             self.reader.problem(group.align_path, reason, "contradiction", fix)
         elif gpus[0].count > 1:
             fix = "ask for several pairs with count at the group"
-            self.reader.problem(child(gpus[0].path, "count"), "is one in a group with nearest", "contradiction", fix)
+            self.reader.problem(child(gpus[0].path, "count"), "must be 1 in a group with nearest", "contradiction", fix)
         for device in gpus + nics if len(self.reader.problems) == before else []:
             found = known[id(device)]
             if found.driver is None or found.class_name not in self.classes:
@@ -191,7 +191,7 @@ class NearestPlanner:
         return None if len(self.reader.problems) > before else (gpus[0], nics)
 
     def _packed(self, claim: Claim, asked: list[_Asked]) -> list[tuple[str, dict[int, Plan], list[str]]]:
-        """One object for all boards, or the fewest by trying each board with those before it."""
+        """One object for all boards if possible; otherwise each board goes into the first object in which it fits."""
         keys = [key for key in asked[0].keys() if all(key in one.keys() for one in asked[1:])]
         bins: list[tuple[list[str], dict[int, Plan]]] = []
         try:
@@ -303,7 +303,7 @@ class _Asked:
         return plan
 
     def _within(self, plan: Plan, shapes: t.Sequence[Shape]) -> None:
-        """Refuse what the API or the scheduler would not manage. Raises NotPossible."""
+        """Raises NotPossible for what exceeds a limit of the API, or takes the scheduler too long."""
         number = len(t.cast(Pairing, plan.pairing).alternatives)
         others = len(plan.levels) - 1
         most = max(number + others, number + bool(others))
@@ -431,7 +431,7 @@ def _name(level: str) -> str:
 
 
 def _add(body: Body, device: Device, group: Group, index: int, ways: t.Sequence[tuple[str, t.Sequence[t.Any]]]) -> None:
-    """A request with an alternative for each way; the only one needs no list of alternatives."""
+    """Write a request with an alternative for each way, or without a list of alternatives if there is only one."""
     name = request_name(device, group, index)
     bodies = []
     for way, more in ways:

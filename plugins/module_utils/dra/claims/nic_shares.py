@@ -83,7 +83,7 @@ def readable(nodes: Nodes, reader: Reader) -> Nodes:
 
 @dataclass(frozen=True)
 class Cap:
-    """The most that a class lets a share use of idle bandwidth; `most` is empty for no limit."""
+    """The most bandwidth that a class lets one share use; `most` is empty for no limit."""
 
     name: str = ""
     most: str = ""
@@ -92,7 +92,7 @@ class Cap:
 def nic_share(
     device: Device, kind: str, site: SiteNics, reader: Reader, unreachable: bool, cap: Cap | None = None
 ) -> Share | None:
-    """What a share of a NIC becomes; None where it cannot be, with problems. `unreachable`: no NIC need have it."""
+    """What a share of a NIC becomes; None where it cannot be, with problems. `unreachable`: no NIC has to have it."""
     before = len(reader.problems)
     path, asked = child(device.path, "share"), device.share
     if kind not in SHARED_NICS:
@@ -153,7 +153,7 @@ def _check_burst(asked: Object, path: str, site: SiteNics, reader: Reader) -> No
 
 
 def _check_amount(asked: Object, path: str, site: SiteNics, reader: Reader) -> None:
-    """A factor lets a NIC promise more than it has, but not to one share. The scheduler does not know that."""
+    """Report an amount that no NIC has. The scheduler does not refuse it if a factor lets a NIC promise that much."""
     known = [one.physical for one in site.nics if one.physical is not None]
     amount = asked.get("bandwidth", DEFAULT)
     if amount == DEFAULT or not known or len(known) < len(site.nics) or site.unsure:
@@ -180,7 +180,7 @@ def _written(device: Device, factor: str, cap: Cap) -> Share:
     fields: Object = {"burst": asked["burst"]} if "burst" in asked else {}
     if hard:
         fields.update({"hard": True, "guarantee": amount})
-    found = Share(_says(asked, factor, cap))
+    found = Share(_description(asked, factor, cap))
     if amount != DEFAULT:
         taken = quantity.parse(amount) * (Fraction(factor) if hard else 1)
         found.capacity[BANDWIDTH] = rate_text(math.ceil(taken)) if hard else amount
@@ -205,7 +205,7 @@ def _configs(device: Device, fields: Object) -> list[Object]:
     return [*found, own] if rest else found
 
 
-def _says(asked: Object, factor: str, cap: Cap) -> str:
+def _description(asked: Object, factor: str, cap: Cap) -> str:
     """In words: what the driver keeps for the share, and what it lends to it."""
     amount = asked.get("bandwidth", DEFAULT)
     what = "the NIC's default share" if amount == DEFAULT else f"{amount}bit/s"
@@ -220,7 +220,7 @@ def _says(asked: Object, factor: str, cap: Cap) -> str:
 
 
 def rounded(device: Device, capacity: t.Mapping[str, str], site: SiteNics) -> list[str]:
-    """A warning where the server charges more than a share asks for, as the steps of the NICs want."""
+    """A warning where the server charges more than a share asks for, as the steps of the NICs require."""
     asked = capacity.get(BANDWIDTH)
     if not device.divided or asked is None:
         return []

@@ -36,8 +36,8 @@ class PairForm:
 
 
 def pair_forms(devices: ObjectView) -> list[PairForm]:
-    """The forms in the `devices` of a v1 ResourceClaim: constraints by `matchAttribute` over alternatives alone, of two
-    requests, that leave no combination of all alternatives unless it is a pair."""
+    """The forms in the `devices` of a v1 ResourceClaim: pairs of requests with constraints by `matchAttribute` that
+    cover only alternatives of the two, and that allow at least one of their combinations."""
     order = {
         str(request.get("name")): [str(sub.get("name")) for sub in request.get("firstAvailable") or ()]
         for request in devices.get("requests") or ()

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Why a node has no pairs for a claim, GPU by GPU: which device is free, and what has the one that belongs to it."""
+"""Why a node has no pairs for a claim, GPU by GPU: which device is free, and what keeps its partner."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def unpaired(
 
 
 def unpaired_lines(nodes: t.Mapping[str, t.Sequence[str]]) -> list[str]:
-    """What `unpaired` says of each node, as lines for a person; of many only the first ones."""
+    """The results of `unpaired` for each node as lines of text; of many, only the first ones."""
     says = [f"  {name}: {one}" for name, found in nodes.items() for one in found]
     more = len(says) - _LISTED
     return says[:_LISTED] + ([f"  and {more} more free devices whose partners are in use"] if more > 0 else [])
@@ -110,8 +110,8 @@ class _Node:
 class _Pairs:
     """The devices of one request on a node, each with those of another that it is paired with.
 
-    `devices` has by address why a device cannot be given away and the same of its partners; `names` are what the
-    devices of the two requests are called.
+    `devices` has, by address, why a device cannot be given away (empty if it can), and the same for each of its
+    partners; `names` are what the devices of the two requests are called.
     """
 
     def __init__(self, request: str, names: tuple[str, str]) -> None:
@@ -122,19 +122,19 @@ class _Pairs:
         """How many pairs are possible at the same time (Kuhn's algorithm)."""
         partner: dict[str, str] = {}
 
-        def found(one: str, seen: set[str]) -> bool:
+        def paired(one: str, seen: set[str]) -> bool:
             for other, kept in self.devices[one][1].items():
                 if not kept and other not in seen:
                     seen.add(other)
-                    if other not in partner or found(partner[other], seen):
+                    if other not in partner or paired(partner[other], seen):
                         partner[other] = one
                         return True
             return False
 
-        return sum(found(one, set()) for one, (kept, _others) in self.devices.items() if not kept)
+        return sum(paired(one, set()) for one, (kept, _others) in self.devices.items() if not kept)
 
     def alone(self) -> list[str]:
-        """The devices that are free without a partner that is."""
+        """The free devices none of whose partners is free."""
         mine, its = self.names
         says = []
         for one, (kept, others) in self.devices.items():
@@ -158,7 +158,7 @@ class _Pairs:
         ]
 
     def turned(self) -> _Pairs:
-        """The same from the side of the partners."""
+        """The same pairs, seen from the partners."""
         found = _Pairs(self.request, (self.names[1], self.names[0]))
         for one, (kept, others) in self.devices.items():
             for other, why in others.items():

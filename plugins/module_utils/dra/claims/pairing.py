@@ -7,13 +7,13 @@
 
 The GPU's request and each NIC's request have the same alternatives (`firstAvailable`), one for each set of GPUs that
 have the same nearest NICs. Constraints forbid every combination of different alternatives: a `matchAttribute` on an
-attribute that both drivers publish and whose values never are equal fails as soon as it covers two of the chosen
+attribute that both drivers publish and whose values are never equal fails as soon as it covers two of the chosen
 devices.
 
-One constraint for each alternative would do. Fewer do as well: each alternative gets a set of numbers, none of which is
-part of another's, and constraint `c` covers the GPU's alternatives with `c` in their set and the NIC's alternatives
-without. Two different alternatives meet in some constraint, equal ones in none. By Sperner's theorem `k` constraints
-are enough for `C(k, k // 2)` alternatives, and no fewer are: five for eight.
+One constraint for each alternative would be enough, but so are fewer: each alternative gets a set of numbers, none of
+which is part of another's, and constraint `c` covers the GPU's alternatives with `c` in their set and the NIC's
+alternatives without. Two different alternatives meet in some constraint, equal ones in none. By Sperner's theorem `k`
+constraints are enough for `C(k, k // 2)` alternatives, and no fewer are: five for eight.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from ..vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, DriverKnowledg
 from . import selectors
 from .boards import BOARD, NEAREST_GPU_LEVEL, NEAREST_GPUS, Fit, Shape
 
-#: The form of claims by which a scheduler does not find the nodes of a board: another one may have the same addresses.
+#: The form of claims that does not lead a scheduler to the nodes of a board: another board may have the same addresses.
 ADDRESS = "address"
-#: The farthest that devices can be from each other which have an attribute in common, on whatever board.
+#: The farthest that two devices with the same value of an attribute can be from each other, on any board.
 GUARANTEED = {"pcie_root": "PHB", "numa_node": "NODE"}
 _COMMON = {"pcie_root": PCIE_ROOT, "numa_node": NUMA_NODE}
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """GPUs with the same nearest NICs. `gpu` selects them, `nics` for each NIC of the group what goes with them."""
+    """GPUs with the same nearest NICs. `gpu` selects the GPUs, `nics` their nearest ones for each NIC of the group."""
 
     name: str
     gpus: tuple[str, ...]
@@ -110,7 +110,7 @@ def _selects(shape: Shape, name: str) -> bool:
                 wanted = place in shape.allowed[number][gpu]
                 if any((value is not None and value == one.values.get(name)) is not wanted for one in entries):
                     return False
-    # with several NICs a GPU that lacks one of them would still get the other by itself: a constraint ties them all
+    # it does not matter if a GPU has a pair for some of several NICs only: one constraint ties them all
     return True
 
 
@@ -154,10 +154,10 @@ class Planner:
     # the three ways to say which NIC goes with a GPU
 
     def _of_published_map(self, shapes: t.Sequence[Shape]) -> list[Alternative]:
-        """NICs say themselves which GPUs they are nearest to: one list of alternatives for all boards."""
+        """NICs publish which GPUs they are nearest to: one list of alternatives for all boards."""
         found = []
         for gpus in _alike(shapes):
-            near = [_map_says(shapes, number, gpus) for number in range(len(self.nics))]
+            near = [_map_selectors(shapes, number, gpus) for number in range(len(self.nics))]
             found.append(self._alternative(gpus, near, ""))
         return found
 
@@ -176,14 +176,14 @@ class Planner:
             near = []
             for number, own in enumerate(mapped):
                 if own:
-                    near.append((*_map_says(shapes, number, gpus), here))
+                    near.append((*_map_selectors(shapes, number, gpus), here))
                 else:
                     near.append((self._address_of_nic(shapes, number, places[number]), here))
             found.append(self._alternative(gpus, near, names[0] if len({*map(_board, shapes)}) > 1 else ""))
         return found
 
     def _of_addresses(self, shapes: t.Sequence[Shape]) -> list[Alternative]:
-        """NICs by address alone: right where no board has another NIC at an address that is a near one elsewhere."""
+        """NICs by address alone. Raises NotPossible if an address is near on one board and farther on another."""
         found = []
         for gpus in _alike(shapes):
             near = []
@@ -233,7 +233,7 @@ class Planner:
             for shape in shapes:
                 for place, fits in shape.nics[number].items() if gpu in shape.gpus else ():
                     wanted = place in shape.allowed[number][gpu]
-                    if any(_says(fit, gpu, levels) is not wanted for fit in fits):
+                    if any(_publishes_pair(fit, gpu, levels) is not wanted for fit in fits):
                         return False
         return True
 
@@ -270,13 +270,13 @@ def _levels(shapes: t.Sequence[Shape], number: int, gpu: str) -> list[str]:
     return sorted({shape.board.level(gpu, nic) for shape, nic in pairs}, key=RANK.__getitem__)
 
 
-def _says(fit: Fit, gpu: str, levels: t.Collection[str]) -> bool:
+def _publishes_pair(fit: Fit, gpu: str, levels: t.Collection[str]) -> bool:
     """Whether a NIC publishes that it is nearest to a GPU, at one of these levels."""
     near = str(fit.values.get(NEAREST_GPUS, "")).split(",")
     return gpu in near and fit.values.get(NEAREST_GPU_LEVEL) in levels
 
 
-def _map_says(shapes: t.Sequence[Shape], number: int, gpus: tuple[str, ...]) -> tuple[selectors.Selector, ...]:
+def _map_selectors(shapes: t.Sequence[Shape], number: int, gpus: tuple[str, ...]) -> tuple[selectors.Selector, ...]:
     levels = [level for level in RANK if any(level in _levels(shapes, number, gpu) for gpu in gpus)]
     parts = [selectors.lists(NEAREST_GPUS, gpu) for gpu in gpus]
     return (*parts, selectors.one_of(NEAREST_GPU_LEVEL, levels))
@@ -287,7 +287,7 @@ def _board(shape: Shape) -> str:
 
 
 def _alike(shapes: t.Sequence[Shape]) -> list[tuple[str, ...]]:
-    """The served GPUs, together where they have the same NICs on all boards."""
+    """The served GPUs, grouped by the NICs that they have on all boards."""
     found: dict[t.Hashable, list[str]] = {}
     served = {gpu for shape in shapes for gpu in shape.served()}
     for gpu in dict.fromkeys(gpu for shape in shapes for gpu in shape.gpus):

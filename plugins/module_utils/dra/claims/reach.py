@@ -49,9 +49,8 @@ class Reach:
     """Which nodes of a site can satisfy a claim.
 
     `claim` is `namespace/name`, or the name with `namespaces` joined by commas. `refused` maps each node that
-    cannot satisfy it to the reason, `unknown` each node for which the probe does not know enough. Where slices and
-    claims show the nodes, `unpaired` has by node the devices that are free now, while a claim has what they would be
-    paired with.
+    cannot satisfy it to the reason, `unknown` each node for which the probe does not know enough. If the nodes come
+    from slices and claims, `unpaired` describes, by node, the free devices whose partners a claim has.
     """
 
     claim: str
@@ -61,7 +60,7 @@ class Reach:
     unpaired: dict[str, list[str]] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """For a person: where the claim can run, and each reason once with the nodes that it holds for."""
+        """Lines of text: where the claim can run, and each reason once with the nodes that it holds for."""
         total = len(self.nodes) + len(self.refused) + len(self.unknown)
         found = [f"{self.claim}: {len(self.nodes)} of {total} node(s)"]
         for what, reasons in (("not", self.refused), ("unknown", self.unknown)):
@@ -180,7 +179,7 @@ class _Trials:
 
 
 class _Occupied:
-    """The nodes on which claims have devices, each with its own devices: nodes of a shape differ in what is taken."""
+    """The nodes on which claims have devices, each with its own: nodes of one shape can differ in what is taken."""
 
     def __init__(
         self, nodes: Nodes, node_shapes: t.Sequence[Shaped], memory: SelectorMemory, server: Server | None
@@ -199,7 +198,7 @@ class _Occupied:
     def unpaired(
         self, key: str, asked: Object, classes: t.Mapping[str, Object], possible: t.Collection[str]
     ) -> dict[str, list[str]]:
-        """By node of those that are `possible`: what is free there without its partner. `key` stands for `asked`."""
+        """For each of the `possible` nodes, what is free there without its partner. `key` stands for `asked`."""
         if key not in self._known:
             says = {
                 name: unpaired(asked, classes, own, self._memory, taken)
@@ -220,7 +219,7 @@ def _asked_bodies(asked: Object) -> list[Object]:
 
 
 def _frame(asked: Object, places: list[int]) -> str:
-    """What a claim asks for, with `places` among different ones in place of its selectors and classes."""
+    """What a claim asks for, selectors and classes replaced by `places`: their positions among the different ones."""
     bodies = [
         {key: value for key, value in body.items() if key not in ("selectors", "deviceClassName")}
         for body in _asked_bodies(asked)
@@ -253,8 +252,8 @@ def reach_of(
     """Try the claims and templates among `objects`, of any DRA version, on every node (name to topology facts,
     or to what its drivers publish).
 
-    `drivers` is `dra_claims_drivers`; DeviceTaintRules among the objects hold, and what a server of this release
-    drops is not there. A class that is not among the objects makes the answer unknown. Raises Problems where a driver
+    `drivers` is `dra_claims_drivers`. DeviceTaintRules among the objects apply; fields that a server of this release
+    drops are ignored. A class that is not among the objects makes the answer unknown. Raises Problems where a driver
     or the facts of a node cannot be read, ValueError for a release that is not known.
     """
     for name, options in drivers.items():

@@ -23,7 +23,7 @@ from fractions import Fraction
 from math import perm
 
 #: Looks that a claim may cost by this bound. kube-scheduler 1.37.1 did more than eight million of them a second on two
-#: busy processors, so it is through with these in a fifth of its ten seconds for a node.
+#: busy processors, so it finishes these in a fifth of its ten seconds for a node.
 MOST_LOOKS = 16_000_000
 
 Partners = t.Mapping[str, frozenset[str]]

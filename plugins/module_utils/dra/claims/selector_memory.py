@@ -49,7 +49,7 @@ class SelectorMemory:
         return answer
 
     def alike(self, offered: t.Iterable[Offer], known: t.Iterable[Offer]) -> None:
-        """Devices that no selector can distinguish from those that are known: each gets the other's answers."""
+        """Give each device the answers of a known one from which no selector can distinguish it."""
         for offer, other in zip(offered, known):
             self._like[id(offer.device)] = id(other.device)
 

@@ -5,11 +5,10 @@
 
 """Writes CEL device selectors that never fail, whatever a device publishes.
 
-A selector that fails on one device aborts the scheduling of the pod on every node. Here a
-test that the device has the attribute precedes each look-up, and one of its type where the operator needs it. Two
-properties of the server's evaluator shape the text: a constant on the left of `==` compares with a value of any type,
-while a version on the left fails with anything but a version; and `type(x) == int` has no bounded cost, while
-`type(x) in [int]` has.
+A selector that fails on one device aborts the scheduling of the pod on every node. Here, each look-up is preceded by a
+test that the device has the attribute, and where the operator needs it, by a test of its type. Two properties of the
+server's evaluator shape the text: a constant on the left of `==` compares with a value of any type, while a version on
+the left fails with anything but a version; and `type(x) == int` has no bounded cost, while `type(x) in [int]` has.
 
 Attributes and capacities are named as in a ResourceSlice, always with their domain: `gpu.nvidia.com/architecture`.
 """
@@ -106,7 +105,7 @@ def absent_or_equals(name: str, value: Value) -> Selector:
 
 
 def one_of(name: str, values: t.Sequence[Value]) -> Selector:
-    """The attribute equals one of the values. False for none."""
+    """The attribute equals one of the values. Never true if there are none."""
     if len(values) < 2:
         return equals(name, values[0]) if values else Selector("false")
     value_of, present = _path("attributes", name)
@@ -176,8 +175,8 @@ def version_at_least(name: str, version: str) -> Selector:
 
 
 def text_version_at_least(name: str, version: str) -> Selector:
-    """The same for an attribute that has a version as a string, such as `28.43.1014`: one to three numbers, leading
-    zeros and a `v` in front are taken. False for any other text."""
+    """As `version_at_least`, for an attribute that has a version as a string, such as `28.43.1014`: one to three
+    numbers; leading zeros and a leading `v` are accepted. False for any other text."""
     value_of, present = _path("attributes", name)
     wanted = _version(version)
     return _and(
@@ -203,17 +202,17 @@ def _join(operator: str, parts: t.Sequence[Selector], empty: str) -> Selector:
 
 
 def all_of(*parts: Selector) -> Selector:
-    """True where every part is, so for no part at all."""
+    """True where every part is; always true if there are no parts."""
     return _join("&&", parts, "true")
 
 
 def any_of(*parts: Selector) -> Selector:
-    """True where some part is, so never for no part at all."""
+    """True where some part is; never true if there are no parts."""
     return _join("||", parts, "false")
 
 
 def negate(part: Selector) -> Selector:
-    """True where the part is not, so also on devices that lack the attribute."""
+    """True where the part is false, and therefore on devices that lack the attribute, too."""
     return Selector(f"!({part.text})")
 
 
@@ -223,8 +222,8 @@ def raw(expression: str) -> Selector:
 
 
 def device_selectors(parts: t.Sequence[Selector]) -> list[Object]:
-    """The `selectors` field of a DeviceClass or request, whose entries must all hold: one for each part, and as few
-    joined as the limit on their number asks for.
+    """The `selectors` field of a DeviceClass or request, whose entries must all hold: one for each part, with only as
+    many parts joined as the limit on their number requires.
 
     Raises ValueError where a part is longer than the API allows, or all of them do not fit.
     """

@@ -100,7 +100,7 @@ class Sight:
         self.sorts: dict[tuple[t.Hashable, ...], int] = {}
 
     def of(self, offered: t.Sequence[Offer]) -> str:
-        """The same for nodes that no claim can tell apart."""
+        """A text that is equal for nodes that no claim can tell apart."""
         if self.whole:
             look = [
                 [one.driver, one.device, sorted(one.unknown), sorted(one.assumed), one.possible, list(one.counter_sets)]

@@ -27,7 +27,7 @@ _MEBIBYTE = 2**20
 class Share:
     """What a share becomes: filters, selectors with their paths, amounts by neutral name, configurations.
 
-    `says` is for a person: what keeps it, and what is lent. `engine` is that of a GPU.
+    `says` describes it: what enforces it, and what is lent. `engine` is that of a GPU.
     """
 
     says: str
@@ -108,7 +108,7 @@ def alone(device: Device, driver: DriverKnowledge, options: ObjectView) -> list[
 
 
 def share_notes(claim: Claim, shares: t.Mapping[int, Share]) -> dict[str, str]:
-    """For each share of a claim, what keeps it; `shares` are by the id() of their device."""
+    """For each share of a claim, the annotation that describes it; `shares` are by the id() of their device."""
     return {
         SHARE_ANNOTATION + choice.name: shares[id(choice)].says for choice in _choices(claim) if id(choice) in shares
     }

@@ -57,7 +57,7 @@ def objects(labels: t.Mapping[str, str]) -> list[Object]:
 
 
 def _variables() -> dict[str, str]:
-    """Each may use those before it."""
+    """The policy's variables; each may use those before it."""
     default = f"[{_constant({'allow': tenancy.DEFAULT})}]"
     both = "variables.settings + ps"
     merged = ", ".join(f"?{literal(name)}: {_last(name, both)}" for name in FIELDS)
@@ -112,9 +112,9 @@ def validations() -> list[dict[str, str]]:
         test = f"!has(p.{name}) || {value}.orValue(p.{name}) == p.{name}"
         found.append(_validation(_every(test), f"sets {name}, which a claim cannot change or extend"))
     found += [_validation(_every(_choice(choice)), _says(choice)) for choice in CHOICES]
-    for of, rules in (("merged", RULES), ("shares", FIELDS["share"].rules)):
+    for variable, rules in (("merged", RULES), ("shares", FIELDS["share"].rules)):
         for rule in rules:
-            test = f"variables.{of}.all(one, one.all(m, {rule.cel.format(x='m')}))"
+            test = f"variables.{variable}.all(one, one.all(m, {rule.cel.format(x='m')}))"
             found.append(_validation(test, f"and the claim together: {rule.says}"))
     return found
 

@@ -197,7 +197,6 @@ _RULE = object_of(
 )
 
 
-#: The fields of an InterfaceConfig, beside apiVersion and kind.
 _RATE = Field(
     "string",
     "a rate in bit/s such as 25G, a whole number with M, G or T",
@@ -205,6 +204,7 @@ _RATE = Field(
 )
 
 
+#: The fields of an InterfaceConfig, beside apiVersion and kind.
 FIELDS: dict[str, Field] = {
     "name": _NAME,
     "addresses": list_of(Field("address", "an address with its prefix, such as 10.0.0.2/24"), 32, "addresses"),
@@ -318,7 +318,7 @@ FIELDS: dict[str, Field] = {
 }
 
 
-#: What `vf` may have of a VF that a share gets: the others would change its rate, or let it send with other addresses.
+#: Fields of `vf` that a share may set: the others would change its VF's rate, or let it send with other addresses.
 VF_OF_SHARE = ("vlan", "qos", "mac", "linkState")
 
 
@@ -383,7 +383,7 @@ def parameters(interface: ObjectView) -> Object:
 
 
 def validate(config: object, path: str, complete: bool = True) -> list[Problem]:
-    """What is wrong with an InterfaceConfig, the first MAX_PROBLEMS of it; paths start with `path`.
+    """The first MAX_PROBLEMS errors of an InterfaceConfig; paths start with `path`.
 
     Without `complete` apiVersion and kind may be left out, as in the inventory. Rules: `unknown-key`, `missing`,
     `wrong-type`, `bad-value`, `too-many`, `duplicate`, `contradiction`, `too-long`, `more-errors`.
@@ -418,7 +418,7 @@ def joined(configs: t.Iterable[ObjectView]) -> Object:
 
 
 def changed_by_claim(of_class: ObjectView, of_claim: ObjectView) -> list[str]:
-    """The fields of a class's configuration for which a claim's has something else.
+    """The fields of a class's configuration that a claim's configuration would change.
 
     What a class sets holds, each field as a whole: a claim that could add `trust` to the `vf` of its class could
     leave the VLAN that the class is for. In a share, a claim may set what the class does not set, up to its burst.

@@ -30,7 +30,7 @@ Network = t.Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 REACH = ("rail", "all")
 #: The highest number of a rail, and the most addresses of a node on one: routing tables are numbered by both.
 MOST_RAIL, MOST_ADDRESSES = 1023, 4096
-#: Above the tables of VRFs without one of their own (`interface_config.vrf_table`).
+#: Above the tables of VRFs for which no table is configured (`interface_config.vrf_table`).
 _FIRST_TABLE = 2_000_000
 _KEYS = ("rail", "range", "pool", "prefix", "gateway", "reach")
 

@@ -32,7 +32,7 @@ from .selector_settings import read_selector
 KEYS = (*("select", "mechanism", "namespace", "mode", "factor", "bandwidth", "step", "min", "default", "ceiling"),)
 #: The least rate in bit/s: below it, one packet would be sent every few milliseconds.
 LEAST_RATE = 10**6
-#: The highest factor, so that one of a typing error is refused.
+#: The highest factor, so that a typing error is refused.
 MOST_FACTOR = 100
 _MOST_RATE = 10**15
 _RATES = ("bandwidth", "step", "min", "default", "ceiling")

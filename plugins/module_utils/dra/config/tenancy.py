@@ -112,8 +112,8 @@ def _within() -> Bound:
     )
 
 
-def _inside(item: str, of: str) -> bool:
-    one, other = ipaddress.ip_network(item, strict=False), ipaddress.ip_network(of)
+def _inside(item: str, limit: str) -> bool:
+    one, other = ipaddress.ip_network(item, strict=False), ipaddress.ip_network(limit)
     return one.version == other.version and one.subnet_of(t.cast(t.Any, other))
 
 

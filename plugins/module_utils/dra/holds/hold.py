@@ -31,7 +31,7 @@ OWNER, REASON, EXPIRES, PURPOSE = (f"{KEY}-{name}" for name in ("owner", "reason
 #: The purpose of a hold: a reservation for a later job; defragmentation, where pods are moved for the job; or a swap,
 #: where pods are ended for those of a tier.
 RESERVE, DEFRAGMENT, SWAP = "reserve", "defragment", "swap"
-#: The maximum of bytes of a text, devices of a hold, and days until it expires.
+#: The maximum number of bytes of a text, devices of a hold, and days until it expires.
 TEXT_BYTES, DEVICES, DAYS = 256, 4096, 366
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")

@@ -35,12 +35,14 @@ def bodies(claim: ObjectView) -> t.Iterator[tuple[str, Object]]:
 
 def lacking(claim: ObjectView, name: str) -> list[str]:
     """The requests of a claim that do not tolerate a hold."""
-    return [path for path, body in bodies(claim) if not any(_is_for(one, name) for one in _of(body))]
+    return [path for path, body in bodies(claim) if not any(_is_for(one, name) for one in _tolerations(body))]
 
 
 def others(claim: ObjectView, name: str) -> list[str]:
     """The requests of a claim that tolerate other holds, too: they could take devices that are kept for other jobs."""
-    return [path for path, body in bodies(claim) if any(_is_for(one) and not _only(one, name) for one in _of(body))]
+    return [
+        path for path, body in bodies(claim) if any(_is_for(one) and not _only(one, name) for one in _tolerations(body))
+    ]
 
 
 def tolerating(claim: ObjectView, name: str) -> Object:
@@ -48,12 +50,12 @@ def tolerating(claim: ObjectView, name: str) -> Object:
     found: Object = json.loads(json.dumps(claim))
     for request in found["devices"].get("requests") or ():
         for body in request.get("firstAvailable") or [request.setdefault("exactly", {})]:
-            if not any(_is_for(one, name) for one in _of(body)):
-                body["tolerations"] = [*_of(body), toleration(name)]
+            if not any(_is_for(one, name) for one in _tolerations(body)):
+                body["tolerations"] = [*_tolerations(body), toleration(name)]
     return found
 
 
-def _of(body: ObjectView) -> list[ObjectView]:
+def _tolerations(body: ObjectView) -> list[ObjectView]:
     return list(body.get("tolerations") or ())
 
 

@@ -68,8 +68,8 @@ def _check_length(text: bytes, most: int) -> None:
 
 
 def _is_deeper(text: bytes, depth: int) -> bool:
-    """Also true if brackets do not match. Removes the innermost pairs, one level at a time, to avoid a loop over
-    bytes."""
+    """Whether it is nested deeper, or its brackets do not match. Removes the innermost pairs, one level at a time, to
+    avoid a loop over bytes."""
     brackets = _STRINGS.sub(b"", text).translate(_ALIKE, _NO_BRACKETS)
     for _level in range(depth):
         brackets, before = brackets.replace(b"[]", b""), len(brackets)

@@ -27,7 +27,7 @@ class Choice:
 
 
 def fewest(rows: t.Sequence[Row], need: int) -> Choice | None:
-    """The cheapest choice of at most one entry a node whose gains add up to `need`; None where all do not suffice.
+    """The cheapest choice of at most one entry per node whose gains add up to `need`; None if there is none.
 
     Of choices of the same cost it takes those of earlier nodes. Takes time in proportion to entries and `need`.
     """

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How many more of a workload fit on a fleet, where, and why no more."""
+"""How many more pods of a workload fit on a fleet, where, and why no more."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOT_MODELLED = {
 
 @dataclass(frozen=True)
 class OnNode:
-    """How many more of a workload a node takes, and why no more: `kind` is one of those above.
+    """How many more pods of a workload a node takes, and why no more: `kind` is one of those above.
 
     `placements` are the names of the devices of each, `driver/pool/device`. `certain` is False where the count is
     only a lower bound. `unpaired` names, for free devices, the claims that have their partners.
@@ -48,7 +48,7 @@ class OnNode:
 
 @dataclass(frozen=True)
 class Fit:
-    """How many more of a workload fit on a fleet.
+    """How many more pods of a workload fit on a fleet.
 
     `nodes` has the count of each node alone; `total` is less than their sum by the pods that are `held_back` by spread
     constraints, and those that are `over_quota`: `quota` says which quota or queue admits no more. `at_least` and
@@ -88,7 +88,7 @@ class Fit:
 
 
 def fit(fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine, states: States | None = None) -> list[Fit]:
-    """How many more of each workload fit, each as if it came alone.
+    """How many more pods of each workload fit, each as if it came alone.
 
     `states` are those of the same workloads in a fleet from which this one was made by changes: unchanged nodes are
     not searched again. A node's count is that of pods that come one after the other, so it does not depend on the
@@ -144,7 +144,7 @@ def _fit(fleet: Fleet, workload: Workload, states: States) -> Fit:
 
 
 def not_modelled(workload: Workload) -> tuple[list[str], list[str]]:
-    """What of a workload is not modelled: what may keep its pods waiting, and that other rules decide where they go."""
+    """Notes about affinity, which is not modelled and may keep pods waiting, and about another scheduler's rules."""
     affinity: ObjectView = workload.pod.get("affinity") or {}
     ignored = [words for key, words in _NOT_MODELLED.items() if affinity.get(key)]
     waits = []

@@ -69,7 +69,7 @@ def _suits(spec: ObjectView, workload: Workload) -> bool:
 
 
 def _about(pod: ObjectView, labels: t.Mapping[str, str]) -> Object:
-    """What a pod asks of these labels of its node. A term of its affinity that asks nothing of them allows all."""
+    """What a pod requires of these labels of its node. A term of its affinity that requires none of them allows all."""
     found: Object = {
         "nodeSelector": {key: one for key, one in (pod.get("nodeSelector") or {}).items() if key in labels}
     }

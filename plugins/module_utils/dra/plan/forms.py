@@ -62,7 +62,7 @@ RUNNING: t.Mapping[str, Form] = {
     "resources": _RESOURCES,
     "schedulerName": TEXT,
 }
-#: The same of a pod that is to be placed.
+#: What a plan uses of the spec of a pod that is to be placed.
 POD_SPEC: Form = {
     **RUNNING,
     "nodeSelector": LABELS,

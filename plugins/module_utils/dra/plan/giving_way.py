@@ -89,12 +89,12 @@ class Users:
             kind = one.get("kind")
             if kind == "ResourceClaim":
                 claim = v1(one, "ResourceClaim")
-                had = {
-                    (str(got["driver"]), str(got["pool"]), str(got["device"])): got
-                    for got in results(claim)
-                    if not got.get("adminAccess")
+                devices = {
+                    (str(result["driver"]), str(result["pool"]), str(result["device"])): result
+                    for result in results(claim)
+                    if not result.get("adminAccess")
                 }
-                self._uses[title(one)] = _Use(claim, had)
+                self._uses[title(one)] = _Use(claim, devices)
             elif kind == "PodDisruptionBudget":
                 self._budgets.append(one)
             elif kind == "Pod" and (one.get("status") or {}).get("phase") not in ENDED:

@@ -78,10 +78,10 @@ def admitted(
     try:
         queue = _queue_of(fleet.queues, workload, name)
         if fleet.queues.configuration is None:
-            note = f"{_of(queue)}: Kueue's configuration is not known, so it may admit fewer"
+            note = f"{_title(queue)}: Kueue's configuration is not known, so it may admit fewer"
             return Admission(None, notes=(note, *flavors.notes), certain=False)
         if flavors.workloads is not None and not flavors.workloads:
-            raise _Refused(f"{_of(queue)} has no flavor whose node labels and taints suit the pod")
+            raise _Refused(f"{_title(queue)} has no flavor whose node labels and taints suit the pod")
         charges = _charges(fleet, workload, fleet.queues.configuration, memory)
         found = _most(fleet.queues, queue, charges, flavors, fitting)
     except _Refused as refused:
@@ -90,7 +90,7 @@ def admitted(
     return replace(found, notes=notes, certain=found.certain and not flavors.notes)
 
 
-def _of(queue: ObjectView) -> str:
+def _title(queue: ObjectView) -> str:
     return f"ClusterQueue {queue['metadata']['name']}"
 
 
@@ -108,10 +108,10 @@ def _queue_of(queues: Queues, workload: Workload, name: str) -> ObjectView:
             raise _Refused(f"{kind} {one['metadata']['name']} is stopped")
     for one in (queue.get("status") or {}).get("conditions") or ():
         if one.get("type") == "Active" and one.get("status") == "False":
-            raise _Refused(f"{_of(queue)} is not active: {one.get('message')}")
+            raise _Refused(f"{_title(queue)} is not active: {one.get('message')}")
     selector = queue["spec"].get("namespaceSelector")
     if not selected(selector, {_NAMESPACE: workload.namespace}):
-        raise _Refused(f"{_of(queue)} does not select namespace {workload.namespace}")
+        raise _Refused(f"{_title(queue)} does not select namespace {workload.namespace}")
     return queue
 
 
@@ -193,7 +193,7 @@ def _most(
     covered = {str(one) for group in queue["spec"].get("resourceGroups") or () for one in group["coveredResources"]}
     missing = sorted(set(charges) - covered - {"pods"})
     if missing:
-        raise _Refused(f"{_of(queue)} has no quota of {missing[0]}, and admits no pod that requests it")
+        raise _Refused(f"{_title(queue)} has no quota of {missing[0]}, and admits no pod that requests it")
     found: tuple[int, str] | None = None
     for group in queue["spec"].get("resourceGroups") or ():
         asked = {str(one): charges[one] for one in group["coveredResources"] if charges.get(one)}
@@ -206,17 +206,17 @@ def _most(
             if flavors.workloads is None or unit in flavors.workloads:
                 counts[unit] = min((left[one] // amount, one) for one, amount in asked.items())
         if not counts:
-            raise _Refused(f"{_of(queue)} has no flavor of {min(asked)}")
+            raise _Refused(f"{_title(queue)} has no flavor of {min(asked)}")
         total, full = _in_order(counts, fitting, flavors.ordered)
         why = f"leaves {min(counts.values())[1]} for {total} more"
         if full:
             why = f"admits {counts[full][0]} to flavor {full} first, and its nodes have room for {fitting[full]}"
         certain = certain and (flavors.ordered or not full)
         if found is None or total < found[0]:
-            found = (total, f"{_of(queue)} {why}")
+            found = (total, f"{_title(queue)} {why}")
     waiting = int((queue.get("status") or {}).get("pendingWorkloads") or 0)
     if waiting:
-        notes.append(f"{waiting} job(s) wait in {_of(queue)} for the same quota")
+        notes.append(f"{waiting} job(s) wait in {_title(queue)} for the same quota")
     if found is None:
         return Admission(None, notes=tuple(notes))
     return Admission(found[0], found[1], tuple(notes), certain)

@@ -188,7 +188,7 @@ def _matches(memory: SelectorMemory, text: str, node: Node, number: int) -> bool
 
 
 def alike(states: States, node: Node, own: t.Sequence[Movable], workload: Workload) -> tuple[t.Hashable, ...]:
-    """The same for nodes with the same options, their movable pods in this order."""
+    """A key that is equal for nodes with the same options, their movable pods in this order."""
     place: dict[DeviceId, int] = {identify(offer): number for number, offer in enumerate(node.offers)}
     devices: dict[str, list[int]] = {}
     for one in node.held:

@@ -150,9 +150,9 @@ def _search(fleet: Fleet, job: Job, movable: t.Sequence[Movable], engine: Engine
     if at_least is None:
         return Room(False, at_least=None, reason=search.why_never())
     if upper is None or upper.cost > job.moves:
-        many = f"at least {at_least} pod(s) would have to be moved, and {job.moves} may be"
-        known = "within the budget of the search, no way was found" if at_least <= job.moves else many
-        return Room(False, at_least=at_least, reason=known)
+        too_many = f"at least {at_least} pod(s) would have to be moved, and {job.moves} may be"
+        reason = "within the budget of the search, no way was found" if at_least <= job.moves else too_many
+        return Room(False, at_least=at_least, reason=reason)
     for _turn in range(TRIES):
         if upper is None or upper.cost > job.moves:
             break
@@ -203,7 +203,7 @@ class _Search:
     def bounds(self) -> tuple[int | None, Choice | None]:
         """The lower bound, None where the job can never fit, and the cheapest plan that is known."""
         for size in range(self.job.moves + 1):
-            inside = [group.level(size, self.budget) for group in self.groups]  # each goes as far as it can
+            inside = [group.level(size, self.budget) for group in self.groups]  # all, even after one has failed
             upper, lower = self.cheapest(), self._lower()
             if lower is None:
                 return None, None
@@ -262,7 +262,7 @@ def _places(fleet: Fleet, hold: str) -> set[tuple[str, str, str]]:
 def _realize(
     fleet: Fleet, job: Job, search: _Search, choice: Choice, engine: Engine
 ) -> Room | tuple[str, tuple[int, ...]]:
-    """The plan that a choice is, or the node and option of it for which there is none."""
+    """The plan for a choice of options, or, if there is none, the node and its option that prevent it."""
     chosen: dict[str, Option] = {name: search.options[name].options[number] for name, number in choice.of.items()}
     gone = [search.own[name][number] for name, one in chosen.items() for number in one.gone]
     scene = Scene(fleet, [job.workload, *(one.workload for one in gone)], engine)

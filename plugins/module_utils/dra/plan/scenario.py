@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Changes one after the other, of a fleet, its server and drivers, and of the workloads."""
+"""Changes of a fleet, its server, drivers and workloads, one after the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from . import what_if
 from .fleet import Fleet, Node, Workload
 from .pods import units
 
-#: The steps beside those of `what_if`, and what each says.
+#: The steps besides those of `what_if`, and what each means.
 STEPS = {
     "add": "nodes that come: like one that is there or that was probed, empty, and with these labels",
     "server": "another version of Kubernetes, or other feature gates",
@@ -47,7 +47,7 @@ class Scenario:
 
 
 def after(start: Scenario, steps: t.Sequence[ObjectView], path: str = "what_if") -> list[Scenario]:
-    """What is after each step. A step is one of `what_if.after`, or a mapping of one of STEPS to what it is about:
+    """The scenario after each step. A step is one of `what_if.after`, or a mapping of one of STEPS to its arguments:
 
     `add` takes what `what_if.after` says of it; `like` may also be a machine among the facts that is not a node, and
     `allocatable` is then the room of the new nodes. `server` takes `version` and `feature_gates`, `driver` takes `name`
@@ -103,7 +103,7 @@ def _add(here: Scenario, value: ObjectView, place: str) -> Scenario:
 
 
 def _with_facts(here: Scenario, then: Scenario, like: t.Any) -> Scenario:
-    """The new nodes are machines as `like` is, as far as that was probed."""
+    """Give the new nodes the facts of `like`, if that was probed."""
     if like not in here.facts:
         return then
     new = {name: here.facts[like] for name in then.fleet.nodes if name not in here.fleet.nodes}

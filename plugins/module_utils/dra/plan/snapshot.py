@@ -33,7 +33,7 @@ _KEPT: t.Mapping[str, t.Any] = {
 
 def kept(one: ObjectView) -> Object:
     """An object without what no plan uses: annotations, owners, opaque configurations, images, addresses of pods and
-    the like. A kind that a plan does not use has its name alone."""
+    the like. Of a kind that a plan does not use, only name, namespace and labels are kept."""
     found: Object = {name: one[name] for name in ("apiVersion", "kind") if name in one}
     found["metadata"] = {name: one["metadata"][name] for name in _META if one["metadata"].get(name)}
     found.update(_part(one, _KEPT.get(str(one.get("kind")), {})))

@@ -17,7 +17,7 @@ from ..scheduler.search_requests import class_selectors, expressions
 from ..vendors.offer import Offer
 from .fleet import Fleet, Workload
 
-#: Stands for the one device that a request is to get. No expression of a claim can be equal: CEL has no such letter.
+#: Stands for the one device that a request is to get. No expression of a claim equals it: CEL has no such character.
 THIS = "\0this device"
 
 #: A request of a workload, or one of its alternatives: claim, request and alternative.
@@ -90,7 +90,7 @@ def ways(request: ObjectView) -> list[ObjectView]:
 
 
 def pinned(devices: ObjectView, number: int, way: int) -> Object:
-    """A claim's devices in which one of those of a request, by one of its alternatives, is the device that THIS is."""
+    """A claim's `devices`, changed so that one device of a request, by one of its alternatives, is the one of THIS."""
     requests = [dict(request) for request in devices["requests"]]
     request = requests[number]
     name = str(request["name"])

@@ -21,7 +21,7 @@ from .fleet import Fleet, Node
 from .pods import UNSCHEDULABLE, selected
 
 _CONDITION = "node.kubernetes.io/"  # begins the keys of taints that Kubernetes itself sets
-#: The steps, and what each says.
+#: The steps, and what each means.
 STEPS = {
     "cordon": "nodes that take no more pods",
     "uncordon": "nodes that take pods again",
@@ -214,8 +214,8 @@ def _renewed(
     place: str,
     taints: tuple[ObjectView, ...] | None,
 ) -> Fleet:
-    """The fleet with other values of some devices. `taints` are all that they have; None keeps those that are there,
-    and one is added to them."""
+    """The fleet with other values of some devices. `taints` are added to those that are there; an empty tuple removes
+    these, and None keeps them."""
     attributes, capacity = value.get("attributes") or {}, value.get("capacity") or {}
     if not isinstance(attributes, dict) or not isinstance(capacity, dict):
         raise Problems([Problem(place, "has attributes or capacity that is not a mapping", "wrong-type", "")])

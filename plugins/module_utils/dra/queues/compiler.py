@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A site's queues to objects of Kueue, its configuration and variants of claim templates."""
+"""Compiles a site's queues to objects of Kueue, its configuration and variants of claim templates."""
 
 from __future__ import annotations
 

@@ -122,5 +122,5 @@ class Queues:
     choices: list[TemplateChoice]
     uncounted: list[str]
     binary: set[str] = field(default_factory=set)
-    #: The path of each amount: team or pool, and resource, to the variable.
+    #: The path of each amount in the variables, by its owner (a team, `` for the pool, a loan) and resource.
     places: dict[tuple[str, str], str] = field(default_factory=dict)

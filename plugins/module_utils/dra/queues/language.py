@@ -88,7 +88,7 @@ class _Parser:
         return [] if value is None else self.reader.items(value, PREFIX + variable)
 
     def _read(self, variable: str, read: t.Callable[[t.Any, str], _T | None]) -> list[_T]:
-        """What the entries of a variable say; those that are of no use are left out."""
+        """The entries of a variable, without those that cannot be read."""
         entries = [read(item, path) for item, path in self._list(variable)]
         return [entry for entry in entries if entry is not None]
 
@@ -295,7 +295,7 @@ class _Parser:
         return found
 
     def _own_limits(self, team: Team) -> None:
-        """Kueue refuses a queue that lends more than it has."""
+        """Report what a team lends beyond its guarantee: Kueue refuses such a queue."""
         for name, amount in team.lend.items():
             has = team.guaranteed.get(name, Fraction())
             if amount > has:

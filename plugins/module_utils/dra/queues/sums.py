@@ -107,7 +107,7 @@ def _check(
 
 
 def within_fleet(queues: Queues, supplies: t.Mapping[str, Supply], reader: Reader, warnings: list[str]) -> None:
-    """Whether the fleet has what teams and the pool are guaranteed. Loans do not change the sum."""
+    """Report what teams and the pool are guaranteed beyond the fleet. Loans do not change the sum."""
     for resource in queues.resources:
         if resource.broken:
             continue
@@ -122,12 +122,12 @@ def within_fleet(queues: Queues, supplies: t.Mapping[str, Supply], reader: Reade
         shares = ", ".join(f"{owner or 'the pool'} {written(amount, binary)}" for owner, amount in wanted)
         if total <= supply.sure:
             continue
-        says = (
+        message = (
             f"{written(total, binary)} {resource.short} are guaranteed ({shares}), and the fleet has "
             f"{written(supply.most, binary)}"
         )
         if total > supply.most and not supply.unclear:
-            reader.problem(_where(queues, resource, wanted, supply.most), says, "over-fleet", "guarantee less")
+            reader.problem(_where(queues, resource, wanted, supply.most), message, "over-fleet", "guarantee less")
         elif supply.unclear:
             node, reason = next(iter(sorted(supply.unclear.items())))
             warnings.append(

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How much of each resource the devices of a fleet are, and what Kueue would count wrong."""
+"""How much of each resource the devices of a fleet provide, and what Kueue would count wrong."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Fleet:
         return MAYBE if MAYBE in answers or offer.possible else YES
 
     def fails_in_kueue(self, texts: t.Sequence[str]) -> str:
-        """Why Kueue never admits a request with these selectors, the class's first; empty if nothing is known."""
+        """Why Kueue never admits a request with these selectors, the class's first; empty if no reason is known."""
         for text in texts:
             wrong = self.kueue.check(text)
             if wrong:
@@ -180,8 +180,8 @@ class Counting:
         supply.sure += amount if sure else _ZERO
 
     def _shared(self, resource: Resource, supply: Supply) -> None:
-        """A device that several claims can share does not count as a unit, and one for a single claim not as an
-        amount."""
+        """Report devices that several claims can share but that count as units, and devices for a single claim that
+        count by amount."""
         path = child(resource.path, "classes")
         shared = [offer for offer in supply.devices if offer.device.get("allowMultipleAllocations")]
         alone = [offer for offer in supply.devices if not offer.device.get("allowMultipleAllocations")]
@@ -200,7 +200,8 @@ class Counting:
             self.reader.problem(path, message, "whole-device", fix)
 
     def _drivers(self, resource: Resource, supply: Supply) -> None:
-        """Kueue reads a capacity or counter from the slices of one driver."""
+        """Set the driver of a resource, or report that it has several: Kueue reads a capacity or counter from the
+        slices of one driver."""
         if resource.whole_devices:
             return
         path = child(resource.path, "driver")
@@ -219,7 +220,7 @@ class Counting:
             self.reader.problem(path, message, "missing", "name the driver, and probe the nodes")
 
     def _policies(self, resource: Resource, supply: Supply) -> None:
-        """Kueue charges the largest amount that any device of the class would take; the scheduler takes the actual."""
+        """Report different request policies: Kueue charges the most that any device of the class would take."""
         kinds: dict[str, Offer] = {}
         for offer in supply.devices:
             entry = offer.device["capacity"][resource.capacity]
@@ -236,7 +237,7 @@ class Counting:
             self.reader.problem(child(resource.path, "classes"), message, "several-policies", fix)
 
     def _twice(self, resources: t.Sequence[Resource], supplies: t.Mapping[str, Supply]) -> None:
-        """Devices that two resources count: the same, or one function that two drivers publish."""
+        """Report what two resources count: the same device, or one function that two drivers publish."""
         first: dict[tuple[str, ...], tuple[Resource, Offer]] = {}
         for resource in resources:
             reported: set[str] = set()
@@ -286,8 +287,8 @@ def overdrawn(
 ) -> list[tuple[Resource, str]]:
     """Resources whose guarantees together take more than the counters that their devices share.
 
-    A NIC and its shares draw on the same counter, as a GPU and its partitions do. What is reported cannot be kept
-    whatever the devices; what is not reported may still not fit.
+    A NIC and its shares draw on the same counter, as a GPU and its partitions do. Guarantees that are reported cannot
+    be kept, whichever devices are chosen; those that are not reported may still not fit.
     """
     found = []
     sets: dict[tuple[str, str, str], ObjectView] = {}

@@ -208,7 +208,7 @@ def _add(found: Usage, resource: str, teams: t.Mapping[str, Share], pool: float,
 
 
 def lines(usage: Usage, loans: t.Sequence[str] = ()) -> list[str]:
-    """The same for people."""
+    """The usage and the loans as lines of text."""
     if usage.begin is None or usage.end is None:
         return ["no sample yet"]
     found = [

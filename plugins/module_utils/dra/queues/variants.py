@@ -38,7 +38,7 @@ class Refused(ValueError):
 
 @dataclass
 class Usable:
-    """A template of a team. `use` is the one that its jobs name in a queue, empty if there is none: `reason` says why.
+    """A template of a team. `use` is the template that its jobs name in a queue; if empty, `reason` says why.
 
     `charges` are what one claim is charged for, `left_out` the alternatives that the variant does not have.
     """
@@ -57,7 +57,8 @@ def variant(
 ) -> tuple[Object, list[str]]:
     """A v1 ResourceClaimTemplate without preference lists, and the alternatives that were left out.
 
-    The same object where it has none. `labels` are those of all objects of queues. Raises Refused.
+    A template without preference lists is returned as it is. `labels` are those of all objects of queues. Raises
+    Refused.
     """
     devices = template["spec"]["spec"].get("devices") or {}
     requests = devices.get("requests") or []
@@ -203,7 +204,7 @@ class Charging:
     def _devices(self, resource: Resource, texts: t.Sequence[str]) -> list[Offer]:
         """The devices that a request can get; those that match for sure or as assumed, where there are any.
 
-        Of a probed node, attributes such as the profile of a partition are assumed: then all others match perhaps.
+        On a probed node, attributes such as the profile of a partition are assumed, so any other device may match too.
         """
         supply = self.supplies.get(resource.name) or Supply()
         verdicts = [(self.fleet.verdict(texts, offer), offer) for offer in supply.devices]

@@ -20,10 +20,10 @@ POINTS = 120
 
 @dataclass
 class Run:
-    """How a job ran, in seconds of the trace. `spans` are the times in which it ran: all but the last one were
-    ended by a preemption, whose work is lost. The last one counts as useful, even if a preemption ended it and the job
-    has not started again. Its end is None while it runs. `held` is how many
-    GPUs it took from others. `aligned` is None for a job without a NIC."""
+    """How a job ran, in seconds of the trace. `spans` are the times in which it ran: all but the last one were ended by
+    a preemption, so their work is lost. The last one counts as useful, even if a preemption ended it and the job has
+    not started again. Its end is None while it runs. `held` is how many GPUs it took from others. `aligned` is None for
+    a job without a NIC."""
 
     submitted: float
     spans: list[tuple[float, float | None]] = field(default_factory=list)
@@ -100,7 +100,7 @@ def _waits(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> l
 
 
 def part(ordered: t.Sequence[float], which: float) -> float:
-    """The value that this part of the ordered ones does not exceed; 0 of nothing."""
+    """The value that this part of the ordered ones does not exceed; 0 if there are none."""
     return ordered[max(0, math.ceil(which * len(ordered)) - 1)] if ordered else 0.0
 
 

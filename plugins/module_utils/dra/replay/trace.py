@@ -21,7 +21,7 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True)
 class Job:
-    """A job: when it comes, whose it is, how many GPUs it can use, below one too, and how long it runs with these."""
+    """A job: when it comes, whose it is, how many GPUs it can use (or what part of one), and how long it runs then."""
 
     number: int
     submit: float
@@ -41,7 +41,7 @@ class Profile:
     lengths: tuple[tuple[float, float], ...]
 
     def length(self, part: float) -> float:
-        """The seconds of which this part of all jobs run no longer."""
+        """The seconds that this part of all jobs do not exceed."""
         below = self.lengths[0]
         for above in self.lengths[1:]:
             if part <= above[0]:
@@ -63,7 +63,7 @@ _PAI_LENGTHS = (
     *((0.0, 23.0), (0.1, 179.0), (0.25, 417.0), (0.5, 1027.0), (0.75, 3739.0)),
     *((0.9, 12833.0), (0.95, 15699.0), (1.0, 114715.0)),
 )
-#: `pai`: as the trace says. `training`: the same lengths for whole GPUs only, and more jobs of several GPUs, as sites
+#: `pai`: as in the trace. `training`: the same lengths for whole GPUs only, and more jobs of several GPUs, as sites
 #: that train large models have them; these sizes are assumed.
 PROFILES = {
     "pai": Profile(

@@ -238,7 +238,7 @@ class Candidates(NodeDevices):
         return self.multiple[position] if tolerated(request.spec, self.offers[position]) else None
 
     def fit(self, row: list[Request]) -> list[int]:
-        """The positions of the devices that fit any alternative of a request; `failed` is called with errors."""
+        """The positions of the devices that fit any alternative of a request; `failed` is set if there are errors."""
         found: set[int] = set()
         for request in row:
             if request.ask not in self.fitting:
@@ -254,7 +254,7 @@ class Candidates(NodeDevices):
         return sorted(found)
 
     def fits(self, request: Request, position: int) -> bool:
-        """Whether a device fits a request on its own; `failed` is called with errors."""
+        """Whether a device fits a request on its own; `failed` is set if there are errors."""
         suitable = self._suitable(request)
         self.failed = self.failed or suitable.fails
         return position in suitable.positions and self._free(request, position)

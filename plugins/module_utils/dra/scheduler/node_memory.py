@@ -67,7 +67,7 @@ class Verdicts:
     """What requests select of devices, by what is asked (`Request.ask`): it is the same on nodes whose devices no
     request can distinguish.
 
-    `suitable` is also by whether an optimist asks, `doubtful` is whether such a one sees more than others.
+    The key of `suitable` also has whether an optimist asks; `doubtful` is whether an optimist has more candidates.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class NodeMemory:
         return self._layouts[optimist]
 
     def ask(self, spec: Spec, texts: list[str], admin: bool) -> str:
-        """The same for requests that the same devices fit: the body of one, and its selectors."""
+        """A key that is equal for requests that the same devices fit, from the body of a request and its selectors."""
         key = (id(spec), admin)
         known = self._asks.get(key)
         if known is None or known[1] != texts:

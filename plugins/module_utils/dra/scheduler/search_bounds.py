@@ -43,7 +43,7 @@ def hopeless(search: Candidates) -> bool:
     """Whether counting by value shows that a matchAttribute cannot be satisfied, at least not in all repetitions at
     once.
 
-    Only requests count whose alternatives the constraint covers all.
+    Only requests count all of whose alternatives the constraint covers.
     """
     if any(one.all is not None for rows in search.requests for row in rows for one in row):
         return False  # their devices are fixed, and the search ends if they do not fit
@@ -109,6 +109,6 @@ def unplaced(units: t.Sequence[t.Sequence[int]]) -> set[int] | None:
 
 
 def _disjoint(groups: list[list[list[Request]]]) -> int:
-    """The number of groups where no request is in two of them, else one."""
+    """The number of groups; one if some request is in two of them."""
     keys = [row[0].key for group in groups for row in group]
     return len(groups) if len(set(keys)) == len(keys) else 1

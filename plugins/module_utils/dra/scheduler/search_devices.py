@@ -91,7 +91,7 @@ def tolerated(request: Spec, offer: Offer) -> bool:
 
 
 def _tolerates(toleration: Spec, taint: Spec) -> bool:
-    """resourceclaim.ToleratesTaint."""
+    """Whether a toleration is for a taint (resourceclaim.ToleratesTaint)."""
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False
     if toleration.get("key") and toleration["key"] != taint["key"]:

@@ -177,7 +177,7 @@ def alike_groups(claim: Spec) -> list[list[list[int]]]:
 
 
 def _takes_all(requests: t.Sequence[Spec], alike: list[list[int]]) -> bool:
-    """Whether the first request of such groups is for all devices: then their order does not matter."""
+    """Whether the first request of such groups is for all devices or has admin access: their order does not matter."""
     first = requests[alike[0][0]]
     bodies = first.get("firstAvailable") or [first.get("exactly") or {}]
     return any(body.get("adminAccess") or body.get("allocationMode") == "All" for body in bodies)

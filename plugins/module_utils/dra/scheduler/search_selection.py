@@ -64,7 +64,7 @@ class Selection:
         return self._likely(expression, offer)
 
     def _likely(self, expression: str, offer: Offer) -> str:
-        """The same where a probe does not know all of the device."""
+        """As `_match`, for a device of which a probe does not know every value."""
         key = (expression, id(offer))
         unknown = mentioned(expression, offer.unknown)
         assumed = mentioned(expression, offer.assumed)

@@ -86,7 +86,7 @@ _LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 
 
 def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
-    """One device a network function, and one each interface without one (pkg/inventory/db.go, scan).
+    """One device per network function, and one per interface without one (pkg/inventory/db.go, scan).
 
     Functions that manage NVLink switches are among them: DRANET looks at the PCI class alone.
     """
@@ -174,7 +174,7 @@ def _of_interface(node: str, facts: NodeFacts, known: DriverKnowledge, interface
 
 
 def _link(maker: DeviceMaker, facts: NodeFacts, interface: InterfaceFacts) -> list[str]:
-    """Add what DRANET says of an interface (addLinkAttributes); the names of attributes that a probe cannot see."""
+    """Add what DRANET publishes of an interface (addLinkAttributes). Returns the names that a probe cannot see."""
     state = interface["operstate"] or ""
     values = {
         "ifName": interface["name"],

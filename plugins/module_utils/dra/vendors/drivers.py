@@ -18,7 +18,7 @@ from .knowledge import NEWEST, OWN, DriverKnowledge, Kind, Term, version_order
 from .options import enabled_gates, problems_of, unavailable
 from .site_knowledge import SiteKnowledge
 
-#: One line a vendor; its file says what the driver publishes, and what it would publish for a probed node.
+#: One line per vendor; its file says what the driver publishes, and what it would publish for a probed node.
 VENDORS = (
     nvidia.VENDOR,
     nvidia_domains.VENDOR,
@@ -140,7 +140,7 @@ def _check_version(driver: DriverKnowledge, built_in: bool, version: object, pat
 
 
 def _resolve(driver: DriverKnowledge) -> DriverKnowledge:
-    """Leave what the driver's version has, under qualified names."""
+    """Keep what the driver's version has, under qualified names."""
 
     def terms(given: tuple[Term, ...]) -> tuple[Term, ...]:
         return tuple(replace(term, name=driver.qualified(term.name)) for term in given)

@@ -47,7 +47,7 @@ _KNOWLEDGE = DriverKnowledge(
 
 
 def _range(value: str, least: str, step: str) -> Object:
-    """A capacity that claims take parts of; all of it, if they don't say."""
+    """A capacity that claims take parts of; by default they take all of it."""
     return {
         "value": value,
         "requestPolicy": {"default": value, "validRange": {"min": least, "max": value, "step": step}},

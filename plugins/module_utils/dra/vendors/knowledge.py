@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What claims have to know of a DRA driver: the form of the vendors' tables."""
+"""What claims need to know about a DRA driver: the types of the vendors' tables."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ NEWEST = ("main", "latest")
 
 @dataclass(frozen=True)
 class Filter:
-    """One question to a device: an attribute or a capacity, and how it is compared.
+    """One test of a device: an attribute or a capacity, and how it is compared.
 
     `name` is qualified (`domain/id`) in what :func:`knowledge` returns. `type` is the type that the driver
     publishes. `since` is the first driver version that publishes it (`>1.4.0`: the first after that one), `until`
-    the first that no longer does. `values` maps our words to the driver's where those differ.
+    the first that no longer does. `values` maps the inventory's values to the driver's where those differ.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Gate:
 class Kind:
     """How devices of one kind are selected and requested.
 
-    `filters` maps a vendor-neutral filter to the ways to ask it, the best first; :func:`knowledge` leaves those that
+    `filters` maps a vendor-neutral filter to the ways to test it, the best first; :func:`knowledge` keeps those that
     the site's version has. `instead` maps a filter to the terms that take the place of `terms` where that filter is
     used: a MIG partition is not a device of type gpu. `capacities` maps what can be asked for by amount (bandwidth,
     cpus, memory) to the key that is published, which a capacity request has to repeat letter by letter.
@@ -128,13 +128,14 @@ class DriverKnowledge:
     """A DRA driver as claims see it.
 
     `align` maps an alignment level to the attributes that carry it; `vendors` are PCI vendor ids of the functions
-    it serves; `epochs` are first versions in the order of their release, where numbers alone would lie;
+    it serves; `epochs` are first versions in the order of their release, where that is not the order of their numbers;
     `hints` say, by filter, alignment level or `version`, what a user of an older driver can do instead.
     `by_interface` are attributes, qualified, that it publishes only while the node has the device's interface,
     `by_rdma` those that it leaves out or denies while a pod has the RDMA device; the hint `in_use` says how to keep
     them. `pf_address` is the attribute, qualified, with the PCI address of a VF's PF.
     `lines` are the release lines (major.minor) that were published; `gates` the driver's own feature gates, of which
-    the site has `enabled` on. `source` is where the tables come from; `ran` what of the driver ran here, if anything.
+    the site has switched on those in `enabled`. `source` is where the tables come from; `ran` names the versions of the
+    driver that were run with this collection, if any.
     `extended_resources` are those that a class of the driver's own chart claims, with the first version that does.
     """
 
@@ -164,7 +165,7 @@ class DriverKnowledge:
         return name if "/" in name else f"{self.name}/{name}"
 
     def has(self, since: str, until: str = "") -> bool:
-        """Whether this version lies between `since` and `until`."""
+        """Whether this version is at least `since` (after it, with a leading `>`) and before `until`. Empty: no bound."""
         mine = version_order(self.version or "main", self.epochs)
         if since.startswith(">"):
             if mine <= version_order(since[1:], self.epochs):
@@ -174,20 +175,19 @@ class DriverKnowledge:
         return not until or mine < version_order(until, self.epochs)
 
     def beyond(self) -> str:
-        """What to say of a version after the last release that is known here; empty where there is nothing to say."""
+        """A warning about a version that is newer than these tables, or that was never released; empty for others."""
         if not self.newest or self.version in ("", *NEWEST):
             return ""
         major, minor, _patch, _rest = parse_version(self.newest)
         if version_order(self.version, self.epochs) < version_order(f"{major}.{minor + 1}.0-0", self.epochs):
             return self._unpublished()
         return (
-            f"dra_claims_drivers.{self.name}.version: {self.title} is known here up to {self.newest}, oldest "
-            f"{self.oldest}; {self.version} is taken to publish the same as the newest. Correct it if there is no such "
-            "version"
+            f"dra_claims_drivers.{self.name}.version: of {self.title}, {self.oldest} to {self.newest} are known; "
+            f"{self.version} is assumed to publish the same as {self.newest}. Correct it if there is no such version"
         )
 
     def _unpublished(self) -> str:
-        """What to say of a version between those that were published."""
+        """A warning about a version outside the published release lines; empty for others."""
         major, minor, _patch, _rest = parse_version(self.version)
         if not self.lines or f"{major}.{minor}" in self.lines:
             return ""
@@ -219,7 +219,7 @@ class DriverKnowledge:
         return any(p.name == name and self.has(p.since, p.until) for ways in self.align.values() for p in ways)
 
     def hint(self, name: str) -> str:
-        """What to do where a filter or an alignment level is not answered; empty where there is nothing to say."""
+        """What to do where a filter or an alignment level is not supported; empty if there is no advice."""
         return self.hints.get(name, "")
 
 

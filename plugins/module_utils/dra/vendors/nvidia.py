@@ -85,7 +85,7 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
-#: NVML's names of what the chip's code name begins with.
+#: A word of the product's name, and NVML's name of its architecture.
 _ARCHITECTURES = (
     ("V100", "Volta"),
     ("T4", "Turing"),
@@ -106,7 +106,7 @@ _ARCHITECTURES = (
 
 _MOST_MIG = 7  # GPU instances of a GPU
 
-#: They change their MIG mode without a reset, so that the driver can make partitions on demand.
+#: Architectures whose GPUs change their MIG mode without a reset, so that the driver can make partitions on demand.
 _ON_DEMAND = ("Hopper", "Blackwell")
 
 #: What a MIG profile gives, by the driver's capacity; counters have the same names with hyphens.
@@ -128,13 +128,13 @@ def _amount(name: str, number: int) -> str:
 def _consumed(profiles: t.Sequence[MigProfile], slices: t.Iterable[int]) -> Object:
     """Counters: the most that one of the profiles takes of each, and memory slices."""
     counters = {
-        counter: {"value": _amount(name, max(map(of, profiles)))} for name, (counter, of) in _CAPACITIES.items()
+        counter: {"value": _amount(name, max(map(read, profiles)))} for name, (counter, read) in _CAPACITIES.items()
     }
     return {**counters, **{f"memory-slice-{number}": {"value": "1"} for number in slices}}
 
 
 def _capacity(profiles: t.Sequence[MigProfile]) -> Object:
-    return {name: {"value": _amount(name, max(map(of, profiles)))} for name, (_counter, of) in _CAPACITIES.items()}
+    return {name: {"value": _amount(name, max(map(read, profiles)))} for name, (_counter, read) in _CAPACITIES.items()}
 
 
 def _shared(device: Object, asked: str) -> Object:

@@ -28,8 +28,8 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def problems_of(parameters: Object, path: str, known: DriverKnowledge) -> list[Problem]:
-    """What the driver's webhook would refuse, by the version and feature gates of `known`; what would fail only when
-    the claim is prepared; all with paths below `path`."""
+    """What the driver's webhook would refuse, by the version and feature gates of `known`, or, if that is nothing, what
+    would fail when the claim is prepared; all with paths below `path`."""
     check = _Check(known)
     check.config(parameters, path)
     return check.problems or _at_prepare(parameters, path, known)

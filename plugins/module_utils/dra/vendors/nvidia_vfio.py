@@ -34,7 +34,7 @@ def starts(facts: NodeFacts, known: DriverKnowledge) -> bool:
 
 def fabric(facts: NodeFacts, known: DriverKnowledge) -> tuple[str, ...]:
     """Attributes that the gate FabricManagerPartitioning adds to a GPU: numbers that only NVML and the fabric manager
-    know. Partitions exist where the fabric manager runs: with NVSwitches, or functions that run those of NVLink 5."""
+    know. Partitions exist where the fabric manager runs: with NVSwitches, or with management functions of NVLink 5."""
     if "FabricManagerPartitioning" not in known.enabled:
         return ()
     switches = any(

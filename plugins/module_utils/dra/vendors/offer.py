@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A device that a driver would publish for a probed node, and what the vendors' files make it with."""
+"""A device that a driver would publish for a probed node, and the helpers that the vendors' files make it with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Offer:
     `device` is a v1 Device, `address` the PCI function behind it where there is one. `counter_sets` are the v1
     CounterSets that it consumes from. `unknown` are qualified attributes and capacities that the driver publishes but
     a probe cannot see: a selector that asks for one has no answer before there is a cluster. `assumed` are those whose
-    value is a likely one: there a match is taken for a match, and anything else for unknown. A `possible` device may
+    value is a likely one: there a match counts as a match, and anything else as unknown. A `possible` device may
     or may not be there, such as a MIG partition: slices leave it out.
     """
 
@@ -78,7 +78,7 @@ class DeviceMaker:
     assumed: set[str] = field(default_factory=set)
 
     def put(self, name: str, value: Scalar | None, sure: bool = True) -> None:
-        """Add what is known; `name` is as the driver writes it."""
+        """Add an attribute unless its value is unknown, empty or too long; `name` is as the driver writes it."""
         if value is None or value == "":
             return
         if isinstance(value, str) and limits.size(value) > limits.ATTRIBUTE_VALUE_BYTES:

@@ -28,11 +28,11 @@ def offers(
 ) -> list[Offer]:
     """What each driver of the site would publish for the node, by driver and in each driver's own order.
 
-    `facts` are the node's topology facts, `drivers` the options of each driver as in dra_claims_drivers. A driver
-    that only the site describes has no offers: it is unknown which functions it publishes, and how. Nor has one whose
-    devices come from what a probe does not read. `known` has the
-    result of :func:`drivers.knowledge` for each driver; without it, that is called here, and may raise `Problems`.
-    `server` is the API server that the devices are published to, by default Kubernetes 1.37 with its default gates.
+    `facts` are the node's topology facts, `drivers` the options of each driver as in dra_claims_drivers. A driver that
+    only the site describes has no offers, as it is unknown which functions it publishes, and how. Nor has a driver
+    whose devices depend on what a probe does not read. `known` has the result of :func:`drivers.knowledge` for each
+    driver; without it, that is called here, and may raise `Problems`. `server` is the API server that the devices are
+    published to, by default Kubernetes 1.37 with its default gates.
     """
     server = server or Server()
     result: list[Offer] = []

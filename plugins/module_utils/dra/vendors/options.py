@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The options of a driver in dra_claims_drivers beside its version and knowledge: how the site runs it."""
+"""The options of a driver in dra_claims_drivers besides its version and knowledge: how the site runs it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def enabled_gates(driver: DriverKnowledge, options: ObjectView, path: str, probl
 
 
 def _gate_of_engine(driver: DriverKnowledge, options: ObjectView, path: str, problems: list[Problem]) -> set[str]:
-    """The gate that the engine needs which the site names, and what else that engine asks of the driver's options."""
+    """The gate that the site's engine needs. Conflicts of the engine with the driver's options go to `problems`."""
     engine = sharing.BY_NAME.get(str(options.get("engine")))
     place = f"{path}.engine"
     if engine is None:

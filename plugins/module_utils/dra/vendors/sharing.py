@@ -5,7 +5,7 @@
 
 """Engines that give a part of a GPU: what each can be asked for, what it enforces, and what it lends of idle capacity.
 
-`ran` says what of an engine ran here, over a library in place of NVML; all else was read in the sources that
+`ran` says which parts of an engine were run, with a library in place of NVML; all else is from the sources that
 `drivers` names. No engine was tried on a GPU.
 """
 

@@ -20,7 +20,7 @@ def slices(given: t.Iterable[Offer], generation: int = 1) -> list[Object]:
     """v1 ResourceSlices that publish the offers, inside the limits of every server from 1.34 on.
 
     A pool (driver, pool name and node) has pages of 128 devices, or of 64 where a device has taints or consumes
-    counters; its counter sets are in slices of their own, eight a slice. Names end in the page's number, so that the
+    counters; its counter sets are in slices of their own, eight per slice. Names end in the page's number, so that the
     scheduler, which reads the slices of a pool by name, sees the devices in the order of the offers.
     """
     pools: dict[tuple[str, str, str], list[Offer]] = {}
