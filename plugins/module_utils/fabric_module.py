@@ -175,7 +175,7 @@ def confirm(module: AnsibleModule, name: str) -> t.NoReturn:
 
 
 def desired(node: Node, wanted: t.Sequence[Rule], general: Settings) -> Settings:
-    """What the boot applies, as JSON; empty where a boot forgets nothing of it."""
+    """The settings to apply at boot, as JSON; empty if all of them survive a reboot."""
     forgotten = resources(node.system, (rule.settings for rule in wanted), general, boot=True)
     if not forgotten:
         return {}
@@ -204,7 +204,7 @@ def _trace(error: BaseException) -> dict[str, str]:
 
 
 def of_nics(node: Node) -> dict[str, object]:
-    """What a module returns of the NICs that rules choose."""
+    """What a module returns about the NICs that rules choose."""
     return {
         "settings": node.settings,
         "left_alone": [f"{key}: {why}" for key, why in node.left_alone.items()],
@@ -213,7 +213,7 @@ def of_nics(node: Node) -> dict[str, object]:
 
 
 def result(outcome: Outcome) -> dict[str, object]:
-    """What a module returns of an outcome."""
+    """What a module returns about an outcome."""
     return {
         "changed": bool(outcome.changes),
         "changes": [change.as_json() for change in outcome.changes],

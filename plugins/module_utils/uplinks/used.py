@@ -19,7 +19,7 @@ _FABRIC = ("", "bond", "team", "vlan", "ipoib", "vrf")
 
 
 def overlaps(kernel: netlink.Connection, pools: t.Iterable[str]) -> list[str]:
-    """What of the connection's namespace overlaps pools of addresses for pods, each in words. Raises OSError, and
+    """What overlaps pools of addresses for pods in the connection's namespace, as lines of text. Raises OSError, and
     ValueError for a pool that is not a network."""
     names = links.listed(kernel)
     wanted = [ipaddress.ip_network(pool) for pool in pools]

@@ -25,7 +25,7 @@ _COMPARISON = re.compile(r"no matching overload for '_(?:<|<=|>|>=)_' applied to
 _CONSTANTS_EVALUATED = ("matches", "duration", "timestamp", "int", "uint", "double", "bool")
 
 
-# The one class that RE2 has and Go's regexp has not
+# The only class that RE2 has and Go's regexp does not have
 _SINGLE_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")
 
 

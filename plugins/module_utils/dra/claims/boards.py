@@ -57,7 +57,7 @@ class Asked:
 class Shape:
     """A board of the site as a group sees it, with the nodes that have it.
 
-    `gpus` are the GPUs that fit, by address, `nics` for each NIC of the group what fits, by place on the board.
+    `gpus` are the GPUs that fit, by address; `nics` has, for each NIC of the group, what fits, by place on the board.
     `devices` is the most that a node publishes, `many` how many devices of a GPU fit, where it has partitions.
     `allowed` has, for each NIC of the group, the nearest places of each GPU; a GPU without any has an empty set.
     """
@@ -151,7 +151,7 @@ class Boards:
 
 
 def asked_of(driver: DriverKnowledge, body: Object, classes: t.Mapping[str, Object]) -> Asked:
-    """What a request body of a driver's device selects by."""
+    """The selectors of a request for a driver's device, with those of its class."""
     return Asked(driver.name, tuple(expressions([*class_selectors(classes, body), *(body.get("selectors") or ())])))
 
 

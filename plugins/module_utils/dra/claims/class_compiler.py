@@ -160,8 +160,8 @@ class ClassCompiler:
                     "config-driver",
                 )
             elif own and "share" in config["parameters"] and not item.share:
-                says = "needs a class of shares, but this class is for whole devices"
-                self.reader.problem(child(place, "share"), says, "contradiction", "give the class share: true")
+                message = "needs a class of shares, but this class is for whole devices"
+                self.reader.problem(child(place, "share"), message, "contradiction", "give the class share: true")
             elif own and INDEX in str(config["parameters"].get("name", "")):
                 self.reader.problem(
                     child(place, "name"),

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What DeviceClasses refuse of claims, for claims of the inventory and for objects of others."""
+"""What DeviceClasses refuse in claims, for claims of the inventory and for objects of others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ClassTerms:
         allow = tenancy.allowed(self.policy, namespace)
         found = [] if allow is None else tenancy.refused(allow, self.settings, interface)
         fix = "leave it out, set it in the class, or let tenants of the class set it"
-        return [Problem(f"{path}.{name}", f"class {self.name!r} {says}", "tenancy", fix) for name, says in found]
+        return [Problem(f"{path}.{name}", f"class {self.name!r} {reason}", "tenancy", fix) for name, reason in found]
 
 
 def terms(name: str, configs: t.Iterable[ObjectView]) -> ClassTerms:
@@ -113,8 +113,8 @@ def _checked_against(item: ObjectView, classes: t.Mapping[str, ClassTerms]) -> t
         for name, names in asked:
             if name not in classes:
                 continue
-            if says := classes[name].unusable(namespace):
-                yield Problem(place, says, "tenancy", "use another class")
+            if reason := classes[name].unusable(namespace):
+                yield Problem(place, reason, "tenancy", "use another class")
             for one, where in _entries(item):
                 covers = not one.get("requests") or set(names) & set(one["requests"])
                 if covers:

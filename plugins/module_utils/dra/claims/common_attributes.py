@@ -62,7 +62,7 @@ class CommonAttributes:
         return []
 
     def _cannot_align(self, published: list[tuple[Device, list[str] | None]], level: str, path: str) -> None:
-        says: list[str] = []
+        publications: list[str] = []
         hints: list[str] = []
         for device, _attributes in published:
             for choice in device.choices():
@@ -71,8 +71,8 @@ class CommonAttributes:
                     continue
                 names = driver.alignments(level, self.lists)
                 text = f"{driver.name} {driver.version} publishes " + (" and ".join(names) or "nothing of the kind")
-                if text not in says:
-                    says.append(text)
+                if text not in publications:
+                    publications.append(text)
                 # a driver with the attribute that all others should have needs no advice
                 hint = "" if NUMA_NODE in names or PCIE_ROOT in names else driver.hint(level)
                 if hint and hint not in hints:
@@ -80,7 +80,7 @@ class CommonAttributes:
         self.reader.problem(
             path,
             f"devices cannot be aligned on {level}, as their drivers have no attribute for it in common: "
-            + "; ".join(says),
+            + "; ".join(publications),
             "no-common-attribute",
             "; ".join(hints) or "align on another level",
         )

@@ -211,7 +211,7 @@ class _Compiler(DeviceCompiler):
     def _check(self) -> None:
         """Report what this server would drop, and as a last check of the compiled objects, what the API would refuse.
 
-        Objects of one origin that differ in their namespace only are alike, and looked at once.
+        Objects of one origin differ only in their namespace, so only the first one is checked.
         """
         seen: set[tuple[str, str]] = set()
         for made in self.made:

@@ -55,11 +55,11 @@ FILTERS: dict[str, dict[str, str]] = {
 }
 LINK_LAYERS = ("ethernet", "infiniband")
 
-#: What a share of a NIC can ask for; all else is of GPUs.
+#: The keys of a share of a NIC; all others are for shares of GPUs.
 NIC_SHARE = ("bandwidth", "burst", "hard", "factor")
 #: The kinds of which a share can be given, besides GPUs.
 SHARED_NICS = ("nic", "rdma")
-#: The bandwidth of a share that takes what the NIC gives where nobody asks for an amount.
+#: The bandwidth of a share for which the site gives no amount: the default of the NIC.
 DEFAULT = "default"
 
 #: The prefix of annotations that say what enforces a share of a device, what is only counted, and what is lent.
@@ -91,7 +91,7 @@ class Device:
     configs: list[Object] = field(default_factory=list)
     #: A part of a GPU (partition, memory, cores, shares, interval) or of a NIC (`NIC_SHARE`).
     share: Object = field(default_factory=dict)
-    #: Of the claim, where it has only one.
+    #: The namespace of the claim, if it has only one.
     namespace: str = ""
 
     @property

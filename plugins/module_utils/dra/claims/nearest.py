@@ -79,7 +79,7 @@ class BoardUse:
         return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
 
     def line(self) -> str:
-        """For a person: which boards this object is for, and what it selects by."""
+        """A line of text: which boards this object is for, and what it selects by."""
         boards = f"{len(self.boards)} boards" if len(self.boards) > 1 else f"board {''.join(self.boards)}"
         text = f"{self.claim}: {self.name} is for {boards} ({_shown(self.nodes)}): {len(self.gpus)} GPUs have a NIC at "
         text += f"{self.at_least} or nearer, by {self.form}"
@@ -147,7 +147,7 @@ class NearestPlanner:
         return [(suffix, plans) for suffix, plans, _keys in found]
 
     def named(self, claim: Claim, suffix: str) -> Claim:
-        """The claim under the name of one of its objects, which says what it was written for."""
+        """The claim under the name of one of its objects, annotated with what that was written for."""
         name = claim.name + suffix
         namespaces = ",".join(claim.namespaces)
         mine = [use for use in self.uses if use.name == name and use.claim == f"{namespaces}/{claim.name}"]

@@ -46,9 +46,9 @@ def pair_reason(
     worst = min(found, key=lambda one: one.most())
     if worst.most() >= need:
         return ""
-    says = worst.missing()
-    more = f"; and {len(says) - _SHOWN} more" if len(says) > _SHOWN else ""
-    listed = ": " + "; ".join(says[:_SHOWN]) + more if says else ""
+    missing = worst.missing()
+    more = f"; and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    listed = ": " + "; ".join(missing[:_SHOWN]) + more if missing else ""
     return f"{worst.most()} of {need} nearest pairs are possible{listed}"
 
 
@@ -65,14 +65,14 @@ def unpaired(
     """
     node = _Node(classes, offered, engine, held)
     found = [*_nearest(node, asked), *_matching(node, asked)]
-    return list(dict.fromkeys(says for one in found for says in [*one.alone(), *one.turned().alone()]))
+    return list(dict.fromkeys(text for one in found for text in [*one.alone(), *one.turned().alone()]))
 
 
 def unpaired_lines(nodes: t.Mapping[str, t.Sequence[str]]) -> list[str]:
     """The results of `unpaired` for each node as lines of text; of many, only the first ones."""
-    says = [f"  {name}: {one}" for name, found in nodes.items() for one in found]
-    more = len(says) - _LISTED
-    return says[:_LISTED] + ([f"  and {more} more free devices whose partners are in use"] if more > 0 else [])
+    lines = [f"  {name}: {one}" for name, found in nodes.items() for one in found]
+    more = len(lines) - _LISTED
+    return lines[:_LISTED] + ([f"  and {more} more free devices whose partners are in use"] if more > 0 else [])
 
 
 class _Node:
@@ -136,12 +136,12 @@ class _Pairs:
     def alone(self) -> list[str]:
         """The free devices none of whose partners is free."""
         mine, its = self.names
-        says = []
+        found = []
         for one, (kept, others) in self.devices.items():
             if not kept and others and all(others.values()):
                 other, why = next(iter(others.items()))
-                says.append(f"{mine} {one} is free, its {its} {other} is {why}")
-        return says
+                found.append(f"{mine} {one} is free, its {its} {other} is {why}")
+        return found
 
     def missing(self) -> list[str]:
         """What each device lacks, those that are free first."""

@@ -238,7 +238,10 @@ class Planner:
         return True
 
     def _attribute(self, shapes: t.Sequence[Shape], found: t.Sequence[Alternative]) -> str:
-        """What every device of the pairs publishes, and never with the same value in a forbidden combination."""
+        """An attribute that every device of the pairs publishes, and that differs in every forbidden combination.
+
+        Raises NotPossible if there is none.
+        """
         for name in (PCI_BUS_ID, PCIE_ROOT, NUMA_NODE):
             if all(_differs(shape, found, name, self.others) for shape in shapes):
                 return name

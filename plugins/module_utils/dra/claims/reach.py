@@ -200,12 +200,12 @@ class _Occupied:
     ) -> dict[str, list[str]]:
         """For each of the `possible` nodes, what is free there without its partner. `key` stands for `asked`."""
         if key not in self._known:
-            says = {
+            texts = {
                 name: unpaired(asked, classes, own, self._memory, taken)
                 for name, (own, taken) in sorted(self._nodes.items())
                 if name in possible
             }
-            self._known[key] = {name: found for name, found in says.items() if found}
+            self._known[key] = {name: found for name, found in texts.items() if found}
         return self._known[key]
 
 

@@ -111,7 +111,7 @@ def validations() -> list[dict[str, str]]:
         value = _last(name, "variables.settings")
         test = f"!has(p.{name}) || {value}.orValue(p.{name}) == p.{name}"
         found.append(_validation(_every(test), f"sets {name}, which a claim cannot change or extend"))
-    found += [_validation(_every(_choice(choice)), _says(choice)) for choice in CHOICES]
+    found += [_validation(_every(_choice(choice)), _refusal(choice)) for choice in CHOICES]
     for variable, rules in (("merged", RULES), ("shares", FIELDS["share"].rules)):
         for rule in rules:
             test = f"variables.{variable}.all(one, one.all(m, {rule.cel.format(x='m')}))"
@@ -120,7 +120,7 @@ def validations() -> list[dict[str, str]]:
 
 
 def _keeps_share() -> str:
-    """A test whether the share of a claim `p` keeps that of the class's `s`, as `changed_by_claim` says it."""
+    """A test whether the share of a claim `p` keeps that of the class's `s`, as in `changed_by_claim`."""
 
     def below(key: str) -> str:
         return f"(!has(p.share.{key}) || !quantity(p.share.{key}).isGreaterThan(quantity(s.share.burst)))"
@@ -153,7 +153,7 @@ def _lacks(holder: str, path: tuple[str, ...]) -> str:
     return " || ".join(parts)
 
 
-def _says(choice: Choice) -> str:
+def _refusal(choice: Choice) -> str:
     return f"does not let claims set {choice.name}, or not to this value"
 
 

@@ -204,7 +204,7 @@ _RATE = Field(
 )
 
 
-#: The fields of an InterfaceConfig, beside apiVersion and kind.
+#: The fields of an InterfaceConfig, besides apiVersion and kind.
 FIELDS: dict[str, Field] = {
     "name": _NAME,
     "addresses": list_of(Field("address", "an address with its prefix, such as 10.0.0.2/24"), 32, "addresses"),
@@ -377,7 +377,7 @@ CONFIG = object_of(
 
 
 def parameters(interface: ObjectView) -> Object:
-    """The opaque parameters for what `interface` of the inventory says."""
+    """The opaque parameters for `interface` of the inventory."""
     head = {"apiVersion": API_VERSION, "kind": KIND}
     return {**head, **{key: value for key, value in interface.items() if key not in head}}
 
@@ -420,7 +420,7 @@ def joined(configs: t.Iterable[ObjectView]) -> Object:
 def changed_by_claim(of_class: ObjectView, of_claim: ObjectView) -> list[str]:
     """The fields of a class's configuration that a claim's configuration would change.
 
-    What a class sets holds, each field as a whole: a claim that could add `trust` to the `vf` of its class could
+    What a class sets is final, each field as a whole: a claim that could add `trust` to the `vf` of its class could
     leave the VLAN that the class is for. In a share, a claim may set what the class does not set, up to its burst.
     """
     both = [name for name in of_claim if name in of_class and name not in ("apiVersion", "kind")]

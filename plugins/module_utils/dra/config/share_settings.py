@@ -104,8 +104,9 @@ def read_factor(reader: Reader, value: object, path: str) -> Fraction | None:
 def _check_mechanism(reader: Reader, found: Object, path: str) -> None:
     mechanism = found.get("mechanism", VFS)
     if mechanism == MACVLAN and "namespace" not in found:
-        says = "is missing: a pod with NET_RAW can send with the address of another share, so only one tenant may"
-        reader.problem(child(path, "namespace"), f"{says} have shares of a NIC", "missing", "name its namespace")
+        reason = "a pod with NET_RAW can send with the address of another share, so only one tenant may"
+        message = f"is missing: {reason} have shares of a NIC"
+        reader.problem(child(path, "namespace"), message, "missing", "name its namespace")
     if mechanism != MACVLAN and "mode" in found:
         reader.problem(child(path, "mode"), "is for mechanism macvlan only", "contradiction", "leave it out")
 
@@ -117,11 +118,11 @@ def _complete(reader: Reader, found: Object, path: str) -> None:
     default: int = found.setdefault("default", least)
     bandwidth = found.get("bandwidth")
     if default < least or (default - least) % step:
-        says = f"must be min ({least}) and whole steps ({step}) more"
-        reader.problem(child(path, "default"), f"{says}, not {default}", "out-of-range")
+        wanted = f"must be min ({least}) and whole steps ({step}) more"
+        reader.problem(child(path, "default"), f"{wanted}, not {default}", "out-of-range")
     if found.get("ceiling", default) < default:
         reader.problem(child(path, "ceiling"), f"is less than the default share, {default}", "out-of-range")
     if bandwidth is not None and bandwidth < least + step:
-        says = "must be at least min and a step together"
-        reader.problem(child(path, "bandwidth"), f"{says}, {least + step}, not {bandwidth}", "out-of-range")
+        wanted = "must be at least min and a step together"
+        reader.problem(child(path, "bandwidth"), f"{wanted}, {least + step}, not {bandwidth}", "out-of-range")
     found["least"] = found.pop("min")

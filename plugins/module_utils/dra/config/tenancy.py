@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""InterfacePolicy: which namespaces may use a DeviceClass, and what their claims may set of an InterfaceConfig.
+"""InterfacePolicy: which namespaces may use a DeviceClass, and what their claims may set in an InterfaceConfig.
 
 It is an opaque configuration of a DeviceClass, beside the InterfaceConfig with what the class sets itself:
 
@@ -244,7 +244,7 @@ DEFAULT: ObjectView = _default()
 
 
 def parameters(tenants: t.Sequence[t.Any]) -> Object:
-    """The opaque parameters for what `tenants` of the inventory says, where true stands for any value."""
+    """The opaque parameters for `tenants` of the inventory, where true stands for any value."""
     return {"apiVersion": API_VERSION, "kind": POLICY_KIND, "tenants": [_filled(tenant) for tenant in tenants]}
 
 

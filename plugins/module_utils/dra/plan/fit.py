@@ -210,12 +210,12 @@ def _on_node(node: Node, workload: Workload, asked: t.Mapping[str, int], states:
 def _unpaired(node: Node, workload: Workload, states: States) -> tuple[str, ...]:
     """The free devices of a node whose partners other claims have, in words."""
     classes, owners = states.fleet.classes, node.owners()
-    says = [
+    lines = [
         line
         for claim in workload.claims
         for line in unpaired(claim["devices"], classes, node.offers, states.memory, owners)
     ]
-    return tuple(dict.fromkeys(says))
+    return tuple(dict.fromkeys(lines))
 
 
 def _ended(count: int, refusal: Refusal, placements: tuple[tuple[str, ...], ...], node: Node) -> OnNode:
@@ -228,7 +228,7 @@ def _ended(count: int, refusal: Refusal, placements: tuple[tuple[str, ...], ...]
 def _spread(
     fleet: Fleet, workload: Workload, nodes: dict[str, OnNode]
 ) -> tuple[int, dict[str, OnNode], dict[str, dict[str, int]]]:
-    """The total under the spread constraints, the nodes as they limit them, and what each domain of a label takes."""
+    """The total under the spread constraints, the nodes as limited by them, and what each domain of a label takes."""
     total = sum(one.count for one in nodes.values())
     domains: dict[str, dict[str, int]] = {}
     for rule in spread.constraints(workload):

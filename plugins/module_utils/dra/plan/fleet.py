@@ -115,7 +115,7 @@ class Queues:
 class Fleet:
     """All nodes by name, the DeviceClasses by name, and what the server makes of objects.
 
-    `notes` say what was read and is not part of the answer, or not certain; each names its object. `quotas` are those
+    `notes` say what was read and is left out, or is not certain; each names its object. `quotas` are those
     of all namespaces. `doubts` name what was not read and could reduce every count, `gaps` what could raise it.
     """
 

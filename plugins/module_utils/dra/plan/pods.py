@@ -45,7 +45,7 @@ def _most(one: t.Mapping[str, int], other: t.Mapping[str, int]) -> dict[str, int
 def requests(spec: ObjectView, part: str = "requests") -> dict[str, int]:
     """What a v1 PodSpec asks for, in units as `units` has them; with `part` limits its limits. Raises QuantityError.
 
-    Init containers run one after the other, beside those that stay (restartPolicy Always) and began before.
+    Init containers run one after the other, alongside those that began before and stay (restartPolicy Always).
     """
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():

@@ -62,7 +62,7 @@ def admitted(fleet: Fleet, workload: Workload) -> Admission:
 
 
 def usage(workload: Workload, classes: t.Mapping[str, ObjectView]) -> dict[str, int]:
-    """What one pod with its claims takes of quotas, by the names that a quota gives resources; `classes` are v1
+    """What one pod with its claims takes from quotas, by the names that a quota gives resources; `classes` are v1
     DeviceClasses by name."""
     found = dict.fromkeys(_PODS, 1)
     found.update(dict.fromkeys(_CLAIMS, len(workload.claims)))

@@ -119,7 +119,7 @@ def _held(fleet: Fleet, name: str) -> set[DeviceId]:
 def _arrived(
     fleet: Fleet, job: Job, held: t.Collection[DeviceId], tolerant: t.Collection[str]
 ) -> tuple[Job, int, list[DeviceId]]:
-    """What of the job is still to come, how many of its pods run on the hold, and the devices that these have."""
+    """The job without its pods that run on the hold already, how many these are, and the devices that they have."""
     users: dict[str, list[DeviceId]] = {}
     for node in fleet.nodes.values():
         for one in node.held:

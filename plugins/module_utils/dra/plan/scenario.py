@@ -49,10 +49,11 @@ class Scenario:
 def after(start: Scenario, steps: t.Sequence[ObjectView], path: str = "what_if") -> list[Scenario]:
     """The scenario after each step. A step is one of `what_if.after`, or a mapping of one of STEPS to its arguments:
 
-    `add` takes what `what_if.after` says of it; `like` may also be a machine among the facts that is not a node, and
-    `allocatable` is then the room of the new nodes. `server` takes `version` and `feature_gates`, `driver` takes `name`
-    and the options of it that `dra_claims_drivers` has, `workload` takes what a workload is made of. Raises Problems
-    with all that is wrong in the first step that cannot be taken.
+    `add` takes the arguments of `add` in `what_if.after`; `like` may also be a machine among the facts that is not a
+    node, and `allocatable` is then the room of the new nodes. `server` takes `version` and `feature_gates`, `driver`
+    takes `name` and its options as in `dra_claims_drivers`, `workload` takes what a workload is made of.
+
+    Raises Problems with all errors of the first invalid step.
     """
     found = [start]
     for number, step in enumerate(steps):
@@ -147,7 +148,7 @@ def _with(node: Node, found: t.Sequence[Offer]) -> Node:
 
 
 def _driver(here: Scenario, value: ObjectView, place: str) -> Scenario:
-    """Nodes with facts get what the driver would publish; of the others nothing is certain."""
+    """Nodes with facts get what the driver would publish; about the others nothing is certain."""
     name = str(value.get("name"))
     if name not in DRIVERS:
         message = f"{name!r} is not a driver whose devices a probe can predict"

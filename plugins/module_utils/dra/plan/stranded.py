@@ -69,7 +69,7 @@ def stranded(
 
 
 def _for(node: Node, owners: t.Sequence[str], number: int, one: Stranded) -> Stranded:
-    """What was found of a node in the same state, with this one's names. Holders are positions among `owners`."""
+    """A result for a node in the same state, with the names of this node. Holders are positions among `owners`."""
     return replace(
         one,
         node=node.name,
@@ -81,7 +81,7 @@ def _for(node: Node, owners: t.Sequence[str], number: int, one: Stranded) -> Str
 
 @dataclass
 class _Question:
-    """What is asked of every node. `_hopeless` are devices that are stranded even if nothing is in use, by shape."""
+    """What is asked about every node. `_hopeless` are devices that are stranded even if nothing is in use, by shape."""
 
     fleet: Fleet
     workloads: t.Sequence[Workload]

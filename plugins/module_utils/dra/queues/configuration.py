@@ -86,7 +86,7 @@ def merged(base: ObjectView, part: ObjectView) -> Object:
 
 
 def differences(part: ObjectView, running: ObjectView) -> list[str]:
-    """What a running Configuration lacks of the fragment, or says otherwise: one line each, with the field."""
+    """The fields of the fragment that a running Configuration lacks, or in which it differs: one line each."""
     found = []
     own = _mapping_of(running.get("resources"))
     mappings = {str(one.get("name")): one for one in _list_of(own.get("deviceClassMappings"))}

@@ -27,7 +27,7 @@ class Resource:
     """What a quota counts: devices, one of their capacities or counters, or a resource of pods.
 
     `name` is its name in Kueue. Devices are those of `classes`; without classes it is a resource of pods, of which the
-    site says the `total`. `driver` and `selector` say where Kueue reads a capacity or counter.
+    site gives the `total`. `driver` and `selector` say where Kueue reads a capacity or counter.
     """
 
     path: str

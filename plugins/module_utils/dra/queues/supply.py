@@ -257,7 +257,7 @@ class Counting:
 
 
 def _units(resource: Resource, offer: Offer, sets: set[tuple[str, str, str]]) -> Fraction | None:
-    """What a device adds to a resource; None where it has nothing of it. `sets` are counter sets already counted."""
+    """What a device adds to a resource; None if it has none of it. `sets` are the counter sets counted so far."""
     if resource.capacity:
         entry = (offer.device.get("capacity") or {}).get(resource.capacity)
         return None if entry is None else quantity.parse(entry["value"])
@@ -275,7 +275,7 @@ def _units(resource: Resource, offer: Offer, sets: set[tuple[str, str, str]]) ->
 
 @dataclass
 class _Demand:
-    """The fewest devices of a resource that its guarantees take, and what each takes of counters at least."""
+    """The fewest devices of a resource that its guarantees take, and the least that each takes of every counter."""
 
     resource: Resource
     devices: int

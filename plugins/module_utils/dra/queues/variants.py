@@ -132,7 +132,7 @@ def _exact(request: ObjectView, chosen: t.Mapping[str, str]) -> Object:
 def _without(
     entry: ObjectView, chosen: t.Mapping[str, str], least: int, requests: t.Sequence[ObjectView]
 ) -> Object | None:
-    """A constraint or configuration for what is left of its requests; None where too few are.
+    """A constraint or configuration for those of its requests that are left; None if these are too few.
 
     A constraint on one request still ties its devices together where it is for several.
     """

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What is taken of the devices of a node."""
+"""Which devices of a node are taken, and how much of shared ones."""
 
 from __future__ import annotations
 

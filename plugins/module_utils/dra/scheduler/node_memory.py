@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What searches about the devices of one node have in common, whatever is in use there."""
+"""What searches among the devices of one node have in common, whatever is in use there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Layout:
     """The devices of a node in the order of the scheduler. A device is known by its position in `offers`.
 
     `plain` is whether a claim that asks for no capacity takes a device as it is, whatever its capacities. `counters`
-    are the amounts of what devices share, before anything is taken of it.
+    are the amounts of what devices share, before anything is taken from it.
     """
 
     def __init__(self, offers: t.Iterable[Offer]) -> None:

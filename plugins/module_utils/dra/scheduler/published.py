@@ -234,10 +234,10 @@ class PublishedNodes:
                 offers.setdefault(offer.node, []).append(offer)
             shared = sum(one.node is None for one in pool.devices.values())
             if shared:
-                says = f"pool {name} of {driver}: {shared} device(s) belong to several nodes"
-                self.notes.append(f"{says}, and are not counted")
+                text = f"pool {name} of {driver}: {shared} device(s) belong to several nodes"
+                self.notes.append(f"{text}, and are not counted")
                 if free:  # a plan does not count them at all
-                    shared_by[driver] = says
+                    shared_by[driver] = text
         taken = self._taken()
         self.nodes = {
             name: PublishedNode(

@@ -71,7 +71,7 @@ def whole(number: Fraction) -> Amount:
 
 
 class Taking(t.NamedTuple):
-    """What a request consumes of a device: the amount of each capacity, its text in the API, and the total.
+    """What a request consumes of a device: the amount of each capacity, its text in the API, and the whole capacity.
 
     `allowed` is whether the policies of the capacities allow it.
     """

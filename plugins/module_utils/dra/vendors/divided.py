@@ -128,7 +128,7 @@ def _without_effect(rules: t.Sequence[ShareRule], facts: NodeFacts) -> list[Prob
 
 
 def _above(rule: ShareRule, link: int, place: str) -> list[Problem]:
-    """Rates of an entry that are above what the fastest of its NICs, whose link has `link`, can have or promise."""
+    """Rates of an entry that are above `link`, the fastest link of its NICs, or above what that NIC promises."""
     fastest = f"the fastest link of the NICs that it matches has {quantity(link)}"
     promised = int(min(link, rule.bandwidth or link) * rule.factor)
     what = f"the {quantity(promised)} that a NIC of this entry promises"

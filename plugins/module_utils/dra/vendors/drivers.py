@@ -39,7 +39,7 @@ VENDORS = (
 DRIVERS: dict[str, DriverKnowledge] = {vendor.knowledge.name: vendor.knowledge for vendor in VENDORS}
 
 
-#: What each driver refuses of an opaque configuration, where that is known.
+#: What each driver refuses in an opaque configuration, where that is known.
 REFUSES = {vendor.knowledge.name: vendor.refuses for vendor in VENDORS if vendor.refuses}
 
 

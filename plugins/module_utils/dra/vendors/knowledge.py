@@ -165,7 +165,7 @@ class DriverKnowledge:
         return name if "/" in name else f"{self.name}/{name}"
 
     def has(self, since: str, until: str = "") -> bool:
-        """Whether this version is at least `since` (after it, with a leading `>`) and before `until`. Empty: no bound."""
+        """Whether this version is at least `since` (later, with a leading `>`), and before `until` if that is set."""
         mine = version_order(self.version or "main", self.epochs)
         if since.startswith(">"):
             if mine <= version_order(since[1:], self.epochs):

@@ -185,7 +185,7 @@ def _on_demand(whole: Offer, model: Model, counters: bool, shares: str) -> list[
 
 
 def _devices(whole: Offer, model: Model | None, known: DriverKnowledge, options: Options) -> list[Offer]:
-    """What becomes of a GPU by the driver's options."""
+    """The devices that the driver makes of a GPU, depending on its options."""
     dynamic = "DynamicMIG" in known.enabled
     if dynamic and model and model.architecture in _ON_DEMAND:
         found = _on_demand(whole, model, options["counters"], options["consumable_shares"])

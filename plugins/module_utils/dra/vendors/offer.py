@@ -65,7 +65,7 @@ class Vendor:
 
     knowledge: DriverKnowledge
     offers: t.Callable[[str, NodeFacts, DriverKnowledge, Options], list[Offer]] | None = None
-    #: What the driver refuses of the parameters of an opaque configuration, with paths below a given one.
+    #: What the driver refuses in the parameters of an opaque configuration, with paths below a given one.
     refuses: t.Callable[[Object, str, DriverKnowledge], list[Problem]] | None = None
 
 
