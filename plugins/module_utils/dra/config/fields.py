@@ -74,7 +74,7 @@ def map_of(key: str, item: Field, most: int, says: str) -> Field:
 
 
 def family(text: str) -> int:
-    """4 or 6, for an address or a network that is one."""
+    """The IP family of a valid address or network: 4 or 6."""
     return 6 if ":" in text else 4
 
 

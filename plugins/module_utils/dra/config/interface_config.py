@@ -5,7 +5,7 @@
 
 """InterfaceConfig, the opaque configuration that the driver `lanewise.dev` takes for a claimed network interface.
 
-FIELDS is the one table of what it may say. `validate` reads it, and `interface_policy` writes the CEL of an admission
+FIELDS is the only table of what it may say. `validate` reads it, and `interface_policy` writes the CEL of an admission
 policy from it. What only a node can know (that the interface has this feature, ring size, MTU, VF or queue) is left to
 the driver, which refuses to prepare the claim.
 """

@@ -17,7 +17,7 @@ It is an opaque configuration of a DeviceClass, beside the InterfaceConfig with 
           addresses: {within: [10.1.0.0/16]}
           vf: {vlan: {least: 100, most: 199}}
 
-CHOICES is the one table. The driver checks claims by it, and `claims/tenancy_policy.py` writes the CEL of an admission
+CHOICES is the only table. The driver checks claims by it, and `claims/tenancy_policy.py` writes the CEL of an admission
 policy from it. A class without an InterfacePolicy has DEFAULT.
 """
 

@@ -83,7 +83,7 @@ def _as_a_whole(spec: ObjectView, part: str, containers: t.Mapping[str, int]) ->
 
 
 def room(node: Node, asked: t.Mapping[str, int]) -> tuple[int | None, str]:
-    """How many pods that ask for so much have room on a node, and the resource that ends it; None for any number."""
+    """How many pods with these requests have room on a node, and the resource that limits it; None for any number."""
     free = node.free()
     if free is None:
         return None, ""

@@ -26,7 +26,7 @@ _PODS = ("pods", "count/pods")
 
 
 def read(quota: ObjectView) -> Quota:
-    """A v1 ResourceQuota. What the server has not counted yet is taken for unused. Raises QuantityError."""
+    """A v1 ResourceQuota. What the server has not counted yet counts as unused. Raises QuantityError."""
     metadata, spec, status = quota["metadata"], quota.get("spec") or {}, quota.get("status") or {}
     used = status.get("used") or {}
     left = {}

@@ -26,10 +26,10 @@ from .fleet import Fleet, Node, Workload
 
 #: Placements on one node after which the count ends: a node takes fewer pods than that.
 MOST = 4096
-#: Looks at devices before a search gives up: a refusal takes a tenth of a second at most. The count is then at least so
-#: much.
+#: Looks at devices before a search gives up: a refusal takes a tenth of a second at most. The count is then a lower
+#: bound.
 BUDGET = 15_000
-#: Looks at devices for all placements on one node: some seconds at most. The count is then at least so much.
+#: Looks at devices for all placements on one node: some seconds at most. The count is then a lower bound.
 ALL_BUDGET = 40 * BUDGET
 
 

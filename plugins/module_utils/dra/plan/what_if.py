@@ -154,7 +154,7 @@ def _empty(node: Node, name: str, server: Server, labels: t.Mapping[str, str]) -
 
 
 def _moved(node: Node, name: str, server: Server) -> t.Iterator[Offer]:
-    """The node's devices in pools of another one's, where other taint rules apply."""
+    """The node's devices as those of another node, in pools of its own, where other taint rules apply."""
     for offer in node.offers:
         pool = name if offer.pool == node.name else f"{offer.pool}-{name}"
         yield server.moved(offer, name, pool)

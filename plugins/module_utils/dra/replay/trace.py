@@ -14,7 +14,7 @@ import typing as t
 from dataclasses import dataclass
 
 COLUMNS = ("submit_s", "team", "priority", "gpus", "seconds")
-#: The most jobs of a stream, and the most seconds of one.
+#: The most jobs of a stream, and the highest number of seconds that one can have.
 MOST_JOBS, LONGEST = 100_000, 400 * 86_400
 _DAY = 86_400.0
 

@@ -76,7 +76,7 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
         unknown = maker.unknown("family", "health", "memory", "millicores", *unpublished(function, facts))
         name = f"{function['address']}-{maker.attributes.get('pciId', {}).get('string', '')}"
         name = name.replace(":", "-").replace(".", "-").rstrip("-")
-        # the taint of GPUs that no driver has bound; a probe does not see the health that other taints are for
+        # the taint of a GPU that no driver has bound; a probe does not see a GPU's health
         unbound = known.has("0.11.0") and gpu["driver"] is None
         taints: Object = {"taints": [dict(_UNBOUND)]} if unbound else {}
         result.append(maker.offer(node, name, unknown, function["address"], **taints))
