@@ -95,7 +95,7 @@ def test_claims_in_use_and_namespaces_are_never_pruned():
     assert found["in_use"] == ["ResourceClaim ml/held"]
 
 
-def test_answers_for_one_object_for_many_and_for_none():
+def test_answers_are_sorted_into_problems_and_applied_objects():
     kept = {"changed": True, "result": TEMPLATE}
     assert apply_set.answer([TEMPLATE], kept) == {"problems": [], "landed": ["ResourceClaimTemplate ml/pair"]}
     refused = {"changed": False, "error": {"msg": "no such class"}, "result": {}}

@@ -113,7 +113,9 @@ def test_a_swapped_card_changes_nothing(form: str) -> None:
 @pytest.mark.parametrize(
     ("form", "differs", "still"), [("published map", False, 8), ("board and address", True, 0), ("address", True, None)]
 )
-def test_a_moved_card(form: str, differs: bool, still: int | None) -> None:
+def test_a_moved_card_changes_templates_that_name_boards_or_addresses(
+    form: str, differs: bool, still: int | None
+) -> None:
     """NICs publish the new map at once, so a template by the published map fits; one by the board's name gives nothing.
     Addresses alone cannot know: until the claims are rendered again, the old pairs are given."""
     before, after = rendered(form, board(form)), rendered(form, moved(form))
@@ -127,7 +129,7 @@ def test_a_moved_card(form: str, differs: bool, still: int | None) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_renumbered_buses(form: str) -> None:
+def test_old_templates_give_nothing_after_buses_are_renumbered(form: str) -> None:
     """Nothing is given by the old template, which says why; the new one gives as many as before."""
     before, after = rendered(form, board(form)), rendered(form, renumbered(form))
     assert after.claim != before.claim

@@ -112,12 +112,12 @@ def written() -> list[str]:
     return found
 
 
-def test_the_table_of_example_machines() -> None:
+def test_the_table_of_example_machines_is_what_the_code_computes() -> None:
     rows = [line for line in table().splitlines() if line.startswith("| `")]
     assert written()[: len(rows)] == rows
 
 
-def test_the_table_of_real_nodes(tmp_path: Path) -> None:
+def test_the_table_of_real_nodes_is_what_the_code_computes(tmp_path: Path) -> None:
     rows = real_rows(tmp_path)
     assert written()[-len(rows) :] == rows
     assert len(written()) == len(rows) + len([name for name in names() if facts(name)["gpus"]])

@@ -101,7 +101,7 @@ def test_the_report_and_the_manifests_are_in_the_current_folder(folder: Folder) 
     assert "changed=0" in folder.run()
 
 
-def test_a_plan_of_machines_that_no_cluster_has_yet(tmp_path: Path) -> None:
+def test_a_plan_needs_probed_machines_and_no_cluster(tmp_path: Path) -> None:
     """With the probe and the rendered manifests alone: every device is free."""
     machine = {"topology_root": str(build("hgx-h100", tmp_path / "machine"))}
     folder = Folder(tmp_path, {NODE: machine, "h100-02": machine})
@@ -126,7 +126,7 @@ def test_paths_of_the_command_line_are_relative_to_the_current_folder(folder: Fo
     assert folder.holds("more")
 
 
-def test_the_inventory_may_say_where(folder: Folder) -> None:
+def test_the_inventory_may_set_the_folders_of_report_and_manifests(folder: Folder) -> None:
     folder.report("elsewhere")
     where = {"dra_claims_dest": str(folder.path / "gitops"), "dra_claims_report": "elsewhere"}
     assert "1 of 1 node(s)" in folder.run(**where) and folder.holds("gitops") and not folder.holds("kubernetes")
@@ -160,7 +160,7 @@ def test_slices_of_a_file_stand_in_for_probed_nodes(folder: Folder) -> None:
         ({"dra_claims_slices": "published.json"}, "[]", "Set dra_claims_nodes_from: slices"),
     ],
 )
-def test_slices_that_cannot_be_read(folder: Folder, variables: Object, text: str | None, message: str) -> None:
+def test_unreadable_slices_are_an_error(folder: Folder, variables: Object, text: str | None, message: str) -> None:
     if text is not None:
         (folder.path / "published.json").write_text(text)
     assert message in folder.run(rc=2, **variables)
@@ -178,12 +178,12 @@ def test_an_allowed_unreachable_claim_gives_a_warning(folder: Folder) -> None:
     assert "No probed node can satisfy training/many" in output and folder.holds("kubernetes")
 
 
-def test_true_and_false_of_the_command_line(folder: Folder) -> None:
+def test_booleans_of_the_command_line_are_accepted(folder: Folder) -> None:
     assert "ValidatingAdmissionPolicy" in folder.run("-e", "dra_claims_policy=true", "-e", "dra_claims_apply=false")
     folder.run("-e", "dra_claims_kubeconfig=")  # as of a variable of the shell that is not set
 
 
-def test_texts_stay_texts_for_kubectl(folder: Folder) -> None:
+def test_strings_stay_strings_for_kubectl(folder: Folder) -> None:
     """To Ansible's reader these are texts without quotes, too; to that of Go they are numbers, true and false."""
     pair = {
         **SITE_VARIABLES["dra_claims_templates"][0],

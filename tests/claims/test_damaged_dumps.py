@@ -257,7 +257,7 @@ def _damaged(damages: t.Sequence[tuple[Path, t.Any]]) -> Object:
     return dump
 
 
-def test_the_dump_is_whole(engine: Engine) -> None:
+def test_the_undamaged_dump_gives_a_complete_answer(engine: Engine) -> None:
     """Else the tests below would try nothing."""
     fleet, found = _plan(engine, _dump())
     assert (found.total, fleet.doubts) == (1, ()) and found.quota.startswith("ClusterQueue red leaves gpus")
@@ -287,7 +287,7 @@ def _named(reported: str) -> bool:
     return "ResourceClaimTemplate team/t" in reported or "objects." in reported or "workload w" in reported
 
 
-def test_each_field_alone(engine: Engine) -> None:
+def test_each_damaged_or_missing_field_is_refused_unused_or_makes_a_bound(engine: Engine) -> None:
     """With a value of a wrong form, a field is refused by its name, or no plan uses it: then the answer is the same.
 
     Without a field, the plan is refused, or it says that its count is a bound, or the field may be absent."""
@@ -334,7 +334,9 @@ HALF = [
 
 
 @pytest.mark.parametrize(("damage", "reported", "least", "most"), HALF, ids=[reported for _d, reported, _l, _m in HALF])
-def test_half_read_clusters(engine: Engine, damage: t.Any, reported: str, least: bool, most: bool) -> None:
+def test_missing_parts_of_a_cluster_are_named_and_make_counts_bounds(
+    engine: Engine, damage: t.Any, reported: str, least: bool, most: bool
+) -> None:
     """What is missing is named, and the count is a bound where it depends on that."""
     dump = _dump()
     for kind in ("ClusterQueue", "LocalQueue", "Cohort"):
@@ -349,7 +351,7 @@ def test_half_read_clusters(engine: Engine, damage: t.Any, reported: str, least:
     assert (found.at_least, found.at_most) == (least, most)
 
 
-def test_claims_and_pods_of_other_schedulers(engine: Engine) -> None:
+def test_other_schedulers_claims_count_and_their_placements_are_unknown(engine: Engine) -> None:
     """What another scheduler has given away is taken; where it would put a pod is unknown."""
     dump = _dump()
     for kind in ("ClusterQueue", "LocalQueue", "Cohort"):

@@ -515,7 +515,7 @@ def test_the_comparison_of_objects_can_fail():
     assert difference({"x": 1}, actual, True)
 
 
-def test_manifests_are_looked_at():
+def test_the_pages_have_blocks_of_each_kind():
     assert _of("yaml", "manifest") and _of("yaml", "rendered") and _of("yaml")
 
 

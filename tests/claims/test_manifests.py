@@ -116,7 +116,7 @@ def test_what_a_class_refuses_of_a_claim_is_an_error(check: t.Callable[..., Obje
     assert "does not let claims set mac" in check(closed, device_class("guarded", "lanewise.dev"))["msg"]
 
 
-def test_bad_input(check: t.Callable[..., Object]) -> None:
+def test_bad_input_is_refused_with_a_reason(check: t.Callable[..., Object]) -> None:
     assert "Cannot read" in check(text="a: [b")["msg"]
     assert check(paths=["/nowhere"])["msg"] == "There is no file or folder /nowhere"
     assert "true or false, without quotes" in check(claim("a", "nic"), feature_gates={"DRAX": "false"})["msg"]

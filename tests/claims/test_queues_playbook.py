@@ -36,7 +36,7 @@ def _run(folder: Folder, *arguments: str, rc: int = 0, **variables: t.Any) -> st
     return folder.run(*arguments, rc=rc, playbook="queues", **{**EXAMPLE, **variables})
 
 
-def test_the_example_of_the_guide(folder: Folder) -> None:
+def test_the_example_of_the_guide_gives_what_the_guide_shows(folder: Folder) -> None:
     output = _run(folder)
     print(output)
     for line in SHOWN.splitlines():

@@ -75,7 +75,7 @@ def test_values_that_are_not_text_are_not_quoted(value: t.Any, text: str) -> Non
     assert to_manifest({"a": value}) == f"a: {text}\n"
 
 
-def test_what_occurs_twice_is_written_twice() -> None:
+def test_shared_values_are_written_without_aliases() -> None:
     shared = {"rack": "08"}
     assert to_manifest({"a": shared, "b": shared}) == "a:\n  rack: '08'\nb:\n  rack: '08'\n"
 
@@ -88,5 +88,5 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_everything_comes_back(value: t.Any) -> None:
+def test_any_value_reads_back_unchanged(value: t.Any) -> None:
     assert yaml.safe_load(to_manifest(value)) == value

@@ -58,7 +58,7 @@ def test_a_nic_that_fails_does_not_stop_the_others(booted: t.Callable[..., str])
 
 
 @on_a_node
-def test_what_needs_the_network_waits_for_it(booted: t.Callable[..., str]) -> None:
+def test_settings_that_need_an_address_wait_for_the_network_unit(booted: t.Callable[..., str]) -> None:
     pair("rail0")
     settings: dict[str, dict[str, t.Any]] = {"rail0": {"rail_routes": RAILS}}
     assert not booted(settings)  # no address yet, and nothing that fails
@@ -72,7 +72,7 @@ def test_what_needs_the_network_waits_for_it(booted: t.Callable[..., str]) -> No
 
 
 @on_a_node
-def test_the_second_unit_is_for_those_who_need_it() -> None:
+def test_the_network_unit_is_installed_only_if_a_setting_needs_it() -> None:
     pair("rail0")
     system = System()
     one = node(system, {"rail0": {"mtu": 9000}})
@@ -117,7 +117,7 @@ def test_the_unit_runs_the_python_that_wrote_it(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="the system has no Python")
 @pytest.mark.parametrize("python", ["/usr/bin/python3.4711", "/bin/false", ""])
-def test_a_python_that_is_gone_does_not_lose_the_state(tmp_path: Path, python: str) -> None:
+def test_another_python_runs_if_the_units_own_is_gone(tmp_path: Path, python: str) -> None:
     done = started(tmp_path, python)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True 1 ['boot']\n", "")
 

@@ -19,7 +19,7 @@ def wide(queues: int = 4) -> None:
 
 
 @on_a_node
-def test_channels_and_features_are_those_of_ioctls():
+def test_channels_and_features_read_back_by_ioctl():
     wide()
     asked = {"channels": {"rx": 3, "tx": 2}, "features": {"tx-tcp-segmentation": False, "rx-gro": True}}
     outcome = apply(Ethtool, {"rail0": {"ethtool": asked}})

@@ -280,7 +280,7 @@ def test_networkd_keeps_the_mtu_that_its_drop_in_gives(running: contextlib.ExitS
 
 
 @with_programs()
-def test_a_drop_in_that_is_not_needed_any_more_goes(running: contextlib.ExitStack) -> None:
+def test_a_drop_in_that_is_no_longer_needed_is_removed(running: contextlib.ExitStack) -> None:
     network()
     start_networkd(running)
     apply()
@@ -301,7 +301,7 @@ def test_without_a_networkd_setting_only_the_interface_changes(running: contextl
 
 
 @with_programs()
-def test_a_file_of_several_interfaces_is_for_all_of_them_or_none(running: contextlib.ExitStack) -> None:
+def test_a_network_file_of_two_interfaces_needs_the_same_mtu_for_both(running: contextlib.ExitStack) -> None:
     pair("rail10", "rail10-far")
     appear()
     network(match="rail0 rail10")
@@ -317,7 +317,7 @@ def test_a_file_of_several_interfaces_is_for_all_of_them_or_none(running: contex
 
 
 @with_programs()
-def test_a_drop_in_of_a_later_name_is_not_overruled(running: contextlib.ExitStack) -> None:
+def test_an_mtu_that_a_later_drop_in_overrides_is_refused(running: contextlib.ExitStack) -> None:
     network("")
     later = Path("/run/systemd/network/10-rail.network.d/mtu.conf")
     later.parent.mkdir(parents=True)

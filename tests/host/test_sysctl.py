@@ -61,7 +61,7 @@ def test_a_key_that_leaves_keeps_its_value_and_others_files_are_not_touched() ->
 
 
 @on_a_node
-def test_what_is_refused() -> None:
+def test_unknown_per_interface_and_overridden_keys_are_refused() -> None:
     _own_files()
     run("ip link add rail0 type veth peer name far")
     Path("/etc/sysctl.d/99-site.conf").write_text("# the site's\n-net/core/somaxconn=77\n")

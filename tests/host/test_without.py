@@ -15,7 +15,7 @@ from ansible_collections.lanewise.dra.tests.host.node import refusals
 
 
 @on_a_node
-def test_a_driver_without_dcb():
+def test_dcb_is_refused_if_the_driver_does_not_support_it():
     pair("rail0")
     asked = {"trust": "dscp", "pfc": [3], "ets": {"priority_tc": [0] * 8}, "buffer": {"size": [0] * 8}}
     refused = refusals(Dcb, {"rail0": {"dcb": asked}})
@@ -23,7 +23,7 @@ def test_a_driver_without_dcb():
 
 
 @on_a_node
-def test_an_interface_without_vfs_or_a_switch():
+def test_an_interface_without_vfs_or_a_switch_reads_as_empty():
     pair("rail0")
     system = System()
     assert vf.read(system, "rail0") == {}

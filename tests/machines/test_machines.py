@@ -245,7 +245,7 @@ class TestFacts:
         assert read(nodes, "node18/cpulist") == ""
         assert len(read(nodes, "node18/distance").split()) == 34
 
-    def test_degraded_links(self, trees):
+    def test_degraded_has_slow_and_narrow_links_and_a_port_that_is_down(self, trees):
         tree = trees("degraded")
         assert read(pci(tree, "0000:19:00.0"), "current_link_speed") == "16.0 GT/s PCIe"
         assert read(pci(tree, "0000:19:00.0"), "max_link_speed") == "32.0 GT/s PCIe"
@@ -253,7 +253,7 @@ class TestFacts:
         port = next((pci(tree, "0000:da:00.0") / "infiniband").iterdir()) / "ports/1"
         assert (read(port, "state"), read(port, "phys_state")) == ("1: DOWN", "2: Polling")
 
-    def test_virtual_functions(self, trees):
+    def test_sriov_has_vfs_at_computed_addresses_with_and_without_drivers(self, trees):
         tree = trees("sriov")
         pf = pci(tree, "0000:16:00.0")
         assert read(pf, "sriov_numvfs") == "8"
@@ -282,7 +282,7 @@ class TestFacts:
         assert (tree / "sys/class/net/bond0.100/lower_bond0").resolve().name == "bond0"
         assert "bond0.100" in read(tree, "proc/net/vlan/config")
 
-    def test_paths_that_are_not_pci(self, trees):
+    def test_devices_behind_vmbus_and_vmd_have_the_kernels_paths(self, trees):
         vm = trees("azure-vm")
         parts = (vm / "sys/class/infiniband/mlx5_ib0").resolve().relative_to((vm / "sys").resolve()).parts
         assert parts[:5] == ("devices", "LNXSYSTM:00", "LNXSYBUS:00", "ACPI0004:00", "VMBUS:00")
@@ -329,7 +329,7 @@ class TestBuilder:
                 assert os.path.relpath(path, out) in known or entry == STAMP
         assert [p.name for p in tmp_path.iterdir()] == ["vmd"]
 
-    def test_other_peoples_folders_are_safe(self, tmp_path):
+    def test_a_folder_that_is_not_a_machine_is_left_alone(self, tmp_path):
         (tmp_path / "keep").write_text("mine")
         with pytest.raises(FileExistsError):
             build("vmd", tmp_path)
@@ -348,7 +348,7 @@ class TestBuilder:
         with pytest.raises(DescriptionError, match="no machine"):
             load("nosuch")
 
-    def test_kernel_words(self):
+    def test_cpu_lists_masks_and_vpd_have_the_kernels_form(self):
         assert cpu_list([0, 1, 2, 8, 10, 11]) == "0-2,8,10-11"
         assert cpu_mask([0, 35], 36) == "8,00000001"
         assert cpu_mask(range(48), 192) == "00000000,00000000,00000000,00000000,0000ffff,ffffffff"

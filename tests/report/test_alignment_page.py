@@ -83,13 +83,13 @@ def test_the_page_shows_every_verdict(checked):
     assert page(checked) == text
 
 
-def test_without_claims_and_measurements():
+def test_a_page_without_claims_says_so_and_has_no_plot():
     empty = {"kept": 0, "broken": 0, "unknown": 0, "none": 0, "claims": 0, "pending": 0, "unproven": 0}
     text = page({"summary": empty, "claims": [], "comparisons": [], "notes": []})
     assert "No claim is allocated." in text and '<svg class="plot"' not in text
 
 
-def test_many_claims_are_cut(checked):
+def test_a_page_leaves_out_most_of_thousands_of_claims(checked):
     many = copy.deepcopy(checked)
     one = many["claims"][0]
     many["claims"] = [{**one, "claim": f"ml/{index}", "node": f"node-{index}"} for index in range(3000)]
@@ -100,7 +100,7 @@ def test_many_claims_are_cut(checked):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280, 2560])
-def test_in_a_browser(browser, checked, tmp_path, width, dark):
+def test_the_page_is_readable_and_loads_nothing_else_in_a_browser(browser, checked, tmp_path, width, dark):
     path = tmp_path / "alignment.html"
     path.write_text(page(checked, EVIL * 3))
     browser.open(path, width, dark)

@@ -101,7 +101,7 @@ def test_a_thousand_nodes_stay_small_and_more_are_cut(plan):
 @pytest.mark.parametrize("hostile", [False, True], ids=["plain", "hostile"])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280, 2560])
-def test_in_a_browser(browser, plan, tmp_path, width, dark, hostile):
+def test_the_page_is_readable_and_loads_nothing_else_in_a_browser(browser, plan, tmp_path, width, dark, hostile):
     path = tmp_path / "plan.html"
     path.write_text(page(evil(plan), EVIL * 3) if hostile else page(plan))
     browser.open(path, width, dark)

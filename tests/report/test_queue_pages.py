@@ -41,7 +41,7 @@ def replay(name: str = "fixed") -> str:
     return queue_pages.replay_page(FOLDERS, name, [{"name": name, **result}, {"name": "lent", **result}]).decode()
 
 
-def test_what_the_pages_say() -> None:
+def test_the_pages_show_debts_gaps_and_curves() -> None:
     text = usage()
     assert "blue owes red" in text and "Hours known" in text and "no sample" in text and 'class="plot"' in text
     assert "from 2026-11-25T00:20:00Z to 2026-11-25T01:30:00Z" in text
@@ -50,7 +50,7 @@ def test_what_the_pages_say() -> None:
     assert "There is no sample yet" in queue_pages.usage_page(FOLDERS, "t", totals([]), [], 900).decode()
 
 
-def test_charges_of_kueues_metrics() -> None:
+def test_charges_are_read_from_kueues_metrics() -> None:
     """All flavors of a queue and a resource are added, whatever names have in them."""
     kept = """# HELP kueue_cluster_queue_resource_reservation Reports the cluster_queue's total resource reservation
 # TYPE kueue_cluster_queue_resource_reservation gauge
@@ -71,7 +71,7 @@ kueue_cluster_queue_resource_usage{cluster_queue="red",cohort="",flavor="g",reso
             kueue_metrics.charges(text)
 
 
-def test_a_line_ends_where_nothing_is_known() -> None:
+def test_a_line_of_a_plot_breaks_where_a_value_is_missing() -> None:
     made = str(plot("t", [Curve("a", [(0, 1), (1, 2), None, (5, 1), (6, 0)])], "h", steps=True))
     assert made.count("M") == 4  # two lines, the axes and the legend
     assert plot("t", [Curve("a", [])], "h") == ""
@@ -85,7 +85,9 @@ def test_hostile_names_are_only_text() -> None:
 @pytest.mark.parametrize("page", [usage, replay])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
-def test_in_a_browser(browser: Browser, page: t.Callable[[], str], tmp_path: Path, width: int, dark: bool) -> None:
+def test_the_pages_are_readable_and_load_nothing_else_in_a_browser(
+    browser: Browser, page: t.Callable[[], str], tmp_path: Path, width: int, dark: bool
+) -> None:
     path = tmp_path / "page.html"
     path.write_text(page())
     browser.open(path, width, dark)

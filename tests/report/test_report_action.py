@@ -92,7 +92,7 @@ def site(tmp_path: Path, machines: dict[str, t.Any]) -> Site:
     return Site(tmp_path, machines)
 
 
-def test_runs_check_diff_limit_and_prune(site):
+def test_check_diff_limit_and_prune_affect_only_the_right_pages(site):
     result, output = site.play("--check", "--diff")
     assert result["changed"] and not site.report.exists()
     assert "+ a1: new: 8 GPUs, 12 NICs, 8 NVMe drives" in output and "<html" not in output
@@ -114,7 +114,7 @@ def test_runs_check_diff_limit_and_prune(site):
     assert len(list(site.report.glob("nodes/*.html"))) == 3
 
 
-def test_given_nodes_and_states(site, machines):
+def test_nodes_and_states_can_be_given_as_arguments(site, machines):
     result, _output = site.play(nodes={"x": machines["vmd"]}, unreachable=["a1"], failed=["a2"])
     assert result["counts"]["nodes"] == 3 and result["counts"]["probed"] == 1
     assert {"unreachable: a1", "failed: a2"} <= set(result["summary"])
@@ -125,7 +125,7 @@ def test_relative_folder_is_below_the_playbook(site):
     assert Path(result["path"]) == site.folder / "out/site/index.html" and Path(result["path"]).exists()
 
 
-def test_faults_are_reported(site):
+def test_bad_arguments_templates_and_folders_give_an_error(site):
     _result, output = site.play(rc=2, bogus=1)
     assert "Unsupported parameters" in output
     (site.folder / "own").mkdir()

@@ -73,7 +73,7 @@ def names(browser: Browser) -> list[str]:
     )
 
 
-def test_sort_and_filter(browser, built):
+def test_tables_can_be_sorted_and_filtered(browser, built):
     browser.open(built.folder / "index.html")
     before = names(browser)
     browser.evaluate("document.querySelectorAll('table[data-sort] th button')[3].click()")
@@ -91,13 +91,13 @@ def test_sort_and_filter(browser, built):
     assert browser.evaluate("document.querySelector('[role=status]').textContent") == f"1 of {len(before)}"
 
 
-def test_without_script(browser, built, fleet):
+def test_without_script_all_rows_are_shown_without_controls(browser, built, fleet):
     browser.open(built.folder / "index.html", script=False)
     assert browser.evaluate("document.querySelectorAll('table[data-sort] tbody tr').length") == len(fleet) + 1
     assert browser.evaluate("document.querySelectorAll('th button, #filter').length") == 0
 
 
-def test_keyboard(browser, built):
+def test_everything_interactive_is_reached_by_the_tab_key(browser, built):
     """Tab reaches the skip link first, and then every link, button, region that scrolls, and summary."""
     browser.open(built.folder / "nodes/h100-04.html")
     browser.press("Tab", 9)
@@ -115,7 +115,7 @@ def test_keyboard(browser, built):
     )
 
 
-def test_print(browser, built):
+def test_printed_pages_fit_and_leave_out_the_contents(browser, built):
     browser.open(built.folder / "nodes/h100-04.html", width=800, media="print")
     assert browser.evaluate("getComputedStyle(document.querySelector('.toc')).display") == "none"
     assert browser.evaluate("document.querySelector('svg').getBoundingClientRect().width") <= 800

@@ -142,7 +142,7 @@ def test_nodes_of_which_nothing_says_that_they_are_alike_are_not_compared(machin
     assert "it is unknown which one is right" not in report.text()
 
 
-def test_other_makers_machine_of_the_same_name_is_no_peer(machines, report):
+def test_another_makers_machine_of_the_same_name_is_not_compared(machines, report):
     facts = {f"a{number}": copy.deepcopy(machines["hgx-h100"]) for number in range(4)}
     facts["b0"] = without_gpu(machines["hgx-h100"], 3)
     facts["b0"]["system"]["vendor"] = "Other"
@@ -199,7 +199,7 @@ def test_long_cpu_lists_do_not_stretch_the_drawing(machines):
         (lambda f, a: f["numa_nodes"].pop(), "1 NUMA nodes instead of 2"),
     ],
 )
-def test_differences_in_words(machines, change, words):
+def test_differences_are_described_in_words(machines, change, words):
     facts = copy.deepcopy(machines["hgx-h100"])
     change(facts, facts["gpus"][2]["address"])
     found = differences(View(read_facts(facts)), View(read_facts(machines["hgx-h100"])))
@@ -246,7 +246,7 @@ def test_unreachable_node_keeps_its_facts_and_says_so(fleet, report):
     assert report.result["counts"]["absent"] == 0
 
 
-def test_prune(fleet, report):
+def test_prune_removes_pages_of_missing_hosts_and_no_other_files(fleet, report):
     report.run(fleet)
     (report.folder / "nodes" / "notes.txt").write_text("not ours")
     rest = {host: facts for host, facts in fleet.items() if host != "vmd-1"}
@@ -465,7 +465,7 @@ def test_unknown_locality_is_not_drawn_into_a_numa_node(machines):
         "vmd",
     ],
 )
-def test_drawing_is_whole_and_nothing_overlaps(machines, name):
+def test_every_device_is_drawn_once_and_nothing_overlaps(machines, name):
     """Every device is drawn once, inside the picture, and no two chips share a pixel."""
     view = View(read_facts(machines[name]))
     svg = draw(view, "x")
@@ -513,7 +513,7 @@ def test_text_is_clipped_and_cleaned():
 
 
 @pytest.mark.long
-def test_thousand_nodes(machines, report):
+def test_a_thousand_nodes_fit_on_a_small_page(machines, report):
     """A fleet of a thousand varied nodes is written once, on a page that a browser can take; tests/bench times it."""
     names = sorted(machines)
     facts = {}

@@ -52,7 +52,7 @@ def test_a_site_without_a_plan_is_told_how_to_make_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("playbook", ["addresses", "driver", "rollout"])
-def test_what_is_wrong_between_nodes_stops_the_run(tmp_path: Path, playbook: str) -> None:
+def test_an_error_between_two_nodes_stops_the_run(tmp_path: Path, playbook: str) -> None:
     hosts = {
         "gpu-01": host(3, dra_driver_kubeconfig="/nowhere"),
         "gpu-02": host(3),
@@ -68,7 +68,7 @@ def test_what_is_wrong_between_nodes_stops_the_run(tmp_path: Path, playbook: str
     assert "Build the driver's wheel" not in reported
 
 
-def test_the_ranges_of_one_node() -> None:
+def test_the_index_of_a_node_gives_its_ranges() -> None:
     assert rail_ranges(PLAN, 7) == [
         {"rail": 0, "range": "10.100.1.192/26", "pool": "10.100.0.0/16", "prefix": 16, "reach": "rail"},
         {"rail": 1, "range": "10.101.0.224/27", "pool": "10.101.0.0/16", "prefix": 16, "reach": "rail"},

@@ -31,7 +31,7 @@ def play(folder: Path, tasks: list[dict[str, t.Any]], hosts: list[str], rc: int 
         (["one", "two"], {}, False),
     ],
 )
-def test_such_a_change_is_refused_in_a_batch_of_several(
+def test_a_management_change_is_refused_in_a_batch_of_several_nodes(
     tmp_path: Path, hosts: list[str], plan: dict[str, t.Any], refused: bool
 ) -> None:
     whole = {"drain_reasons": [], "reboot_required": False, **plan}
@@ -42,7 +42,7 @@ def test_such_a_change_is_refused_in_a_batch_of_several(
     assert ("fabric : Change" in output) is not refused
 
 
-def test_the_plan_shows_such_a_change(tmp_path: Path) -> None:
+def test_the_plan_shows_a_management_change(tmp_path: Path) -> None:
     root = build(description.HERE / "descriptions" / "cpu-rdma.yml", tmp_path / "machine")
     uplink = (root / "proc/net/route").read_text().splitlines()[1].split()[0]
     rails = sorted(path.name for path in (root / "sys/class/net").iterdir() if path.name.startswith("enp"))

@@ -96,7 +96,7 @@ def test_a_fact_chooses_neither_the_cluster_nor_the_node(tmp_path, defaults):
     assert f"Could not find or access '{tmp_path}/nowhere'" in output and "good answered" not in output
 
 
-def test_where_facts_are_no_variables_they_are_not_looked_at(tmp_path, defaults):
+def test_facts_that_do_not_become_variables_are_ignored(tmp_path, defaults):
     inventory = {"fabric_kubeconfig": str(tmp_path / "nowhere")}
     hosts = {"bad": {**inventory, **hostile(tmp_path, ansible_facts={"fabric_node_name": "good"})}}
     output = play(tmp_path, UNCORDON, hosts, 2, **defaults, ANSIBLE_INJECT_FACT_VARS="false")
@@ -217,7 +217,7 @@ def test_a_topology_that_a_fact_holds_is_checked_too(tmp_path, defaults, inject)
     assert {node["name"]: node["status"] for node in site["nodes"]} == {"a-good": "no facts", "bad": "no facts"}
 
 
-def test_the_python_of_the_test_is_one(tmp_path):
+def test_the_hostile_python_runs_as_an_interpreter(tmp_path):
     python = hostile(tmp_path, added=True)["ansible_python_interpreter"]
     done = subprocess.run([python, "-c", "print('{}')"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {"added": True}

@@ -55,7 +55,7 @@ def test_failures_and_warnings_are_shown(tree, tmp_path):
     assert "bad" in recap and "failed=1" in recap
 
 
-def test_all_of_it_is_shown_on_demand(tree, tmp_path):
+def test_all_tasks_are_shown_with_option_v(tree, tmp_path):
     reported = played(tmp_path, {"one": tree}, "probe", "-v", **QUIET)
     assert "ok: [one]" in reported and "skipping: " in reported and "TASK [lanewise.dra.topology : Read" in reported
 
@@ -100,7 +100,7 @@ def test_a_rollback_without_nodes_gives_a_message(tree, tmp_path):
     assert "No node was changed: none of the selected hosts has dra_driver_kubeconfig" in reported
 
 
-def test_an_upgrade_without_nodes_says_so(tree, tmp_path):
+def test_an_upgrade_without_nodes_gives_a_message(tree, tmp_path):
     rails = [{"name": "rails", "select": {"rdma": True}, "mtu": 9000}]
     for more in ({}, {"fabric_nics": rails}):  # which an upgrade of the driver leaves alone
         reported = played(tmp_path, {"one": {**tree, **more}}, "upgrade", **QUIET)

@@ -334,7 +334,7 @@ def test_a_guid_has_one_name_wherever_it_stands(guid, line):
 
 
 @given(st.binary(min_size=14, max_size=20).filter(lambda octets: len(octets) in (14, 20)))
-def test_longer_addresses_of_hardware_go_too(octets):
+def test_longer_hardware_addresses_are_redacted(octets):
     redacted = redact(f"link/infiniband {octets.hex(':')} MAC={octets.hex(':')} SRC", "salt")
     assert not any(octets.hex(":")[at : at + 17] in redacted for at in range(0, 24, 3))
 
@@ -363,7 +363,7 @@ def test_a_serial_number_has_one_name_wherever_it_stands(serial, line):
     assert not re.search(r"\.A|/1", redacted)
 
 
-def test_devices_that_have_no_serial_number():
+def test_uuids_and_switch_ids_are_redacted():
     uuid = "5a3c1f00-2222-3333-4444-555566667777"
     switch = "0c42a10300b65f2e"
     text = json.dumps(

@@ -187,7 +187,7 @@ def chosen(tmp_path: Path, name: str, hosts: dict[str, dict[str, t.Any]], messag
     return re.findall("msg: has (.*)", play(tmp_path, hosts, playbook=str(tmp_path / "chosen")))
 
 
-def test_only_nodes_that_may_have_the_driver_go_back(tmp_path):
+def test_a_rollback_selects_only_nodes_that_may_have_the_driver(tmp_path):
     asked = {"dra_driver_kubeconfig": "/nowhere"}
     hosts = {
         "switch": {},
@@ -214,7 +214,7 @@ def test_batches_may_be_set_in_the_inventory(tmp_path):
 
 
 @pytest.mark.long
-def test_the_plan_has_the_batches_of_whichever_host_has_them(machines, tmp_path):
+def test_a_batch_size_set_for_some_hosts_only_is_used(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100"), "fabric_nics": RAILS}
     hosts = {"switch": {}, **{name: {**tree, "site_serial": 3} for name in "abc"}}
     assert play(tmp_path, hosts, "--check").count("PLAY [Roll out]") == 1
@@ -243,7 +243,7 @@ DRIVER = [{"dra_driver_kubeconfig": "/nowhere"}, {"dra_driver_settings": {"kubec
 
 @pytest.mark.long
 @pytest.mark.parametrize("driver", DRIVER, ids=["role", "own"])
-def test_the_cluster_is_left_where_a_node_with_the_driver_is(machines, tmp_path, driver):
+def test_a_partial_removal_leaves_the_cluster_alone(machines, tmp_path, driver):
     tree = {"topology_root": str(machines / "hgx-h100"), "dra_claims_kubeconfig": str(tmp_path / "nowhere"), **driver}
     confirmed = ("-e", "remove_confirm=default")
     for part in (("-e", "site_hosts=one"), ("--limit", "one")):
@@ -362,7 +362,7 @@ def test_drift_sets_the_exit_status(machines, tmp_path):
 
 
 @pytest.mark.long
-def test_what_fails_for_all_nodes_takes_nothing_from_what_is_known_of_each(machines, tmp_path):
+def test_a_failure_for_all_nodes_keeps_the_state_of_each(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100"), "dra_claims_kubeconfig": str(tmp_path / "nowhere")}
     wanted = {**tree, "fabric_nics": [{**RAILS[0], "num_vfs": 0}], "fabric_persist": False}
     play(tmp_path, {"same": wanted, "other": {**tree, "fabric_nics": RAILS}, "third": wanted}, playbook="drift", rc=2)

@@ -108,7 +108,7 @@ def test_classes_that_were_not_requested_are_not_reported_as_gone(run):
     assert "is unknown: class any" in run(classes=[], require_proof=True)["msg"]
 
 
-def test_selection_keeps_in_mind_what_others_hold(run, world):
+def test_a_selection_counts_devices_of_other_claims_as_in_use(run, world):
     gpu, nic = world.pair("SYS")
     far = world.claim({"gpu": gpu, "nic": nic}, name="far")
     far["metadata"]["labels"] = {"app": "far"}
@@ -118,7 +118,7 @@ def test_selection_keeps_in_mind_what_others_hold(run, world):
     assert "which ml/claim has" in lines and "which is free" not in lines
 
 
-def test_a_stored_report_and_names_of_nodes(run, world, tmp_path):
+def test_a_stored_report_is_read_with_node_names_for_its_hosts(run, world, tmp_path):
     (tmp_path / "nodes").mkdir()
     (tmp_path / "site.json").write_text("{}")
     (tmp_path / "nodes" / "a.json").write_text(json.dumps({"host": "inventory-name", "facts": world.facts}))
@@ -128,7 +128,7 @@ def test_a_stored_report_and_names_of_nodes(run, world, tmp_path):
     assert "not a readable site report" in run(report=str(tmp_path / "nothing"))["msg"]
 
 
-def test_comparisons(run, world):
+def test_comparisons_are_planned_for_free_gpus_of_probed_nodes(run, world):
     gpu = next(iter(world.machine.gpus))
     free = next(one for one in world.machine.gpus if one not in json.dumps(run()["claims"]))
     taken, planned, nowhere = run(

@@ -83,7 +83,7 @@ def run(node, capsys):
     return call
 
 
-def test_a_node_without_the_driver(node, run):
+def test_a_node_without_the_driver_is_not_ready(node, run):
     node.properties = {**SYSTEMD, "LoadState": "not-found", "UnitFileState": ""}
     answer = run(contents=True)
     assert (answer["release"], answer["previous"], answer["releases"], answer["files"]) == ("", "", [], {})
@@ -92,7 +92,7 @@ def test_a_node_without_the_driver(node, run):
     assert returned == set(RETURN) - {"devices", "withheld"}
 
 
-def test_releases_and_their_links(node, run):
+def test_releases_their_links_and_partial_ones_are_listed(node, run):
     node.release("1.0.0-b", 2_000)
     node.release("1.0.0-a", 3_000)
     node.write("releases/1.0.0-c/bin/python")

@@ -38,7 +38,7 @@ def choose(monkeypatch):
     return call
 
 
-def test_the_newest_that_has_wheels(choose):
+def test_the_newest_python_that_has_wheels_is_chosen(choose):
     assert choose("3.16.0", "3.15.1", "3.14.2", "3.9.18", python3="3.15.1") == ("python3.14", [])
 
 
@@ -97,7 +97,7 @@ def test_an_interpreter_that_fails_is_reported_with_its_reason(tmp_path, monkeyp
     assert len(problems) == 1 and words in problems[0]
 
 
-def test_a_process_whose_name_the_kernel_cut_within_a_letter(tmp_path):
+def test_a_process_name_that_the_kernel_cut_within_a_letter_does_no_harm(tmp_path):
     program = tmp_path / ("x" * 14 + "\N{LATIN SMALL LETTER E WITH ACUTE}")
     program.symlink_to(shutil.which("sleep"))
     with subprocess.Popen(["sleep", "60"], executable=str(program)) as running:
@@ -118,7 +118,7 @@ def test_a_process_whose_name_the_kernel_cut_within_a_letter(tmp_path):
         "roles/dra_driver/meta/argument_specs.yml",
     ],
 )
-def test_all_documents_say_the_same(path):
+def test_all_documents_name_the_same_python_versions(path):
     least, newest = (
         dra_driver_preflight.shown(one)
         for one in (dra_driver_preflight.LEAST_PYTHON, dra_driver_preflight.NEWEST_PYTHON)

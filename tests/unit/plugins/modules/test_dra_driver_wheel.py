@@ -16,7 +16,7 @@ tomllib = pytest.importorskip("tomllib", reason="new in Python 3.11")
 COLLECTION = Path(__file__).absolute().parents[4]
 
 
-def test_what_the_package_holds_is_what_the_role_takes():
+def test_the_role_takes_every_file_of_the_package():
     """Every file of data and every package that pyproject.toml names: a driver without its hook does not start."""
     settings = tomllib.loads((COLLECTION / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     taken = dra_driver_wheel.sources(COLLECTION)

@@ -104,7 +104,7 @@ def test_a_missing_program_does_not_end_the_module() -> None:
         system.command(["no-such-program"], "set it", "is it there?")
 
 
-def test_nulls_have_names() -> None:
+def test_nulls_are_taken_out_and_put_back_by_name() -> None:
     settings = {"mtu": None, "vf": {"vlan": 5, "trust": None}, "ethtool": {"pause": None}, "vfs": [{"index": 1}]}
     plain, unset = without_nulls(settings)
     assert plain == {"vf": {"vlan": 5}, "ethtool": {}, "vfs": [{"index": 1}]}

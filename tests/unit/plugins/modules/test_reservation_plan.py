@@ -95,7 +95,7 @@ def test_what_is_not_modelled_of_a_job_is_said(run: t.Any) -> None:
     ]
 
 
-def test_claims_that_do_not_tolerate_the_hold(run: t.Any) -> None:
+def test_claims_that_do_not_tolerate_the_hold_are_reported(run: t.Any) -> None:
     plain = {"name": "job", "claims": [claim_spec(4)]}
     assert run(workload=plain)["lacking"] == ["gpu"]
     assert "gpu does not tolerate hold big" in run(workload=plain, require_toleration=True)["msg"]

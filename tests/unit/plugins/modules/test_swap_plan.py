@@ -91,7 +91,7 @@ def test_a_pod_loses_all_devices_and_only_the_asked_ones_are_taken(run: t.Any) -
     assert answer["devices"] == names("a", 1) and answer["leaving"][0]["devices"] == names("a", 1)
 
 
-def test_a_share_of_the_empty_fleet(run: t.Any) -> None:
+def test_a_share_is_a_percentage_of_the_empty_fleet(run: t.Any) -> None:
     objects = [*low("p", "a", [0, 1, 2, 3]), *low("q", "b", [0, 1, 2, 3])]
     answer = run(objects, workload=job(1), share=49)
     assert len(answer["devices"]) == 3 and "3 pod(s) of job, 49 % of 8 on the empty fleet" in answer["lines"][0]
@@ -99,7 +99,7 @@ def test_a_share_of_the_empty_fleet(run: t.Any) -> None:
     assert not answer["found"] and "49 % of 2 place(s)" in answer["lines"][0]
 
 
-def test_who_does_not_give_way(run: t.Any) -> None:
+def test_pods_that_do_not_give_way_are_refused(run: t.Any) -> None:
     stays = [*low("p", "a", [0], None), *low("q", "b", [0], None)]
     assert not run(stays, workload=job(4))["found"]
     answer = run(stays, devices=names("a", 0))
@@ -125,7 +125,7 @@ def test_budgets_are_summed(run: t.Any) -> None:
     assert answer["found"] and len(answer["leaving"]) == 2 and len(answer["budgets"]) == 1
 
 
-def test_devices_that_are_not_published(run: t.Any) -> None:
+def test_devices_that_are_not_published_are_not_found(run: t.Any) -> None:
     answer = run([], devices=names("a", 7))
     assert not answer["found"] and f"publishes {names('a', 7)[0]}: its node may be gone" in answer["lines"][0]
 
@@ -147,7 +147,7 @@ def _end(held: hold.Hold, one: hold.DeviceId) -> Object:
     return swap.rule(held, one, swap.EVICT, "resource.k8s.io/v1")
 
 
-def test_claims_that_could_not_use_the_devices(run: t.Any) -> None:
+def test_claims_that_could_not_use_the_devices_are_refused(run: t.Any) -> None:
     plain = {"name": "job", "claims": [claim_spec(1)]}
     assert "gpu does not tolerate the hold and the swap of gold" in run([], workload=plain)["msg"]
     assert "give either devices or workload" in run([])["msg"]

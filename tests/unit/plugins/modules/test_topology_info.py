@@ -37,7 +37,7 @@ def run(machine, capsys):
     return call
 
 
-def test_answer(run, machine):
+def test_the_answer_has_the_topology_and_changes_nothing(run, machine):
     answer = run()
     assert answer["changed"] is False
     assert answer["topology"]["source"]["path"] == str(machine.root)
@@ -91,7 +91,7 @@ def test_every_key_that_the_text_names_comes(run, machine, name):
 
 
 @pytest.mark.parametrize("section", sorted(SECTIONS))
-def test_subset(run, section):
+def test_a_subset_has_only_its_sections(run, section):
     keys = set(run(subset=[section])["topology"])
     assert keys == {"schema_version", "fingerprint", "source", *SECTIONS[section]}
 
@@ -103,13 +103,13 @@ def test_relevant_functions_are_the_default(run, machine):
     assert "0000:17:1f.0" in run(pci_functions="all")["topology"]["functions"]
 
 
-def test_overrides(run):
+def test_overrides_are_applied_and_reported(run):
     answer = run(locality_overrides=[{"address": NIC0, "rail": "7", "numa_node": "0"}])
     assert {nic["address"]: nic["rail"] for nic in answer["topology"]["nics"]}[NIC0] == 7
     assert "override-applied" in [finding["id"] for finding in answer["topology"]["findings"]]
 
 
-def test_malformed_override(run):
+def test_a_malformed_override_fails(run):
     answer = run(locality_overrides=[{"numa_node": 0}])
     assert answer["failed"] and "locality_overrides[0]: give either 'address' or 'slot'" in answer["msg"]
 
@@ -120,11 +120,11 @@ def test_root_without_sys(run, tmp_path, folder):
     assert answer["failed"] and "holds no folder 'sys'" in answer["msg"]
 
 
-def test_unknown_section(run):
+def test_an_unknown_section_fails(run):
     assert "subset" in run(subset=["gpus"])["msg"]
 
 
-def test_import_file_that_is_missing(run, tmp_path):
+def test_a_missing_import_file_fails(run, tmp_path):
     answer = run(import_file=str(tmp_path / "none.xml"))
     assert answer["failed"] and "none.xml" in answer["msg"]
 

@@ -67,7 +67,7 @@ def test_processors_that_differ_become_equal_and_differ_again(root: Path) -> Non
         ({"cpu_energy_preference": "much"}, "much is not available here"),
     ],
 )
-def test_refusals(root: Path, general: t.Any, reason: str) -> None:
+def test_values_that_the_processor_does_not_offer_are_refused(root: Path, general: t.Any, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         _converge(root, **general)
 
@@ -77,7 +77,7 @@ def test_a_guest_has_no_governor(tmp_path: Path) -> None:
         _converge(tmp_path, cpu_governor="performance")
 
 
-def test_dma_buf_is_proved_and_not_set(tmp_path: Path) -> None:
+def test_dma_buf_is_checked_and_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="not loaded"):
         _converge(tmp_path, Gpudirect, gpudirect="dma_buf")
     folder = tmp_path / "proc/driver/nvidia"
@@ -92,7 +92,7 @@ def test_dma_buf_is_proved_and_not_set(tmp_path: Path) -> None:
     assert not _converge(tmp_path, Gpudirect, gpudirect="dma_buf").changes
 
 
-def test_peermem_is_where_nccl_looks_and_stays(tmp_path: Path) -> None:
+def test_peermem_that_is_loaded_is_kept_for_the_next_boot(tmp_path: Path) -> None:
     _files(tmp_path / "sys/kernel/mm/memory_peers/nv_mem", version="1.3")
     done = _converge(tmp_path, Gpudirect, gpudirect="peermem")
     assert [one.setting for one in done.changes] == ["nvidia-peermem at boot"]

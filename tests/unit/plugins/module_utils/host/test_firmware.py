@@ -45,7 +45,7 @@ Configurations:                              Next Boot
 """
 
 
-def test_the_three_columns() -> None:
+def test_default_current_and_next_values_are_read() -> None:
     table = parse(VERBOSE)
     assert table["NUM_OF_VFS"] == {"default": "0", "current": "0", "next": "16"}
     assert table["LINK_TYPE_P1"] == {"default": "IB(1)", "current": "ETH(2)", "next": "ETH(2)"}

@@ -121,7 +121,7 @@ def test_a_timer_that_cannot_be_set_leaves_nothing_to_undo(node: Node, monkeypat
     assert not list(node.file.parent.glob("undo-*"))
 
 
-def test_no_run_changes_what_may_still_be_undone(node: Node) -> None:
+def test_no_run_starts_while_a_change_is_neither_confirmed_nor_undone(node: Node) -> None:
     for name in ("fabric.lock", "undo-8.json.begun", "undo-.txt"):
         (node.file.parent / name).touch()
     with pytest.raises(
@@ -132,7 +132,7 @@ def test_no_run_changes_what_may_still_be_undone(node: Node) -> None:
     guard.check_none_pending(System())
 
 
-def test_a_pf_has_a_way_back_where_its_vf_is_what_the_node_is_reached_by(
+def test_a_change_of_a_pf_needs_an_undo_if_its_vf_reaches_the_node(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = make_node("sriov")
@@ -145,7 +145,7 @@ def test_a_pf_has_a_way_back_where_its_vf_is_what_the_node_is_reached_by(
     assert not guard.needed(node, [Change("sysctl", NODE, "kernel.pid_max", 1, 2)])
 
 
-def test_of_two_simultaneous_confirmations_one_wins(node: Node) -> None:
+def test_either_a_confirmation_or_a_simultaneous_undo_wins(node: Node) -> None:
     won: list[str] = []
     together = threading.Barrier(2)
 
@@ -174,7 +174,7 @@ def test_of_two_simultaneous_confirmations_one_wins(node: Node) -> None:
         node.begun.unlink(missing_ok=True)
 
 
-def test_who_confirms_has_all_the_time_after_a_long_run(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_to_confirm_starts_when_the_run_ends(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The timer goes off while the run is at it; the undo waits for its lock, and then for its last word."""
     undone: list[float] = []
     monkeypatch.setattr(boot, "undo", lambda *_given: undone.append(time.monotonic()) or [])
@@ -218,7 +218,7 @@ def test_a_boot_unit_is_removed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("x"), KeyboardInterrupt()])
-def test_no_file_waits_where_no_timer_could_be_set(
+def test_no_undo_file_remains_if_the_timer_cannot_be_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     def run(_argv: list[str]) -> tuple[int, str, str]:

@@ -58,7 +58,7 @@ def test_a_second_run_changes_nothing(root: Path) -> None:
         ({"size": "2M", "count": 3}, "6 of 10 are in use"),
     ],
 )
-def test_refusals(root: Path, settings: dict[str, t.Any], reason: str) -> None:
+def test_impossible_counts_of_pages_are_refused(root: Path, settings: dict[str, t.Any], reason: str) -> None:
     pages = root / "sys/devices/system/node/node0/hugepages/hugepages-2048kB"
     (pages / "nr_hugepages").write_text("10\n")
     (pages / "free_hugepages").write_text("4\n")

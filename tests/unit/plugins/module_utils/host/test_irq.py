@@ -38,13 +38,13 @@ def shown(machine: Machine) -> list[str]:
     return [(machine.root / f"proc/irq/{irq}/smp_affinity_list").read_text().strip() for irq in (98, 99, 100)]
 
 
-def test_all_cpus_of_the_node_serve_each_interrupt(machine):
+def test_local_lets_all_cpus_of_the_numa_node_serve_each_interrupt(machine):
     assert len(run(machine, "local").changes) == 1
     assert shown(machine) == [machine.cpus] * 3
     assert not run(machine, "local").changes
 
 
-def test_one_cpu_each_in_turn(machine):
+def test_spread_gives_each_interrupt_a_cpu_in_turn(machine):
     """By number, not by name: 98, 99, 100."""
     run(machine, "spread")
     assert shown(machine) == ["0", "1", "2"]

@@ -41,7 +41,7 @@ def _converge(root: Path, check_mode: bool = False, **general: t.Any) -> t.Any:
     return converge(Node(system, general=general), [KernelModules(system)], check_mode)
 
 
-def test_options_wait_for_a_boot_and_not_for_ever(root: Path) -> None:
+def test_options_wait_for_one_boot_and_fail_if_it_did_not_apply_them(root: Path) -> None:
     assert _converge(root, check_mode=True, **WISH).not_recorded == ["kernel_modules (no /etc/modprobe.d)"]
     (root / "etc/modprobe.d").mkdir(parents=True, exist_ok=True)
     planned = _converge(root, check_mode=True, **WISH)
@@ -68,7 +68,7 @@ def test_options_that_are_no_longer_wanted_leave(root: Path) -> None:
     assert not (root / OPTIONS[1:]).exists()
 
 
-def test_modules_of_the_boot(root: Path) -> None:
+def test_modules_to_load_at_boot_are_added_and_removed(root: Path) -> None:
     _write(root, LOAD[1:], "# ours\nnvidia_peermem\n")
     outcome = _converge(root, kernel_modules=["ib-core"])
     assert [str(one) for one in outcome.changes] == [
@@ -88,7 +88,7 @@ def test_modules_of_the_boot(root: Path) -> None:
         ({"module_options": {"mlx5_core": "prof_sel=1"}}, "mlnx.conf has options for it as well"),
     ],
 )
-def test_refusals(root: Path, general: t.Any, reason: str) -> None:
+def test_invalid_and_conflicting_options_are_refused(root: Path, general: t.Any, reason: str) -> None:
     _write(root, "etc/modprobe.d/mlnx.conf", "options mlx5-core prof_sel=3\n")
     with pytest.raises(Refused, match=reason):
         _converge(root, **general)

@@ -10,7 +10,7 @@ from pathlib import Path
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.memlock import limits
 
 
-def test_limits_as_the_kernel_writes_them() -> None:
+def test_limits_are_read_as_the_kernel_writes_them() -> None:
     found = limits(Path("/proc/self/limits").read_text())
     wish = [
         "unlimited" if one == resource.RLIM_INFINITY else str(one)

@@ -86,7 +86,7 @@ def test_vfs_are_as_fast_as_their_pf(make_node: MakeNode) -> None:
 CLAIM = "5f0c1b9e-0000-4000-8000-000000000001"
 
 
-def test_a_card_that_a_pod_has_is_counted_and_left_alone(make_node: MakeNode) -> None:
+def test_a_card_that_a_pod_has_is_counted_but_not_configured(make_node: MakeNode) -> None:
     fast = {"near_gpu": "PIX", "min_speed_mbps": 400000, "interface": "ib*"}
     free = make_node("hgx-h100", fast, {"mtu": 4200})
     first, second, *others = free.settings
@@ -119,6 +119,6 @@ def test_a_later_rule_replaces_what_it_names() -> None:
 
 
 @pytest.mark.parametrize(("values", "message"), [({"near_gpu": "SYS"}, "one of PIX"), ({"name": "x"}, "is not known")])
-def test_wrong_selectors(values: dict[str, str], message: str) -> None:
+def test_wrong_selectors_are_refused(values: dict[str, str], message: str) -> None:
     with pytest.raises(Unfit, match=message):
         selector(values)

@@ -117,7 +117,9 @@ DROP_IN = "/etc/systemd/network/10-rail.network.d/lanewise.conf"
         ("[Link]\nMTUBytes=many\n", "many"),
     ],
 )
-def test_settings_of_a_network_file(site: Site, text: str, reported: int | str | None) -> None:
+def test_the_mtu_of_a_network_file_is_overridden_if_it_differs(
+    site: Site, text: str, reported: int | str | None
+) -> None:
     site.networkd(text)
     native = [f"PF: mtu in {DROP_IN} unset -> 9000"] if reported not in (None, 9000) else []
     assert site.planned(Mtu, mtu=9000) == [*native, "PF: mtu 1500 -> 9000"]
@@ -181,7 +183,7 @@ def test_a_link_file_of_all_interfaces_is_not_changed_for_one(site: Site) -> Non
 @pytest.mark.parametrize(
     ("section", "reported"), [("ethernet", "1500"), ("802-3-ethernet", "1500"), ("infiniband", "2044"), ("bond", None)]
 )
-def test_settings_of_a_profile(site: Site, section: str, reported: str | None) -> None:
+def test_the_mtu_of_a_profile_is_changed_if_it_differs(site: Site, section: str, reported: str | None) -> None:
     site.write("usr/bin/nmcli", "")
     site.networkmanager(_PROFILE.format(section, section, reported or 1500))
     native = [f"PF: mtu in /{_KEYFILE} {reported} -> 9000"] if reported else []

@@ -33,7 +33,7 @@ def test_without_rdma_there_is_only_the_next_boot(machine):
     assert [change.setting for change in plan.changes] == ["rdma_netns_mode_at_boot"] and not plan.reboot
 
 
-def test_a_namespace_that_a_pod_has_makes_it_a_reboot(machine, monkeypatch):
+def test_a_pods_network_namespace_makes_the_mode_wait_for_a_reboot(machine, monkeypatch):
     machine.write(PARAMETER, "Y")
     why = "process 7 (pause) has a network namespace of its own"
     monkeypatch.setattr(RdmaSystem, "_other_namespace", lambda self: why)

@@ -24,7 +24,7 @@ def rdma(machine: Machine) -> str:
     return next((machine.root / f"sys/bus/pci/devices/{LEGACY_PF}/infiniband").iterdir()).name
 
 
-def test_what_no_folder_shows_is_not_known_and_no_folder_is_made(machine):
+def test_values_without_a_folder_are_unset_and_a_plan_makes_no_folder(machine):
     plan = machine.planned(Roce, {LEGACY_PF: {"roce": {"mode": "v2", "tos": 106}}})
     device = rdma(machine)
     assert [str(change) for change in plan.changes] == [

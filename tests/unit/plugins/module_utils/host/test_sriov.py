@@ -54,7 +54,7 @@ def test_the_default_routes_pf_is_left_alone(make_node: MakeNode) -> None:
         planned(make_node("sriov", {"driver": "ixgbe"}, {"num_vfs": 2}, allow_management=True))
 
 
-def test_a_claimed_vf_is_in_the_way_until_the_node_is_drained(make_node: MakeNode) -> None:
+def test_a_claimed_vf_blocks_the_change_until_the_node_is_drained(make_node: MakeNode) -> None:
     address = pf(make_node("sriov"), 8)
     node = make_node("sriov", {"address": address}, {"num_vfs": 2})
     state = Path(node.system.reader.root) / "var/lib/kubelet/plugins/lanewise.dev/state"
@@ -77,7 +77,7 @@ OPEN_BY = {
 
 
 @pytest.mark.parametrize(("driver", "below", "path"), OPEN_BY.values(), ids=OPEN_BY)
-def test_a_vf_that_a_program_has_open_is_in_the_way(
+def test_a_vf_that_a_program_has_open_blocks_the_change(
     make_node: MakeNode, driver: str, below: list[str], path: str
 ) -> None:
     address = pf(make_node("sriov"), 8)

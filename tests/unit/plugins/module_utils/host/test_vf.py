@@ -17,7 +17,7 @@ EMPTY_PF, INFINIBAND_PF, LEGACY_PF = "0000:c9:00.0", "0000:49:00.0", "0000:16:00
     ("value", "found"),
     [(3, [3]), ("3", [3]), ("0-3,6", [0, 1, 2, 3, 6]), (["0-1", 5], [0, 1, 5]), ("7 - 8", None), ("3-1", None)],
 )
-def test_indexes(value, found):
+def test_indexes_are_numbers_ranges_and_lists_of_both(value, found):
     if found is None:
         with pytest.raises(ValueError, match="is not an index"):
             indexes(value)
@@ -62,7 +62,7 @@ def test_what_the_vfs_are_without_the_kernel_is_not_guessed(machine):
         machine.planned(Vf, {LEGACY_PF: {"vf": {"trust": True}}})
 
 
-def test_infiniband_has_guids_and_ethernet_has_addresses(machine):
+def test_guids_are_for_infiniband_and_mac_addresses_for_ethernet(machine):
     guids = {"num_vfs": 2, "vfs": [{"index": 0, "node_guid": "11:22:33:44:55:66:77:88"}]}
     assert not machine.planned(Vf, {INFINIBAND_PF: guids}).refusals
     assert "use mac" in str(machine.planned(Vf, {EMPTY_PF: guids}).refusals[0])

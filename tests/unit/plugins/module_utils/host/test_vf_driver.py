@@ -40,7 +40,7 @@ def test_vfs_that_are_yet_to_be_made(machine):
     assert not plan.refusals and [change.before for change in plan.changes] == [None, None]
 
 
-def test_a_group_with_a_device_of_the_node_is_refused(machine):
+def test_an_iommu_group_with_a_device_that_the_node_uses_is_refused(machine):
     one, other = vf(machine, 7), vf(machine, 0)
     group = (machine.root / f"sys/bus/pci/devices/{one}/iommu_group").resolve().name
     machine.link(f"/sys/kernel/iommu_groups/{group}/devices/{other}", f"../../../../devices/{other}")
@@ -48,7 +48,7 @@ def test_a_group_with_a_device_of_the_node_is_refused(machine):
     assert f"{one} shares IOMMU group {group} with {other}, which mlx5_core has" in str(plan.refusals[0])
 
 
-def test_no_iommu_is_refused_unless_vfio_goes_without(machine):
+def test_a_vf_without_an_iommu_group_is_refused_unless_vfio_allows_it(machine):
     machine.remove(f"/sys/bus/pci/devices/{vf(machine, 7)}/iommu_group")
     settings = {LEGACY_PF: {"vfs": [{"index": 7, "driver": "vfio-pci"}]}}
     assert "not in an IOMMU group" in str(machine.planned(VfDriver, settings).refusals[0])

@@ -106,7 +106,7 @@ GPU_PATH = f"{SWITCH}/0000:19:00.0/0000:1a:00.0"
         (PciFunction("0001:00:00.0", switch_label="sw0"), PciFunction("0002:00:00.0", switch_label="sw1"), "UNKNOWN"),
     ],
 )
-def test_levels(one, other, expected):
+def test_two_paths_have_the_level_of_their_nearest_common_part(one, other, expected):
     assert [level(*pair) for pair in ((one, other), (other, one))] == [expected, expected]
 
 
@@ -120,7 +120,7 @@ def test_levels(one, other, expected):
         (function("pci0000:20/0000:20:01.0/0000:21:00.0"), None),
     ],
 )
-def test_meeting_points(other, expected):
+def test_the_meeting_point_is_the_nearest_common_part_of_two_paths(other, expected):
     assert meeting_point(function(GPU_PATH, 0), other) == expected
 
 

@@ -18,7 +18,7 @@ def packages(reader):
     return [(package.id, package.cpus) for package in cpu.read_packages(reader)]
 
 
-def test_packages(tree, reader):
+def test_each_package_has_its_cpus(tree, reader):
     tree.cpus("0-3", "4-7")
     assert packages(reader) == [(0, "0-3"), (1, "4-7")]
 
@@ -81,7 +81,7 @@ def test_distances_skip_the_numbers_of_absent_nodes(tree, reader):
 
 
 @pytest.mark.parametrize("text", ["10", "10 21 21", "10 \u00b2", "10 x"])
-def test_distances_that_do_not_fit(tree, reader, text):
+def test_invalid_distances_are_unknown_and_counted_as_unreadable(tree, reader, text):
     tree.nodes("0", "1", distances=(text, "21 10"))
     nodes, _sets = cpu.read_numa_nodes(reader)
     assert nodes[0].distances == {}
@@ -92,7 +92,7 @@ def test_distances_that_do_not_fit(tree, reader, text):
     ("online", "expected"),
     [("0,2", [0, 2]), ("0-2", [0, 1, 2]), ("0-7", [0, 1, 2]), ("", [0, 1, 2]), ("0-", [0, 1, 2])],
 )
-def test_nodes_that_are_online(tree, reader, online, expected):
+def test_only_numa_nodes_that_are_online_are_listed(tree, reader, online, expected):
     tree.nodes("0-3", "", "4-7")
     tree.write("sys/devices/system/node/online", online)
     nodes, sets = cpu.read_numa_nodes(reader)
@@ -196,7 +196,7 @@ def test_numa_node_of_a_cpu_set(cpus, sets, expected):
         ({}, None, None, None),
     ],
 )
-def test_system(tree, reader, files, architecture, model, virtual):
+def test_architecture_model_and_virtualization_are_read(tree, reader, files, architecture, model, virtual):
     for path, text in files.items():
         tree.write(path, text)
     system = cpu.read_system(reader)

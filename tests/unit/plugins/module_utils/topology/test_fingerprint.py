@@ -20,11 +20,11 @@ def shape(machine):
     return machine.probe().fingerprint
 
 
-def test_form(shape):
+def test_a_fingerprint_is_16_hexadecimal_digits(shape):
     assert len(shape) == 16 and int(shape, 16) >= 0
 
 
-def test_same_machine_on_other_buses(tmp_path, shape):
+def test_the_same_machine_on_other_buses_has_the_same_fingerprint(tmp_path, shape):
     assert healthy(tmp_path / "other", buses=(0x38, 0xC0)).probe().fingerprint == shape
 
 
@@ -43,34 +43,34 @@ def test_vfs_do_not_count(machine, shape):
     assert machine.probe().fingerprint == shape
 
 
-def test_one_nic_fewer(machine, shape):
+def test_one_nic_fewer_changes_the_fingerprint(machine, shape):
     (machine.root / "sys/bus/pci/devices/0000:9b:00.0").unlink()
     assert machine.probe().fingerprint != shape
 
 
-def test_one_gpu_more(machine, shape):
+def test_one_gpu_more_changes_the_fingerprint(machine, shape):
     machine.pci("pci0000:97/0000:97:03.0/0000:a0:00.0", GPU, 1)
     assert machine.probe().fingerprint != shape
 
 
-def test_other_part_in_the_same_slot(machine, shape):
+def test_another_part_in_the_same_slot_changes_the_fingerprint(machine, shape):
     machine.write(f"{machine.folder('0000:1a:00.0')}/device", "0x2335")
     assert machine.probe().fingerprint != shape
 
 
-def test_card_moved_to_another_port(machine, shape, tmp_path):
+def test_a_card_moved_to_another_port_changes_the_fingerprint(machine, shape, tmp_path):
     other = healthy(tmp_path / "other")
     (other.root / "sys/bus/pci/devices/0000:1c:00.0").unlink()
     other.pci("pci0000:17/0000:17:05.0/0000:30:00.0", NVME, 0)
     assert other.probe().fingerprint != shape
 
 
-def test_other_numa_node(machine, shape):
+def test_another_numa_node_changes_the_fingerprint(machine, shape):
     machine.write(f"{machine.folder('0000:1a:00.0')}/numa_node", "1")
     assert machine.probe().fingerprint != shape
 
 
-def test_narrower_connector(machine, shape):
+def test_a_narrower_connector_changes_the_fingerprint(machine, shape):
     machine.write(f"{machine.folder('0000:1a:00.0')}/max_link_width", "8")
     assert machine.probe().fingerprint != shape
 

@@ -10,7 +10,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.kubernetes i
 PATH = "/sys/devices/pci0000:17/0000:17:01.0/0000:1b:00.0"
 
 
-def test_all_three_attributes():
+def test_a_pci_function_has_all_three_attributes():
     assert standard_attributes("0000:1b:00.0", PATH, 1) == {
         "pciBusID": "0000:1b:00.0",
         "pcieRoot": "pci0000:17",
@@ -19,7 +19,7 @@ def test_all_three_attributes():
 
 
 @pytest.mark.parametrize("numa", [None, -1])
-def test_no_numa_node(numa):
+def test_without_a_numa_node_there_is_no_numanode_attribute(numa):
     assert "numaNode" not in standard_attributes("0000:1b:00.0", PATH, numa)
 
 
@@ -33,10 +33,10 @@ def test_no_numa_node(numa):
         "/sys/devices/pci0000:17",
     ],
 )
-def test_no_root(path):
+def test_without_a_valid_path_there_is_no_pcieroot_attribute(path):
     assert "pcieRoot" not in standard_attributes("0000:1b:00.0", path, 0)
 
 
-def test_vmd_domain_is_no_bus_id():
+def test_a_function_in_a_vmd_domain_has_no_attributes():
     path = "/sys/devices/pci0000:00/0000:00:0e.0/pci10000:00/10000:01:00.0"
     assert standard_attributes("10000:01:00.0", path, 0) == {}

@@ -112,7 +112,7 @@ def test_interface_below_an_auxiliary_device_is_of_its_function():
         ((None, None, None, False), "other"),
     ],
 )
-def test_kinds(identity, kind):
+def test_class_and_vendor_decide_the_kind_of_a_function(identity, kind):
     assert ids.kind(*identity) == kind
 
 
@@ -120,7 +120,7 @@ def test_every_named_device_has_a_named_vendor():
     assert all(ids.device_name(vendor, device) for vendor, device in ids.DEVICES)
 
 
-def test_identity_from_single_files(tree):
+def test_the_identity_is_read_from_single_files(tree):
     tree.pci(PATH, {**NIC, "subsystem_vendor": "0x15b3", "subsystem_device": "0x0041", "revision": "0x00"})
     function = tree.probe().functions["0000:18:00.0"]
     assert (function.class_code, function.vendor_id, function.device_id) == ("020700", "15b3", "1021")
@@ -128,7 +128,7 @@ def test_identity_from_single_files(tree):
     assert function.name == "NVIDIA ConnectX-7"
 
 
-def test_identity_from_config_space(tree):
+def test_the_identity_is_read_from_config_space(tree):
     header = bytearray(64)
     struct.pack_into("<HH", header, 0, 0x15B3, 0x1021)
     header[8:12] = b"\x03\x00\x07\x02"
@@ -150,14 +150,14 @@ def test_malformed_identity_is_unknown_and_named(tree):
     ]
 
 
-def test_driver_bound_or_not(tree):
+def test_a_function_has_its_driver_or_none(tree):
     tree.pci(PATH, GPU, driver="nvidia")
     tree.pci("pci0000:17/0000:17:02.0/0000:19:00.0", GPU)
     functions = tree.probe().functions
     assert (functions["0000:18:00.0"].driver, functions["0000:19:00.0"].driver) == ("nvidia", None)
 
 
-def test_slot(tree):
+def test_the_slot_is_the_one_with_the_functions_address(tree):
     tree.pci(PATH, GPU)
     tree.write("sys/bus/pci/slots/3-1/address", "0000:18:00")
     assert tree.probe().functions["0000:18:00.0"].slot == "3-1"
@@ -269,7 +269,7 @@ def test_local_cpus_that_are_offline_count_for_no_node(tree, online, expected):
     assert function.local_cpus == "4-7"
 
 
-def test_link(tree):
+def test_the_link_has_its_current_and_its_best_speed_and_width(tree):
     tree.pci(PATH, {**GPU, **FAST, "current_link_speed": "2.5 GT/s PCIe", "current_link_width": "8"})
     assert tree.probe().functions["0000:18:00.0"].link == Link(2.5, 8, 32.0, 16, gb_per_s=2.0)
 
@@ -330,12 +330,12 @@ def test_link_files_are_for_users_who_see_64_bytes_of_config_space(tree, files, 
 
 @pytest.mark.parametrize("speed", ["Unknown", "Unknown speed", "9" * 400 + " GT/s", ""])
 @pytest.mark.parametrize("width", ["0", "255"])
-def test_unknown_link(tree, speed, width):
+def test_a_link_without_speed_and_width_is_unknown(tree, speed, width):
     tree.pci(PATH, {**GPU, "current_link_speed": speed, "current_link_width": width})
     assert tree.probe().functions["0000:18:00.0"].link is None
 
 
-def test_iommu_group(tree):
+def test_the_iommu_group_and_its_type_are_read(tree):
     tree.pci(PATH, GPU)
     tree.link(f"{tree.folder('0000:18:00.0')}/iommu_group", "sys/kernel/iommu_groups/42")
     tree.write("sys/kernel/iommu_groups/42/type", "DMA-FQ")
@@ -343,7 +343,7 @@ def test_iommu_group(tree):
     assert (function.iommu_group, function.iommu_group_type) == (42, "DMA-FQ")
 
 
-def test_sriov_of_a_pf(tree):
+def test_a_pf_has_its_sriov_settings_and_its_vfs(tree):
     pf = tree.pci(
         PATH, NIC, sriov_numvfs=2, sriov_offset=2, sriov_stride=1, sriov_vf_device="101e", sriov_drivers_autoprobe=0
     )
@@ -374,7 +374,7 @@ def test_vf_link_that_leads_to_no_function(tree, target):
     assert topology.source.unreadable == [f"/{tree.folder(pf)}/virtfn0: does not lead to a PCI function"]
 
 
-def test_acs_of_a_bridge(tree):
+def test_enabled_acs_controls_of_a_bridge_are_read(tree):
     config = bytearray(4096)
     struct.pack_into("<IHH", config, 0x100, 0x0001000D, 0x1F, 0x1D)
     tree.pci("pci0000:17/0000:17:01.0", BRIDGE, config=bytes(config))
@@ -416,7 +416,7 @@ def test_vpd_that_was_read_before_fills_in_what_cannot_be_read(tree):
     assert probed(b"") is None
 
 
-def test_vpd_not_wanted(tree):
+def test_vpd_is_not_read_unless_it_is_wanted(tree):
     tree.pci(PATH, NIC, vpd=b"\x82\x04\x00Card\x78")
     assert tree.probe(with_vpd=False).functions["0000:18:00.0"].vpd is None
 
@@ -436,7 +436,7 @@ def test_directory_in_place_of_a_device_link_has_no_place(tree):
     assert topology.source.unreadable_count == 1
 
 
-def test_name_that_is_no_address(tree):
+def test_a_name_that_is_no_pci_address_is_reported_as_unreadable(tree):
     (tree.root / "sys/bus/pci/devices/what").mkdir(parents=True)
     topology = tree.probe()
     assert topology.functions == {}

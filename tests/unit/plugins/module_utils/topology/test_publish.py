@@ -290,7 +290,7 @@ def _addresses(facts: Facts) -> list[str]:
     return [nic["address"] for nic in facts["nics"]]
 
 
-def test_uplinks_take_their_functions_and_pfs() -> None:
+def test_functions_and_pfs_of_uplinks_are_withheld() -> None:
     facts = probed.facts("sriov")
     vf = next(nic for nic in facts["nics"] if nic["physfn"] == "0000:c9:00.1")
     (interface,) = vf["interfaces"]
@@ -345,7 +345,7 @@ def test_interfaces_without_a_function() -> None:
 
 
 @pytest.mark.parametrize("name", ["eth0", "a" * 15, "Eth0", "bond0.100", "eth0-", "ü", "a_b"])
-def test_names_of_interfaces_are_labels(name: str) -> None:
+def test_device_names_of_interfaces_are_valid_labels(name: str) -> None:
     assert not limits.dns_label(interface_device_name(name))
 
 
@@ -377,7 +377,7 @@ def test_an_interface_that_a_pod_has_keeps_its_place() -> None:
         assert [one["name"] for one in now] == [one["name"] for one in before]
 
 
-def test_selectors() -> None:
+def test_a_selector_matches_if_all_of_its_keys_match() -> None:
     nic = {"address": "0000:8a:00.0", "interface": ["eth0"], "driver": "mlx5_core", "rail": 0, "speed_mbps": None}
     assert Selector(address=("0000:8a:*",), interface=("eth[01]",), rail=(0, 1)).matches(nic)
     assert not Selector(address=("0000:8a:*",), interface=("ib*",)).matches(nic)

@@ -143,7 +143,7 @@ def test_shares_in_use_outlive_their_rule() -> None:
     assert {**device, "taints": 0, "consumesCounters": 0} == {**before, "taints": 0, "consumesCounters": 0}
 
 
-def test_why_there_are_no_shares() -> None:
+def test_the_reason_why_a_nic_has_no_shares_is_given() -> None:
     facts, pf, _vfs = sriov()
     (nic,) = [one for one in facts["nics"] if one["address"] == pf]
     nic["speed_mbps"] = None

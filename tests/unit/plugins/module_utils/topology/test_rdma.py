@@ -22,7 +22,7 @@ def only(tree, **options):
     return device
 
 
-def test_device(tree, nic):
+def test_a_device_has_its_guids_firmware_and_board(tree, nic):
     tree.rdma(
         "mlx5_0",
         nic,
@@ -41,7 +41,7 @@ def test_device(tree, nic):
     assert (device.node_guid, device.sys_image_guid) == ("946d:ae03:0000:0001", "946d:ae03:0000:0000")
 
 
-def test_port(tree, nic):
+def test_a_port_has_its_state_rate_and_lids(tree, nic):
     tree.rdma("mlx5_0", nic)
     tree.port("mlx5_0", 1, lid="0x1f", sm_lid="0x1")
     (port,) = only(tree).ports
@@ -89,7 +89,7 @@ def test_gids_with_type_and_interface(tree, nic):
     assert port.interfaces == ["eth0"]
 
 
-def test_gids_not_wanted(tree, nic):
+def test_gids_are_not_read_unless_they_are_wanted(tree, nic):
     folder = tree.rdma("mlx5_0", nic)
     tree.write(f"{folder}/ports/1/gids/0", LOCAL)
     assert only(tree, with_gids=False).ports[0].gids == []
@@ -101,7 +101,7 @@ def test_sole_interface_is_the_sole_ports_whatever_its_number(tree, nic):
     assert only(tree).interfaces == ["eth1"]
 
 
-def test_two_ports_on_one_function(tree, nic):
+def test_each_of_two_ports_on_one_function_has_its_interface(tree, nic):
     tree.rdma("mlx4_0", nic, ports=2)
     tree.net("ib1", nic, type=32, dev_port=1)
     tree.net("ib0", nic, type=32, dev_port=0)

@@ -89,7 +89,7 @@ def test_whole_text_needs_a_final_newline(tree, reader):
 
 
 @pytest.mark.parametrize(("text", "expected"), [("12", 12), ("-1", -1), ("0", 0), ("18446744073709551615", 2**64 - 1)])
-def test_integers(tree, reader, text, expected):
+def test_integers_are_read_with_their_sign_and_up_to_64_bits(tree, reader, text, expected):
     tree.write("sys/a", text)
     assert reader.integer("/sys/a") == expected
 

@@ -23,7 +23,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.x
 )
 
 
-def test_nccl_levels():
+def test_levels_groups_and_rails_are_those_of_an_nccl_file():
     cloud = load(CLOUD)
     assert level(cloud, "0000:10:1c.0", "0000:10:1b.0") == "PIX"
     assert level(cloud, "0000:10:1c.0", "0000:20:1b.0") == "NODE"
@@ -48,7 +48,7 @@ def test_nccl_switch_below_switch_is_not_one_switch():
     assert level(nested, "0000:03:00.0", "0000:06:00.0") == "PXB"
 
 
-def test_nccl_facts():
+def test_facts_are_read_from_an_nccl_file():
     cloud = load(CLOUD)
     assert (cloud.source.kind, cloud.system.architecture) == ("nccl_xml", "x86_64")
     assert [(node.id, node.cpus) for node in cloud.numa_nodes] == [(0, "0-47"), (1, "48-63")]
@@ -65,7 +65,7 @@ def test_nccl_facts():
         assert function.kubernetes == {}
 
 
-def test_nccl_dump():
+def test_facts_are_read_from_an_nccl_dump():
     dump = load(DUMP)
     assert dump.system.architecture == "aarch64"
     assert dump.numa_nodes == []
@@ -90,7 +90,7 @@ def test_nccl_dump():
     assert {nic.address: nic.speed_mbps for nic in dump.nics} == {"0000:0d:00.0": 200000, "0000:0e:00.0": 25000}
 
 
-def test_rccl_dump():
+def test_facts_are_read_from_an_rccl_dump():
     dump = load(
         '<system version="2"><cpu numaid="0" affinity="ff" arch="x86_64" vendor="AuthenticAMD">'
         '<pci busid="0000:01:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">'
@@ -204,7 +204,7 @@ def test_overrides_apply():
         load(CLOUD, stated=[{"address": "nonsense"}])
 
 
-def test_lstopo_machine():
+def test_the_machine_is_read_from_an_lstopo_file():
     node = load(LSTOPO)
     assert node.source.kind == "hwloc_xml"
     assert (node.system.product, node.system.vendor, node.system.kernel, node.system.cpu_model) == (
@@ -223,7 +223,7 @@ def test_lstopo_machine():
     ]
 
 
-def test_lstopo_functions():
+def test_functions_are_read_from_an_lstopo_file():
     node = load(LSTOPO)
     nic = node.functions["0000:18:00.0"]
     assert (nic.kind, nic.class_code, nic.name) == ("nic", "020700", "NVIDIA ConnectX-6")
@@ -261,7 +261,7 @@ def test_lstopo_states_a_root_complex_only_where_the_file_proves_it():
     assert level(node, "0000:18:00.0", "0002:00:01.0") == "UNKNOWN"
 
 
-def test_lstopo_network():
+def test_interfaces_and_rdma_devices_are_read_from_an_lstopo_file():
     node = load(LSTOPO)
     (interface,) = node.interfaces
     assert (interface.name, interface.address, interface.link_layer, interface.dev_port) == (
@@ -390,7 +390,7 @@ def test_lstopo_3_says_the_same_and_the_programming_interface():
         (b"<system>" + b" " * (17 << 20), "auto", "larger than 16 MiB"),
     ],
 )
-def test_what_is_refused(document, form, message):
+def test_invalid_documents_are_refused_with_a_reason(document, form, message):
     with pytest.raises(ValueError) as caught:
         load(document, form)
     assert message in str(caught.value)

@@ -52,7 +52,7 @@ def tree(root: Path, files: dict[str, str]) -> str:
         ("nfs", []),
     ],
 )
-def test_mounts(tmp_path: Path, line: str, expected: list[End]) -> None:
+def test_a_network_mount_has_the_addresses_of_its_servers(tmp_path: Path, line: str, expected: list[End]) -> None:
     assert ends(tree(tmp_path, {"proc/1/mounts": line + "\n"})) == (expected, [])
 
 
@@ -128,5 +128,5 @@ def test_mounts_of_many_containers_do_not_hide_the_nodes_storage(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("port", "expected"), [(3260, "iSCSI"), (6900, "Ceph"), (22, ""), (0, ""), (65535, "")])
-def test_services(port: int, expected: str) -> None:
+def test_well_known_ports_have_the_name_of_their_service(port: int, expected: str) -> None:
     assert service(port) == expected

@@ -56,7 +56,7 @@ class Silent(netlink.Connection):
         ("new-one", {2: FAR.packed}, Underlay(whole=False)),
     ],
 )
-def test_far_ends(kind: str, data: dict[int, bytes], expected: Underlay) -> None:
+def test_each_kind_of_tunnel_has_its_far_end(kind: str, data: dict[int, bytes], expected: Underlay) -> None:
     assert underlay(Silent(), Link(9, "t0", kind, data=data)) == expected
 
 

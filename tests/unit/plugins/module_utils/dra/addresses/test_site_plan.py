@@ -128,7 +128,7 @@ def test_tables_of_addresses_differ() -> None:
         ),
     ],
 )
-def test_what_is_refused(nodes: list[NodeInput], words: str) -> None:
+def test_wrong_indexes_and_pools_are_refused(nodes: list[NodeInput], words: str) -> None:
     assert words in refused(*nodes)
 
 
@@ -143,7 +143,7 @@ def test_plans_of_their_own_pools_do_not_disturb_each_other() -> None:
     assert set(found.ranges) == {"a", "b"}
 
 
-def test_csv_and_lines() -> None:
+def test_the_plan_is_written_as_csv_and_as_lines() -> None:
     site = site_plan([node("=cmd()", 0), node("b", 17)])
     table = list(csv.DictReader(io.StringIO(shown.as_csv(site))))
     assert [row["node"] for row in table if row["rail"] == "1"] == ["'=cmd()", "b"]

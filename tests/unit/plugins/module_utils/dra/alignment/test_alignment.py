@@ -167,7 +167,7 @@ def test_without_facts_of_the_node_a_promise_is_kept_but_unproven() -> None:
     assert answer["summary"]["unproven"] == 1
 
 
-def test_a_device_that_moved_in_the_slices() -> None:
+def test_a_promise_is_unknown_if_the_slices_moved_a_device() -> None:
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
@@ -183,7 +183,7 @@ def test_a_device_that_moved_in_the_slices() -> None:
     assert world.only()["verdict"] == "broken"
 
 
-def test_the_topology_changed_and_the_slices_did_not() -> None:
+def test_a_promise_is_unknown_if_only_the_topology_changed() -> None:
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
@@ -201,7 +201,7 @@ def test_the_topology_changed_and_the_slices_did_not() -> None:
     assert any("has no PCI function" in one["summary"] for one in report["findings"])
 
 
-def test_a_deleted_device() -> None:
+def test_a_promise_is_unknown_if_a_device_left_its_pool() -> None:
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
@@ -238,7 +238,7 @@ def test_a_deleted_device() -> None:
 @pytest.mark.parametrize(
     ("value", "word"), [(None, "no longer has"), ({"string": ""}, "does not know"), ({"int": -1}, "does not know")]
 )
-def test_attributes_without_a_usable_value(value: Object | None, word: str) -> None:
+def test_a_promise_is_unknown_if_an_attribute_has_no_usable_value(value: Object | None, word: str) -> None:
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
@@ -252,7 +252,7 @@ def test_attributes_without_a_usable_value(value: Object | None, word: str) -> N
     assert report["verdict"] == "unknown" and word in report["promises"][0]["reason"]
 
 
-def test_consumers() -> None:
+def test_moved_ended_and_missing_pods_are_reported() -> None:
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
@@ -280,7 +280,7 @@ def test_consumers() -> None:
     assert unused.only()["verdict"] == "kept" and "unused" in ids(unused.only(), "note")
 
 
-def test_where_it_is_allocated() -> None:
+def test_a_claim_allocated_elsewhere_is_reported() -> None:
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     claim = world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
@@ -428,7 +428,7 @@ def test_a_root_complex_is_not_a_switch() -> None:
 
 
 @pytest.mark.parametrize("machine", ["azure-vm", "vmd"])
-def test_unknown_is_an_answer(machine: str) -> None:
+def test_an_unknown_level_is_reported_without_a_better_pair(machine: str) -> None:
     """Where the machine does not say, no pair is near, none is promised, and none could be nearer."""
     world = World(machine)
     known = world.devices()
@@ -448,7 +448,7 @@ def alternatives(name: str, *subs: str) -> Object:
     return {"name": name, "firstAvailable": [{"name": sub, "deviceClassName": "any"} for sub in subs]}
 
 
-def test_the_preferred_level_that_was_taken() -> None:
+def test_the_chosen_level_of_a_preference_list_is_reported() -> None:
     world = World("hgx-h100")
     root = match("gpu", "nic/pcie-root")
     node = match("gpu", "nic/numa-node", attribute=NUMA_NODE)
@@ -472,7 +472,7 @@ def test_the_preferred_level_that_was_taken() -> None:
     assert "could-be-aligned" in ids(report, "note")
 
 
-def test_distinct_lists_and_all_requests() -> None:
+def test_distinct_and_list_attributes_are_checked_for_all_requests() -> None:
     world = World("hgx-h100")
     gpus = list(world.machine.gpus)[:2]
     world.claim({"a": gpus[0], "b": gpus[1]}, {"distinctAttribute": PCIE_ROOT})
@@ -491,7 +491,7 @@ def test_distinct_lists_and_all_requests() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 @pytest.mark.parametrize("value", [None, {"string": ""}])
-def test_devices_of_one_name_in_two_pools_are_two(order: tuple[int, int], value: Object | None) -> None:
+def test_devices_of_the_same_name_in_two_pools_are_distinguished(order: tuple[int, int], value: Object | None) -> None:
     world = World("hgx-h100")
     nics = [world.pair("PIX")[1]]
     nics.append(next(one for one in world.machine.nics if one in world.devices() and one not in nics))
@@ -701,7 +701,7 @@ def test_requirements_of_a_deleted_class_are_unknown() -> None:
     assert world.only(engine=Says(True))["verdict"] == "kept"
 
 
-def test_taints_conditions_and_pending_claims() -> None:
+def test_taints_and_conditions_are_warnings_and_pending_claims_are_counted() -> None:
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     claim = world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
@@ -718,7 +718,7 @@ def test_taints_conditions_and_pending_claims() -> None:
     assert (summary["claims"], summary["pending"], summary["kept"]) == (1, 1, 1)
 
 
-def test_cpus() -> None:
+def test_cpus_of_containers_are_near_far_or_spread() -> None:
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic"))
@@ -734,7 +734,7 @@ def test_cpus() -> None:
         assert (f"cpus-{verdict}" in ids(report, "note")) == (verdict in ("far", "spread"))
 
 
-def test_cgroup_lines() -> None:
+def test_cpusets_are_read_for_both_cgroup_drivers() -> None:
     uid, container = "0a1b2c3d-0000-1111-2222-0123456789ab", "e" * 64
     slash = f"/sys/fs/cgroup/kubepods/burstable/pod{uid}/{container}/cpuset.cpus.effective:0-3,8"
     scope = uid.replace("-", "_")
@@ -776,7 +776,7 @@ def test_missing_facts_are_reported() -> None:
     assert "nics" in answer["unusable_facts"][NODE] and not answer["claims"][0]["proven"]
 
 
-def test_addresses() -> None:
+def test_the_pci_address_is_read_from_the_name_or_an_attribute() -> None:
     assert address_of("lanewise.dev", {"name": "pci-0000-8a-00-0"}) == "0000:8a:00.0"
     assert address_of("gaudi.intel.com", {"name": "0000-8a-00-0-0x1020"}) == "0000:8a:00.0"
     old = {"name": "gpu-0", "attributes": {"pcieBusID": {"string": "0000:1B:00.0"}}}

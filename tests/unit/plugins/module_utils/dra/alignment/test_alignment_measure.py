@@ -38,7 +38,7 @@ REFUSED = (
 )
 
 
-def test_iperf3():
+def test_iperf3_output_is_read():
     found = read("iperf3", TCP)
     end = json.loads(TCP)["end"]
     assert found["gb_per_s"] == pytest.approx(end["sum_received"]["bits_per_second"] / 8e9, abs=1e-4)
@@ -53,7 +53,7 @@ def test_iperf3():
         read("iperf3", '{"end": ' + "[" * 100_000)
 
 
-def test_perftest():
+def test_perftest_bandwidth_output_is_read():
     found = read("ib_write_bw", RATE)
     assert (found["tool"], found["bytes"]) == ("ib_write_bw", 65536)
     assert found["gb_per_s"] == pytest.approx(0.19 / 8, abs=1e-4)
@@ -63,14 +63,14 @@ def test_perftest():
     assert read("ib_write_bw", SIZES.replace("MiB/sec", "MB/sec")) == best
 
 
-def test_perftest_latency():
+def test_perftest_latency_output_is_read():
     found = read("ib_write_lat", LATENCY)
     assert (found["latency_us"], found["gb_per_s"], found["bytes"]) == (10954.49, None, 8)
     assert found["details"]["t_max[usec]"] == 90207.42 and found["details"]["99% percentile[usec]"] == 53431.44
     assert read("ib_write_lat", DURATION)["latency_us"] == 11544.32
 
 
-def test_nccl_tests():
+def test_nccl_tests_output_is_read():
     found = read("all_gather_perf", NCCL)
     assert (found["gb_per_s"], found["bytes"]) == (46.59, 8589934592)
     assert found["details"]["average_busbw_gb_per_s"] == 31.0217
@@ -103,7 +103,7 @@ def test_a_run_that_failed_is_no_measurement():
         read("iperf3", "", 124)
 
 
-def test_nccl_tests_under_mpirun():
+def test_nccl_tests_output_under_mpirun_is_read():
     """C(mpirun --tag-output) marks lines; those of the ranks' own logs stand between."""
     tagged = "".join(f"[1,0]<stdout>:{line}\n" for line in NCCL.splitlines())
     other = "[1,1]<stdout>:node-1:21:21 [0] NCCL INFO comm 0x7f9c0c000f60 rank 1 nranks 2 - Destroy COMPLETE\n"
@@ -130,7 +130,7 @@ def test_nccl_tests_under_mpirun():
     ],
     ids=["error", "no redop", "every column"],
 )
-def test_nccl_tests_columns(columns, row):
+def test_nccl_tests_columns_are_found_by_their_names(columns, row):
     """Which there are depends on the version and on its options."""
     head = f"#       size         count      type   {columns}\n#        (B)    (elements)\n"
     found = read("all_gather_perf", f"{head}  1048576        262144     float {row}\n")
@@ -162,7 +162,7 @@ def addressed(world, name, nic, number, **more):
     return claim
 
 
-def test_who_can_measure_with_whom():
+def test_pods_measure_with_a_pod_on_another_node_if_there_is_one():
     one, other = World("hgx-h100", "node-1"), World("hgx-h100", "node-2")
     claims, pods, reports = [], [], []
     for index, world in enumerate((one, other)):

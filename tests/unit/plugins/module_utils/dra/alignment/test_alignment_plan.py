@@ -209,7 +209,7 @@ def pools_of(name):
 
 
 @pytest.mark.parametrize("name", names())
-def test_the_nearest_and_the_farthest(name):
+def test_placements_take_the_nearest_and_the_farthest_free_nic(name):
     machine, pools = Machine(facts(name)), pools_of(name)
     for gpu in machine.gpus:
         plan = placements(NODE, machine, pools.on(NODE), gpu)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def test_gates():
+def test_gates_depend_on_release_setting_and_other_gates():
     assert not features.enabled("DRAConsumableCapacity", 35)
     assert features.enabled("DRAConsumableCapacity", 36)
     assert features.enabled("DRAConsumableCapacity", 34, {"DRAConsumableCapacity": True})
@@ -41,7 +41,7 @@ def test_nothing_is_missing_in_137():
     assert problems(CLAIM, "1.37") == set()
 
 
-def test_claims_on_older_servers():
+def test_older_servers_drop_or_ignore_fields_of_claims():
     request = "spec.devices.requests[0].exactly"
     distinct = "spec.devices.constraints[0].distinctAttribute"
     others = {(f"{request}.capacity", "dropped"), (f"{request}.tolerations", "inactive")}
@@ -59,7 +59,7 @@ def test_claims_on_older_servers():
     assert problems(CLAIM, "1.34", gates) == {(distinct, "inactive")}
 
 
-def test_slices_on_older_servers():
+def test_older_servers_drop_or_refuse_fields_of_slices():
     first = "spec.devices[0]"
     assert problems(SLICE, "1.37") == {(f"{first}.attributes[a.b/rails].ints", "dropped")}
     assert problems(SLICE, "1.34") == {
@@ -77,7 +77,7 @@ def test_empty_fields_are_not_reported():
     assert problems({**SLICE, "spec": {**SLICE["spec"], "devices": [device]}}, "1.34") == set()
 
 
-def test_kinds_that_are_not_served():
+def test_kinds_that_are_not_served_are_reported():
     rule = {
         "apiVersion": versions.V1,
         "kind": "DeviceTaintRule",
@@ -96,7 +96,7 @@ def test_a_misspelt_kind_gets_a_suggestion():
     assert problem.fix == ""
 
 
-def test_status_and_namespace():
+def test_the_status_and_namespace_of_a_rule_are_dropped():
     rule = {"apiVersion": versions.V1, "kind": "DeviceTaintRule", "metadata": {"namespace": "a"}}
     rule["status"] = {"conditions": [{"type": "x"}]}
     assert problems(rule, "1.37") == {("status.conditions", "dropped"), ("metadata.namespace", "dropped")}
@@ -110,6 +110,6 @@ def test_a_field_inside_a_dropped_one_is_not_reported_again():
 
 
 @given(JSON, st.sampled_from(sorted(versions.SERVED)), st.sampled_from(["1.34", "1.35", "1.36", "1.37"]))
-def test_unsupported_takes_anything(spec, served, kubernetes):
+def test_unsupported_accepts_any_object(spec, served, kubernetes):
     version, kind = served
     features.unsupported({"apiVersion": version, "kind": kind, "spec": spec}, kubernetes)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
     ("text", "value"),
     [("0", 0), ("017", 15), ("08", 8.0), ("0o17", 15), ("-0x1f", -31), ("+0b1_0", 2), ("7e2", 700.0), (".5", 0.5)],
 )
-def test_numbers(text: str, value: float) -> None:
+def test_numbers_have_the_value_and_type_that_go_reads(text: str, value: float) -> None:
     assert number(text) == value and type(number(text)) is type(value)
 
 

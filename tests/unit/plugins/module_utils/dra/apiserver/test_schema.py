@@ -40,7 +40,7 @@ def test_requests_are_flat_in_v1beta1_alone():
     assert set(versions.EXACT_FIELDS) == set(schema.STRUCTS["ExactDeviceRequest"])
 
 
-def test_fields_by_release():
+def test_fields_depend_on_version_and_release():
     by_minor = {minor: set(schema.fields("DeviceAttribute", versions.V1, minor)) for minor in (34, 35, 36, 37)}
     assert by_minor[34] == by_minor[35] == {"int", "bool", "string", "version"}
     assert by_minor[36] == by_minor[37] == by_minor[34] | {"ints", "bools", "strings", "versions"}
@@ -69,7 +69,7 @@ def test_fields_by_release():
         ("", False),
     ],
 )
-def test_times(text, good):
+def test_only_times_that_the_server_accepts_are_times(text, good):
     assert is_time(text) is good
 
 
@@ -110,12 +110,12 @@ def test_null_is_unset_and_zero_in_lists_and_maps():
         ({"attributes": {5: {"int": 1}}}, "spec.attributes[5]"),
     ],
 )
-def test_wrong_types(value, path):
+def test_wrong_types_are_reported_at_their_path(value, path):
     _unused, types, _unused = decode(value, "Device")
     assert [text.split(": ")[0] for text in types] == [path]
 
 
-def test_unknown_fields():
+def test_unknown_fields_are_reported_at_their_path():
     read, types, unknown = decode({"name": "a", "Name": 1, "basic": {}, "taints": [{"keys": None}]}, "Device")
     assert read == {"name": "a", "taints": [{}]}
     assert (types, unknown) == ([], ["spec.Name", "spec.basic", "spec.taints[0].keys"])

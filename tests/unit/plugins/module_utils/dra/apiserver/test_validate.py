@@ -114,7 +114,7 @@ def problems(obj, kubernetes="1.37", gates=None):
 
 
 @pytest.mark.parametrize("obj", [CLASS, CLAIM, TEMPLATE, SLICE, RULE], ids=lambda obj: obj["kind"])
-def test_right_objects(obj):
+def test_valid_objects_have_no_problems(obj):
     for kubernetes in MINORS:
         for version, kind in versions.SERVED:
             if kind == obj["kind"] and versions.SERVED[version, kind] <= versions.minor_of(kubernetes):
@@ -280,7 +280,7 @@ RULES = [
 
 
 @pytest.mark.parametrize("obj, path, value, where, rule", RULES)
-def test_rules(obj, path, value, where, rule):
+def test_each_broken_rule_is_reported_at_its_path(obj, path, value, where, rule):
     wrong = change(obj, (path, value))
     for kubernetes in MINORS:
         if versions.SERVED[obj["apiVersion"], obj["kind"]] <= versions.minor_of(kubernetes):
@@ -291,7 +291,7 @@ def test_rules(obj, path, value, where, rule):
     "path, count",
     [("spec.devices.requests", 32), ("spec.devices.constraints", 32), ("spec.devices.config", 32)],
 )
-def test_limits_are_reached_not_passed(path, count):
+def test_lists_may_reach_their_limit_but_not_exceed_it(path, count):
     model = {
         "requests": [{"name": f"r{n}", "exactly": {"deviceClassName": "a"}} for n in range(count + 1)],
         "constraints": [{"matchAttribute": "a/b"}] * (count + 1),
@@ -302,7 +302,7 @@ def test_limits_are_reached_not_passed(path, count):
     assert problems(change(CLAIM, empty, (path, model))) == {(path, "too-many")}
 
 
-def test_alternatives():
+def test_alternatives_are_at_most_eight_with_different_names():
     subs = [{"name": f"s{n}", "deviceClassName": "a"} for n in range(9)]
     path = "spec.devices.requests[1].firstAvailable"
     free = ("spec.devices.constraints", [])
@@ -353,7 +353,7 @@ WHERE = "spec.devices[0].capacity[bandwidth].requestPolicy"
         ({"default": "4", "validRange": {"min": "-2", "step": "2"}}, [("validRange.min", "value")]),
     ],
 )
-def test_request_policies(policy, faults):
+def test_request_policies_are_validated(policy, faults):
     expected = {(f"{WHERE}.{path}".rstrip("."), rule) for path, rule in faults}
     assert problems(change(SLICE, (POLICY, policy))) == expected
     assert problems(change(SLICE, (POLICY, policy), ("spec.devices[0].allowMultipleAllocations", False))) == {
@@ -361,7 +361,7 @@ def test_request_policies(policy, faults):
     }
 
 
-def test_fractional_policies():
+def test_fractional_policies_are_valid_behind_their_gate():
     gates = {"DRAFractionalCapacityRange": True}
     values = change(SLICE, (POLICY, {"default": "1", "validValues": ["500m", "1"]}))
     assert problems(values, gates=gates) == set()
@@ -381,7 +381,7 @@ def test_a_step_of_zero_is_refused_by_every_release():
         assert (f"{WHERE}.validRange.step", "value") in problems(change(SLICE, (POLICY, policy)), kubernetes, ALL_ON)
 
 
-def test_node_selectors():
+def test_node_selectors_are_validated():
     base = change(SLICE, ("spec.nodeName", GONE))
 
     def terms(**term):
@@ -428,7 +428,7 @@ def test_64_devices_with_taints_or_counters():
     assert problems(devices(65, attributes=lists), gates=ALL_ON) == {("spec.devices", "too-many")}
 
 
-def test_counters():
+def test_counters_are_validated():
     assert problems(COUNTERS) == problems(SHARED) == set()
     assert problems(TOGETHER) == {("spec", "exactly-one")}
     assert problems(TOGETHER, "1.34", ALL_ON) == set()
@@ -504,7 +504,7 @@ def test_fields_behind_a_gate_are_not_judged():
     }
 
 
-def test_distinct_attributes():
+def test_distinct_attributes_are_validated():
     path = "spec.devices.constraints"
     assert problems(change(CLAIM, (path, [{"distinctAttribute": "a/b"}]))) == set()
     bad = [{"matchAttribute": "a/b", "distinctAttribute": "b"}]
@@ -517,7 +517,7 @@ def test_distinct_attributes():
     assert problems(change(CLAIM, (path, [{"distinctAttribute": "a/b"}])), "1.34") == set()
 
 
-def test_list_attributes():
+def test_list_attributes_are_validated():
     path = "spec.devices[0].attributes.model"
     where = "spec.devices[0].attributes[model]"
     gates = {"DRAListTypeAttributes": True}
@@ -531,7 +531,7 @@ def test_list_attributes():
     assert problems(change(SLICE, (path, {"ints": [1]})), "1.35", gates) >= {(f"{where}.ints", "unknown-field")}
 
 
-def test_derived_attributes():
+def test_derived_attributes_are_validated():
     gates = {"DRADerivedAttributes": True}
     path = f"{REQUEST}.derivedAttributes"
     good = {"name": "resource.kubernetes.io/pcieRoot", "expression": "device.driver"}
@@ -572,7 +572,7 @@ def test_slices_behind_alpha_gates():
     assert faults(COUNTERS, (partition, "lanewise.dev/kind"), (attributes, {"kind": {"int": 1}})) == {where}
 
 
-def test_node_resources():
+def test_node_resources_are_validated():
     path, where = "spec.devices[0].nodeAllocatableResources", "spec.devices[0].nodeAllocatableResources[cpu]"
 
     def faults(entry, name="cpu"):
@@ -609,7 +609,7 @@ def test_node_resources_of_136():
     assert problems(change(SLICE, (path, {"cpu": {}})), "1.37", ALL_ON) == {(path, "unknown-field")}
 
 
-def test_binding_conditions():
+def test_binding_conditions_are_validated():
     device = "spec.devices[1]"
     both = (f"{device}.bindingConditions", ["a", "b"]), (f"{device}.bindingFailureConditions", ["c"])
     assert problems(change(SLICE, *both)) == set()
@@ -619,7 +619,7 @@ def test_binding_conditions():
     assert problems(twice) == {(f"{device}.bindingConditions[1]", "duplicate")}
 
 
-def test_generated_names():
+def test_generated_names_are_validated():
     def faults(prefix, kind=None, kubernetes="1.37"):
         return {
             path
@@ -634,7 +634,7 @@ def test_generated_names():
     assert faults("a/b", CLASS) == {"metadata.generateName", "metadata.name"}
 
 
-def test_owners():
+def test_owners_are_validated():
     owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "1", "controller": True}
     path = "metadata.ownerReferences"
     assert problems(change(SLICE, (path, [owner]))) == set()
@@ -659,7 +659,7 @@ def test_selectors_go_through_the_engine():
 
 
 @pytest.mark.parametrize("kind", ["Pod", "DeviceTaintRule", "", None, 5, [], {}])
-def test_kinds_that_are_not_served(kind):
+def test_kinds_that_are_not_served_are_reported(kind):
     assert problems({"apiVersion": versions.V1, "kind": kind}, "1.36") == {("apiVersion", "unserved")}
 
 
@@ -707,7 +707,7 @@ def test_any_object_gets_a_verdict(metadata, spec, served, kubernetes, on):
 
 
 @given(st.integers(0, 40), st.integers(0, 12), st.integers(-2, 3))
-def test_counts(requests, subs, count):
+def test_numbers_of_requests_alternatives_and_devices_are_bounded(requests, subs, count):
     alternatives = [{"name": f"s{n}", "deviceClassName": "a"} for n in range(subs)]
     every = [{"name": f"r{n}", "firstAvailable": alternatives} for n in range(requests)]
     for request in every[::2]:

@@ -57,7 +57,7 @@ def test_a_missing_package_is_reported(monkeypatch):
         (f'{D}.exists_one(k, k == "i")', 133),
     ],
 )
-def test_cost(expression, cost):
+def test_expressions_have_the_cost_that_the_server_estimates(expression, cost):
     assert ENGINE.check(expression) == []
     assert ENGINE.cost(expression) == cost
 
@@ -79,7 +79,7 @@ def test_cost(expression, cost):
         ("'\ud800' == ''", "not valid Unicode"),
     ],
 )
-def test_wrong(expression, message):
+def test_invalid_expressions_are_reported_with_a_reason(expression, message):
     (error,) = ENGINE.check(expression)
     assert re.search(message, error)
     if "too complex" not in error:
@@ -112,7 +112,7 @@ def test_what_only_a_server_knows_is_not_an_error(expression):
         ("device.allowMultipleAllocations", False),
     ],
 )
-def test_matches(expression, result):
+def test_expressions_are_evaluated_on_a_device(expression, result):
     assert ENGINE.matches(expression, DEVICE, "d.io") is result
 
 
@@ -128,7 +128,7 @@ def test_matches(expression, result):
         "device.nothing",
     ],
 )
-def test_expressions_that_abort_the_scheduler(expression):
+def test_expressions_that_abort_the_scheduler_raise_an_error(expression):
     with pytest.raises(EvaluationError):
         ENGINE.matches(expression, DEVICE, "d.io")
 

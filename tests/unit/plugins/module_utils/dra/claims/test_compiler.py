@@ -636,7 +636,7 @@ def test_an_error_of_a_driver_is_the_only_problem_of_claims_that_use_it() -> Non
     one(site({"devices": [GPU]}, drivers={"gpu.nvidia.com": {}}), "dra_claims_drivers.gpu.nvidia.com", "version")
 
 
-def test_interface_settings_of_a_class() -> None:
+def test_interface_settings_that_a_class_cannot_have_are_refused() -> None:
     own = {"name": "own", "kind": "rdma", "interface": {"name": "rdma{index}", "mtu": 9000}}
     one(site(classes=[own]), "dra_claims_classes[0].interface.name", "contradiction", "{index}")
     of_gpu = {"name": "own", "kind": "gpu", "interface": {"mtu": 9000}}
@@ -644,7 +644,7 @@ def test_interface_settings_of_a_class() -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 11000, "\ud800"])
-def test_a_class_with_cel_that_cannot_be_written(text: str) -> None:
+def test_a_class_with_cel_that_cannot_be_written_is_refused(text: str) -> None:
     assert len(refused(site(classes=[{"name": "own", "cel": [f"device.driver == '{text}'"]}]))) == 1
 
 
@@ -682,7 +682,7 @@ def test_raw_objects_are_checked_against_the_classes() -> None:
     assert compile_site(of_site(claim("of-others", addresses=["10.1.0.2/16"])))
 
 
-def test_a_raw_object_that_is_made_here_as_well() -> None:
+def test_a_raw_object_that_is_also_generated_or_repeated_is_refused() -> None:
     raw = {"apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}
     one(site({"devices": [GPU]}, raw=[raw]), "dra_claims_raw[0]", "duplicate-name", "templates[0].devices[0].kind")
     two = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": n}} for n in ("a", "b")]

@@ -38,7 +38,7 @@ GPU = {"kind": "gpu"}
 RAW = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": "ml"}}
 
 
-def test_small_template() -> None:
+def test_a_small_template_is_read() -> None:
     inventory, problems = read(
         template({"kind": "gpu", "where": {"min_memory": "80Gi"}}, {"kind": "rdma"}, align="numa_node")
     )
@@ -49,7 +49,7 @@ def test_small_template() -> None:
     assert claim.groups[0].align == ("numa_node",)
 
 
-def test_the_most_devices_that_a_claim_can_get() -> None:
+def test_a_claim_that_may_get_more_than_32_devices_is_refused() -> None:
     half = {"kind": "gpu", "count": 16}
     either = {"name": "b", "first_of": [{"kind": "gpu", "count": 32}, {"kind": "nic", "count": 16}]}
     assert read(template({"name": "a", **half}, either, {"name": "b2", "kind": "cpu"}))[1]

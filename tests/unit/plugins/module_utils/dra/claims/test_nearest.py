@@ -223,7 +223,7 @@ def test_far_devices_are_never_allocated_without_request(machines: t.Callable[[s
     assert "exactly" in templates(made)["pair"]["requests"][0]
 
 
-def test_combinations_that_nearest_refuses(machines: t.Callable[[str], Values]) -> None:
+def test_requests_that_nearest_cannot_pair_are_refused(machines: t.Callable[[str], Values]) -> None:
     nodes = {"node": machines("gb300")}
     cpu = {"name": "cpu", "kind": "cpu"}
     drivers = {**NVIDIA, **OURS, "dra.cpu": {"version": "0.2.0"}}

@@ -156,7 +156,7 @@ def test_shares_are_aligned_with_gpus_and_their_parts(align: t.Any, part: Values
     assert [entry["requests"] for entry in found["constraints"] if "distinctAttribute" in entry] == [["nic-0", "nic-1"]]
 
 
-def test_several_rails() -> None:
+def test_distinct_rails_give_shares_of_different_rails() -> None:
     claim = site({**nic(bandwidth="10G"), "count": 2}, distinct=["rail"])
     kinds = [next(key for key in entry if key != "requests") for entry in devices(compile_site(claim))["constraints"]]
     assert kinds == ["distinctAttribute", "distinctAttribute"]
@@ -175,7 +175,7 @@ def test_a_nic_of_another_namespace_gives_no_share() -> None:
     one(values, f"{PLACE}.share", "unreachable", "namespace other", nodes={"n": node({})})
 
 
-def test_rounding_up_is_said() -> None:
+def test_a_bandwidth_that_is_rounded_up_gives_a_warning() -> None:
     made = compile_site(site(nic(bandwidth="25500M")), {"n": node({"step": "2G", "min": "1G"})})
     [warning] = made.warnings
     assert warning.startswith(f"{PLACE}.share.bandwidth: 25500M is charged as 27G on ") and "steps of 2G" in warning
@@ -183,7 +183,7 @@ def test_rounding_up_is_said() -> None:
     assert result.consumed == {"bandwidth": "27G"}
 
 
-def test_a_class_of_shares() -> None:
+def test_a_class_may_select_shares() -> None:
     classes = [{"name": "part", "kind": "rdma", "share": True, "extended_resource": "example.com/part"}]
     device = {"name": "nic", "class": "part"}
     made = compile_site(site({**device, "share": {"bandwidth": "5G"}}, dra_claims_classes=classes))
@@ -294,7 +294,7 @@ def test_a_nic_in_a_pod_may_be_divided() -> None:
         ({**nic(bandwidth="1G"), "interface": {"child": {"type": "macvlan"}}}, "", ""),
     ],
 )
-def test_impossible_shares(device: Values, place: str, rule: str) -> None:
+def test_impossible_shares_are_refused(device: Values, place: str, rule: str) -> None:
     if rule:
         one(site(device), f"{PLACE}.{place}", rule)
     else:
@@ -345,7 +345,9 @@ def test_the_driver_of_another_nic_divides_nothing() -> None:
         ),
     ],
 )
-def test_what_the_settings_of_the_nodes_do_not_give(rules: list[Values], device: Values, path: str, words: str) -> None:
+def test_shares_beyond_the_settings_of_the_nodes_are_refused(
+    rules: list[Values], device: Values, path: str, words: str
+) -> None:
     problems = refused(site(device), {"n": node(*rules)})
     assert [problem.path for problem in problems if words in str(problem)] == [path], problems
 
@@ -356,7 +358,7 @@ def test_infiniband_is_not_divided() -> None:
     one(site(nic(bandwidth="1G")), f"{PLACE}.share", "unreachable", "it is InfiniBand", nodes={"n": ib})
 
 
-def test_all_problems_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     values = site(nic(bandwidth="10G", burst="1G"), {**nic(bandwidth="1k"), "name": "b"})
     problems = refused(values, {"n": node({"factor": 0, "step": "1k"})})
     assert [problem.path for problem in problems] == [
@@ -415,5 +417,5 @@ def test_anything_is_rendered_or_refused_with_a_place(
                 assert quantity.parse(result.consumed["bandwidth"]) >= quantity.parse(share["bandwidth"])
 
 
-def test_the_setting_is_never_the_nodes_own() -> None:
+def test_the_setting_in_the_facts_of_a_node_is_ignored() -> None:
     assert with_setting({"nics": [], SETTING: [RULE]}, None) == {"nics": []}

@@ -58,7 +58,7 @@ def refusal(values: Values) -> tuple[str, str]:
         (HAMI, {}, {"memory": "10Gi", "cores": 50}, {"memory": "10Gi", "cores": "50"}),
     ],
 )
-def test_amounts(driver: str, options: Values, share: Values, requests: Values) -> None:
+def test_a_share_requests_capacity(driver: str, options: Values, share: Values, requests: Values) -> None:
     [request] = devices(compile_site(site(options, share, driver=driver)))["requests"]
     assert request["exactly"]["capacity"]["requests"] == requests
 
@@ -89,7 +89,7 @@ def test_a_partition_is_a_filter(options: Values) -> None:
         ),
     ],
 )
-def test_a_configuration(options: Values, share: Values, sharing: Values) -> None:
+def test_a_share_configures_the_sharing_engine(options: Values, share: Values, sharing: Values) -> None:
     made = compile_site(site(options, share, template=False))
     [config] = devices(made, "ResourceClaim")["config"]
     assert config["requests"] == ["gpu"] and config["opaque"]["parameters"]["sharing"] == sharing
@@ -111,7 +111,7 @@ def test_a_share_that_is_only_counted_gives_a_warning() -> None:
 
 
 @pytest.mark.parametrize(("counted", "warned"), [("memory", False), ("unlimited", True), (4, True)])
-def test_a_gpu_without_a_share_that_others_can_get(counted: t.Any, warned: bool) -> None:
+def test_a_gpu_without_a_share_that_others_can_get_gives_a_warning(counted: t.Any, warned: bool) -> None:
     made = compile_site(site({"consumable_shares": counted}, None))
     assert any("other claims can get the same GPU" in words for words in made.warnings) is warned
 
@@ -128,7 +128,7 @@ def test_a_gpu_without_a_share_that_others_can_get(counted: t.Any, warned: bool)
         ({"engine": "time-slicing"}, {"memory": "1Gi"}, "cannot keep memory"),
     ],
 )
-def test_what_the_engine_cannot_keep(options: Values, share: Values, words: str) -> None:
+def test_a_share_that_the_engine_cannot_keep_is_refused(options: Values, share: Values, words: str) -> None:
     path, text = refusal(site(options, share))
     assert path.startswith("dra_claims_templates[0].devices[0].share") and words in text
 
@@ -146,7 +146,7 @@ def test_what_the_engine_cannot_keep(options: Values, share: Values, words: str)
         ({"engine": "mps", "consumable_shares": 2}, "prepares no claim with MPS while consumable_shares is set"),
     ],
 )
-def test_an_engine_that_the_driver_does_not_run(options: Values, words: str) -> None:
+def test_an_engine_that_the_driver_does_not_run_is_refused(options: Values, words: str) -> None:
     path, text = refusal(site(options, None))
     assert path.startswith("dra_claims_drivers.gpu.nvidia.com.") and words in text
 
@@ -207,7 +207,7 @@ def test_shares_of_one_gpu_each_with_a_nic_below_its_root() -> None:
         ({}, {"kind": "GpuConfig", "sharring": {}}, "sharring"),
     ],
 )
-def test_configurations_that_nvidias_driver_refuses(gates: Values, parameters: Values, place: str) -> None:
+def test_configurations_that_nvidias_driver_refuses_are_reported(gates: Values, parameters: Values, place: str) -> None:
     given = {"driver": NVIDIA, "parameters": {"apiVersion": "resource.nvidia.com/v1beta1", **parameters}}
     path, _text = refusal(site({"feature_gates": gates}, None, config=[given]))
     assert path.startswith("dra_claims_templates[0].devices[0].config[0].parameters.") and path.endswith(place)

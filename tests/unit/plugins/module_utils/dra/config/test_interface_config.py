@@ -138,7 +138,7 @@ def test_one_error_is_reported_once(interface: object, path: str, rule: str, wor
     _only(interface, path, rule, words)
 
 
-def test_whole_config_names_itself() -> None:
+def test_a_whole_config_must_state_apiversion_and_kind() -> None:
     assert [problem.path for problem in validate({}, "c")] == ["c.apiVersion", "c.kind"]
 
 

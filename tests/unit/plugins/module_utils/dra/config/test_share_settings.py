@@ -36,7 +36,7 @@ def test_defaults_follow_from_each_other() -> None:
     assert problems == [] and (rule.mechanism, rule.namespace, rule.mode) == ("macvlan", "a", "vepa")
 
 
-def test_what_is_divided() -> None:
+def test_the_divided_rate_is_at_most_that_of_the_link() -> None:
     whole, part = ShareRule(Selector()), ShareRule(Selector(), bandwidth=10**9)
     assert (whole.physical(400000), whole.physical(None), whole.physical(-1)) == (400 * 10**9, None, None)
     assert (part.physical(400000), part.physical(None), part.physical(100)) == (10**9, 10**9, 10**8)
@@ -69,7 +69,7 @@ def test_what_is_divided() -> None:
         ({"select": PF, "limit": "1G"}, "shares[0].limit"),
     ],
 )
-def test_errors(entry: dict[str, t.Any], path: str) -> None:
+def test_invalid_settings_are_reported_at_their_path(entry: dict[str, t.Any], path: str) -> None:
     found, problems = read([entry])
     assert (found, problems) == ((), [path])
 
@@ -86,5 +86,5 @@ def test_anything_is_read_or_refused(value: object) -> None:
 
 
 @pytest.mark.parametrize(("factor", "text"), [("1", "1"), ("3/2", "1.5"), ("5/4", "1.25"), ("10", "10"), ("20", "20")])
-def test_factors_as_attributes(factor: str, text: str) -> None:
+def test_factors_are_written_as_decimals(factor: str, text: str) -> None:
     assert factor_text(Fraction(factor)) == text

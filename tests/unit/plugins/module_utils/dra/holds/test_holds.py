@@ -120,7 +120,7 @@ def test_the_hold_of_another_owner_stays() -> None:
     assert not changes.to_release("none", "", _rules())
 
 
-def test_tolerations() -> None:
+def test_a_claim_is_made_to_tolerate_one_hold_only() -> None:
     plain = {"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "x"}}]}}
     either = {"devices": {"requests": [{"name": "b", "firstAvailable": [{"name": "c"}, {"name": "d"}]}]}}
     for claim, names in ((plain, ["a"]), (either, ["b/c", "b/d"])):

@@ -28,7 +28,7 @@ def test_a_tier_gets_its_devices_and_is_not_ended() -> None:
     assert tolerations.lacking(claim, "silver") == ["gpu"]
 
 
-def test_who_gives_way_is_not_kept_from_a_hold_by_that() -> None:
+def test_giving_way_to_a_tier_is_not_tolerating_its_hold() -> None:
     theirs = some(swap.grace_toleration(30), swap.grace_toleration(10))
     assert swap.grace_of(theirs, "gold") == 10 and not swap.stays(theirs, "gold") and not swap.of_tier(theirs, "gold")
     claim = {"devices": {"requests": [{"name": "gpu", "exactly": theirs}]}}
@@ -65,7 +65,7 @@ def test_rules_of_a_swap_are_not_holds() -> None:
         ("", None),
     ],
 )
-def test_what_the_controller_counted(message: str, count: int | None) -> None:
+def test_the_controllers_count_is_read_from_its_condition(message: str, count: int | None) -> None:
     rule = swap.rule(HOLD, DEVICE, swap.COUNT, "resource.k8s.io/v1")
     assert swap.counted(rule) is None
     rule["metadata"]["generation"] = 2

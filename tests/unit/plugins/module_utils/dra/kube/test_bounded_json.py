@@ -41,7 +41,7 @@ def cut(value: t.Any, most: int) -> t.Any:
 
 
 @given(VALUES, st.integers(0, 6), st.booleans())
-def test_as_json_reads_it_within_the_bounds(value: t.Any, most: int, ascii_only: bool) -> None:
+def test_text_within_the_bounds_is_read_as_by_json(value: t.Any, most: int, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     assert loads_cut(text, depth=most) == cut(value, most)
     assert is_nested_deeper(value, most) == (depth(value) > most)
@@ -83,7 +83,7 @@ def test_brackets_that_do_not_match_are_refused(text: str) -> None:
             read(text.encode())
 
 
-def test_what_is_too_long_is_not_looked_at() -> None:
+def test_longer_text_than_allowed_is_refused() -> None:
     with pytest.raises(JsonError, match="11 bytes; at most 10 are"):
         loads(b"[123456789]", most=10)
     assert loads(b"[12345678]", most=10) == [12345678]

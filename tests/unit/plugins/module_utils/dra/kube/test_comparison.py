@@ -12,7 +12,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.dra_ob
 from hypothesis import given
 
 
-def test_dropped():
+def test_fields_missing_from_a_returned_slice_are_reported_as_dropped():
     returned = copy.deepcopy(SLICE)
     returned["metadata"].update({"uid": "x", "resourceVersion": "7"})
     del returned["spec"]["devices"][0]["taints"]
@@ -39,11 +39,11 @@ def test_dropped():
         ({"a": {"b": 1}}, {"a": 5}, ["a"]),
     ],
 )
-def test_which_fields_a_server_dropped(sent, returned, lost):
+def test_only_lost_or_changed_values_are_reported_as_dropped(sent, returned, lost):
     assert comparison.dropped(sent, returned) == lost
 
 
 @given(JSON, JSON)
-def test_dropped_takes_anything(sent, returned):
+def test_dropped_accepts_any_two_values(sent, returned):
     assert comparison.dropped(sent, sent) == []
     comparison.dropped(sent, returned)

@@ -39,12 +39,12 @@ CHECKS = list(GOOD)
 
 
 @pytest.mark.parametrize("check, name", [(check, name) for check in CHECKS for name in GOOD[check]])
-def test_good_names(check, name):
+def test_valid_names_are_accepted(check, name):
     assert check(name) == ""
 
 
 @pytest.mark.parametrize("check, name", [(check, name) for check in CHECKS for name in BAD[check]])
-def test_bad_names(check, name):
+def test_invalid_names_are_refused(check, name):
     assert check(name)
 
 
@@ -54,11 +54,11 @@ def test_domains_in_constraints_were_caseless_before_137():
 
 
 @pytest.mark.parametrize("limit, expected", [(limits.TAINTS, [4, 16, 16, 16]), (limits.COUNTER_SETS, [None, 8, 8, 8])])
-def test_limits_by_release(limit, expected):
+def test_limits_depend_on_the_release(limit, expected):
     assert [limits.at(limit, minor) for minor in (34, 35, 36, 37)] == expected
 
 
-def test_sizes_are_bytes():
+def test_sizes_are_counted_in_bytes():
     assert limits.size("ü" * 3 + "a") == 7
     assert limits.opaque_size({"a": "ü", "b": [1, None]}) == len('{"a":"ü","b":[1,null]}'.encode())
 

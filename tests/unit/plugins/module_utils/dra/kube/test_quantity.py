@@ -47,7 +47,7 @@ from hypothesis import strategies as st
         (1e20, 10**20),
     ],
 )
-def test_values(text, value):
+def test_quantities_have_the_value_that_the_server_reads(text, value):
     assert quantity.parse(text) == value
 
 
@@ -102,11 +102,11 @@ def test_a_huge_exponent_takes_no_memory():
         ("0Gi", "0"),
     ],
 )
-def test_canonical(text, written):
+def test_canonical_text_keeps_the_suffix_form(text, written):
     assert quantity.canonical(quantity.parse(text), quantity.suffix_form(text)) == written
 
 
-def test_finer_than_a_nano_has_no_text():
+def test_a_value_finer_than_a_nano_cannot_be_written():
     with pytest.raises(quantity.QuantityError):
         quantity.canonical(Fraction(1, 10**10))
 

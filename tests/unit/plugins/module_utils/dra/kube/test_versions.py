@@ -11,7 +11,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versi
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.dra_objects import CLAIM, SLICE, template
 
 
-def test_claims_in_v1beta1():
+def test_claims_are_flat_in_v1beta1():
     before = copy.deepcopy(CLAIM)
     flat = versions.convert(CLAIM, versions.V1BETA1)
     assert CLAIM == before
@@ -24,7 +24,7 @@ def test_claims_in_v1beta1():
     assert versions.convert(flat, versions.V1) == CLAIM
 
 
-def test_slices_in_v1beta1():
+def test_slices_have_basic_devices_in_v1beta1():
     flat = versions.convert(SLICE, versions.V1BETA1)
     nic = {name: value for name, value in SLICE["spec"]["devices"][0].items() if name != "name"}
     assert flat["spec"]["devices"] == [{"name": "nic", "basic": nic}, {"name": "gpu", "basic": {}}]
@@ -76,7 +76,7 @@ def test_unknown_conversions_are_refused(obj, version):
         versions.convert(obj, version)
 
 
-def test_choose():
+def test_choose_takes_the_newest_version_that_the_server_serves():
     every = ["v1alpha3", "v1beta1", "resource.k8s.io/v1beta2", "v1", "apps/v1"]
     assert versions.choose(every) == versions.V1
     assert versions.choose(["v1beta1", "v1beta2"]) == versions.V1BETA2
@@ -89,7 +89,7 @@ def test_choose():
 
 
 @pytest.mark.parametrize("text, minor", [("1.34", 34), ("v1.37.1", 37), ("1.36+", 36), ("1.99", 37), ("1.35-rc.1", 35)])
-def test_minor_of(text, minor):
+def test_minor_of_reads_releases_and_caps_unknown_ones(text, minor):
     assert versions.minor_of(text) == minor
 
 

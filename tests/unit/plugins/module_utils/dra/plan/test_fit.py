@@ -135,7 +135,7 @@ def test_room_for_pods_ends_the_count(engine: Engine) -> None:
     assert found.total == 9
 
 
-def test_nodes_that_take_no_such_pod(engine: Engine) -> None:
+def test_nodes_that_are_cordoned_tainted_or_not_selected_take_no_pod(engine: Engine) -> None:
     taint = {"key": "maintenance", "effect": "NoExecute"}
     nodes = [node("a-0", unschedulable=True), node("b-0", taints=[taint]), node("c-0"), node("d-0", labels={"x": "y"})]
     fleet = cluster(nodes)
@@ -257,7 +257,7 @@ def test_holders_are_those_of_each_node(engine: Engine) -> None:
     assert by_node == {"a-0": {("team/c",)}, "b-0": {("team/d",)}}
 
 
-def test_changes(engine: Engine) -> None:
+def test_steps_change_how_many_fit(engine: Engine) -> None:
     fleet = cluster([node("a-0"), node("a-1"), node("b-0")])
 
     def total(*steps: Object) -> int:
@@ -311,7 +311,7 @@ def test_taints_of_kubernetes_end_with_their_cause(engine: Engine) -> None:
         ({"release": {"claims": ["team/x"]}}, "what_if[0].release.claims: have no devices: team/x"),
     ],
 )
-def test_a_step_that_cannot_be_taken(step: Object, reported: str) -> None:
+def test_a_step_that_cannot_be_taken_is_refused(step: Object, reported: str) -> None:
     with pytest.raises(Problems) as caught:
         after(cluster([node("a-0")]), [step])
     assert reported in str(caught.value)

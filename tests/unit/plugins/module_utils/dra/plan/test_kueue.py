@@ -125,12 +125,14 @@ def test_a_pool_that_belongs_to_nobody(engine: Engine) -> None:
         ),
     ],
 )
-def test_queues_that_admit_nothing(engine: Engine, queues: tuple[Object, ...], reported: str) -> None:
+def test_missing_stopped_and_circular_queues_admit_nothing(
+    engine: Engine, queues: tuple[Object, ...], reported: str
+) -> None:
     found = counted(engine, *queues)
     assert found.total == 0 and reported in found.quota and found.over_quota == 16
 
 
-def test_claims_that_kueue_does_not_accept(engine: Engine) -> None:
+def test_claims_with_alternatives_are_not_admitted(engine: Engine) -> None:
     request = claim_spec(1)["devices"]["requests"][0]
     either = {"name": "gpu", "firstAvailable": [{"name": "x", **request["exactly"]}]}
     found = counted(engine, _local(), queue("red", 4), spec={"devices": {"requests": [either]}})

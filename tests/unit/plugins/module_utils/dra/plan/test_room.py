@@ -174,7 +174,7 @@ def test_shared_claims_and_budgets_keep_pods() -> None:
     assert movable([*pod("p", "a", [0])], never=["team/p"])[0] == []
 
 
-def test_the_cheapest_choice() -> None:
+def test_the_cheapest_rows_that_suffice_are_chosen() -> None:
     rows = [("a", [(1, 1), (3, 4)]), ("b", [(2, 3)]), ("c", [(1, 0)])]
     best = fewest(rows, 4)
     assert best is not None and best.cost == 3 and best.of in ({"a": 1}, {"a": 0, "b": 0})

@@ -113,7 +113,7 @@ def test_a_replaced_device_is_free(engine: Engine) -> None:
         ({"add": {"like": "other", "count": 1}}, "there is no node 'other'"),
     ],
 )
-def test_a_step_that_cannot_be_taken(step: Object, reported: str) -> None:
+def test_a_step_that_cannot_be_taken_is_refused(step: Object, reported: str) -> None:
     bare = {**facts("hgx-h100"), "gpus": [], "nics": []}
     known = {"spare": facts("hgx-h100"), "bare": bare}
     with pytest.raises(Problems) as caught:
@@ -121,7 +121,7 @@ def test_a_step_that_cannot_be_taken(step: Object, reported: str) -> None:
     assert reported in str(caught.value) and "what_if[0]" in str(caught.value)
 
 
-def test_another_server(engine: Engine) -> None:
+def test_an_older_server_ignores_taint_rules(engine: Engine) -> None:
     """1.34 takes no device out of service by a rule, and 1.37 does again."""
     rule = {
         "apiVersion": "resource.k8s.io/v1",
@@ -135,7 +135,7 @@ def test_another_server(engine: Engine) -> None:
     assert _totals(fleet, steps, engine, workload("one-gpu")) == [16, 8]
 
 
-def test_another_driver_where_nodes_were_probed(engine: Engine) -> None:
+def test_another_driver_counts_only_on_probed_nodes(engine: Engine) -> None:
     """Partitions on demand: seven of a GPU, on the node that was probed; of the other nothing is known."""
     fleet = cluster(NODES)
     part = {
@@ -162,7 +162,7 @@ def test_another_driver_where_nodes_were_probed(engine: Engine) -> None:
     assert [note for note in found.notes if "1 node(s) with gpu.nvidia.com were not probed" in note]
 
 
-def test_another_template(engine: Engine) -> None:
+def test_a_step_may_give_a_workload_another_template(engine: Engine) -> None:
     start = Scenario(
         cluster(NODES), (workload("one-pair"),), {}, lambda value: Workload(value["name"], (SPECS[value["claim"]],))
     )
@@ -218,7 +218,7 @@ def quota(hard: Object, used: Object | None = None, **spec: t.Any) -> Object:
         ({"services": "1"}, {}, 16),
     ],
 )
-def test_what_a_quota_admits(engine: Engine, hard: Object, used: Object, count: int) -> None:
+def test_a_quota_limits_the_count(engine: Engine, hard: Object, used: Object, count: int) -> None:
     pod = {"containers": [{"resources": {"requests": {"cpu": "1500m"}, "limits": {"cpu": "2"}}}]}
     work = workload("one-pair", **pod)
     gpu = next(one["exactly"]["deviceClassName"] for one in work.claims[0]["devices"]["requests"])
@@ -252,7 +252,7 @@ def test_a_quota_with_scopes_or_unreadable_is_noted(engine: Engine) -> None:
 # --- what stranded devices stand for, and the map
 
 
-def test_worth_and_map(engine: Engine) -> None:
+def test_stranded_devices_have_a_worth_and_a_place_on_the_map(engine: Engine) -> None:
     empty = cluster(NODES)
     gpu, nic = _first_pair(empty, engine)
     names = [one.device["name"] for one in empty.nodes["a-0"].offers]
@@ -306,7 +306,7 @@ def test_an_invalid_price_is_refused(price: Object) -> None:
         prices([price])
 
 
-def test_counts_side_by_side(engine: Engine) -> None:
+def test_counts_of_all_steps_are_shown_side_by_side(engine: Engine) -> None:
     fleet = probed("hgx-h100")
     now, then = (fits.fit(fleet, [workload(name) for name in names], engine) for names in (["one-pair"], ["one-pair"]))
     assert words.table(["one-pair"], [("now", now), ("cordon", then)]) == [

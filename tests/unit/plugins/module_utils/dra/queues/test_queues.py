@@ -103,7 +103,7 @@ def _queues(made: Compiled) -> dict[str, dict[str, dict[str, str]]]:
     }
 
 
-def test_two_teams() -> None:
+def test_two_teams_get_queues_with_their_quotas() -> None:
     made = _compile(QUEUES)
     kinds = [one["kind"] for one in made.objects]
     assert kinds == ["ResourceFlavor", "Cohort", *["ClusterQueue"] * 2, *["LocalQueue"] * 2, "ResourceClaimTemplate"]
@@ -132,7 +132,7 @@ def test_two_teams() -> None:
     assert "fairSharing" in made.configuration
 
 
-def test_all_errors_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     wrong = _wrong(
         {
             "queues_resources": [*RESOURCES, {"name": "again", "classes": ["gpu"]}, {"name": "rest"}],
@@ -170,7 +170,7 @@ def test_all_errors_at_once() -> None:
     }
 
 
-def test_guarantees_above_the_fleet() -> None:
+def test_guarantees_above_the_fleet_are_refused() -> None:
     """The path is that of the first guarantee, in the order of the inventory, that the fleet does not have."""
     teams = [TEAMS[0], {**TEAMS[1], "guaranteed": {"gpus": 3}}]
     assert _wrong({**QUEUES, "queues_teams": teams}) == {
@@ -194,7 +194,7 @@ def test_what_is_unknown_is_no_error() -> None:
     assert "so is its" in nics
 
 
-def test_loans() -> None:
+def test_loans_change_quotas_until_they_are_overdue() -> None:
     def lent(amount: int, until: t.Any, **limits: t.Any) -> Object:
         blue = {**TEAMS[1], **limits}
         loan = {"from": "red", "to": "blue", "devices": {"gpus": amount}, "until": until}
@@ -230,7 +230,7 @@ def test_what_was_borrowed_cannot_be_lent() -> None:
     }
 
 
-def test_variants() -> None:
+def test_templates_that_kueue_cannot_count_get_variants() -> None:
     made = _compile(QUEUES)
     usable = {f"{one.namespace}/{one.template}": one for one in made.templates}
     assert usable["red/pair"].use == "pair" and usable["red/pair"].left_out == []
@@ -324,7 +324,7 @@ def test_a_nic_and_its_shares_are_not_guaranteed_twice() -> None:
     assert wrong == {"queues_resources[1]": SHORT_OF_CARDS}
 
 
-def test_a_class_that_kueue_cannot_read() -> None:
+def test_a_class_with_a_selector_that_kueue_cannot_evaluate_is_refused() -> None:
     claims = {
         **CLAIMS,
         "dra_claims_classes": [{"name": "nic-share", "cel": ["device.allowMultipleAllocations == true"]}],

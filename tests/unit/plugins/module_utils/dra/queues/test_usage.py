@@ -52,7 +52,7 @@ def test_flavors_of_a_resource_are_added(limits: tuple[str | None, str | None], 
     assert usage.sample([found], NOW).shares == {"x/gpus": {"red": Share(6, 4, lends)}}
 
 
-def test_a_sample_of_objects() -> None:
+def test_a_sample_is_taken_from_objects_or_metrics() -> None:
     pool = {"kind": "Cohort", "metadata": {"name": "c"}, "spec": queue("", "2", "0")["spec"]}
     objects = [queue("red", "5", "1", "red lends blue"), queue("blue", "2", "4", "red lends blue", lendingLimit="1")]
     found = usage.sample([*objects, pool, claim("blue", 4), claim("elsewhere", 1)], NOW)
@@ -72,7 +72,7 @@ def sample(minutes: float, **charged: float) -> Sample:
     return Sample(NOW + timedelta(minutes=minutes), {"gpus": shares}, {"gpus": 1})
 
 
-def test_who_owes_whom() -> None:
+def test_borrowed_devices_are_owed_to_whoever_left_them_idle() -> None:
     found = usage.totals([sample(10, blue=6, red=2), sample(0, blue=4), sample(20)])
     assert found.known_hours == pytest.approx(1 / 3) and found.gaps == []
     assert found.hours["gpus"]["blue"] == pytest.approx(

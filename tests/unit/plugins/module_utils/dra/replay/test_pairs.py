@@ -51,5 +51,5 @@ def test_kinds_are_those_of_the_sites_drivers() -> None:
         ((), None),
     ],
 )
-def test_pairs(devices: tuple[str, ...], verdict: bool | None) -> None:
+def test_devices_are_aligned_if_they_are_whole_pairs(devices: tuple[str, ...], verdict: bool | None) -> None:
     assert aligned(given(*devices), ROOTS, kinds(SITE)) is verdict

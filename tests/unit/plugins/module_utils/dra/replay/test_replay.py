@@ -45,7 +45,7 @@ def test_teams_are_busy_in_turns() -> None:
     assert first.count("blue") > 3 * first.count("red") and last.count("red") > 3 * last.count("blue")
 
 
-def test_a_csv() -> None:
+def test_jobs_are_read_from_a_csv_in_order_of_time() -> None:
     jobs = read_csv([HEAD, "9,red,urgent,0.5,60", "3.5,blue,,8,7200"])
     assert jobs == [Job(0, 3.5, "blue", "", 8.0, 7200.0), Job(1, 9.0, "red", "urgent", 0.5, 60.0)]
     assert read_csv(as_csv(jobs).splitlines()) == jobs
@@ -65,12 +65,12 @@ def test_a_csv() -> None:
         ([HEAD, "1,red,,1,1e300"], "line 2: seconds: 1e300 is not between"),
     ],
 )
-def test_a_wrong_csv(lines: list[str], reported: str) -> None:
+def test_a_wrong_csv_is_refused_with_the_line(lines: list[str], reported: str) -> None:
     with pytest.raises(ValueError, match=reported):
         read_csv(lines)
 
 
-def test_score() -> None:
+def test_the_score_counts_hours_waits_and_preemptions() -> None:
     """One job ends, one is preempted and runs again, one never starts. The window ends after two hours."""
     jobs = [Job(0, 0, "red", "", 0.5, 3600), Job(1, 0, "red", "urgent", 2, 7200), Job(2, 3600, "blue", "", 1, 60)]
     runs = {

@@ -70,7 +70,9 @@ def test_versions_sort_by_semantic_precedence(lower: str, higher: str) -> None:
         ("lanewise.dev", None, "numa_node", [NUMA_NODE, NUMA_NODE_DRANET]),
     ],
 )
-def test_alignments(name: str, version: str | None, level: str, expected: list[str]) -> None:
+def test_a_drivers_version_decides_what_a_level_is_matched_by(
+    name: str, version: str | None, level: str, expected: list[str]
+) -> None:
     assert knowledge(name, {"version": version} if version else {}).alignments(level) == expected
 
 
@@ -111,7 +113,7 @@ def test_every_table_is_well_formed(name: str) -> None:
             assert known.alignments(level) or known.hint(level), (kind, level)
 
 
-def test_drivers_whose_devices_a_probe_cannot_derive() -> None:
+def test_drivers_whose_devices_a_probe_cannot_derive_are_listed() -> None:
     none = ["compute-domain.nvidia.com", "npu.furiosa.ai", "qat.intel.com", "tpu.google.com"]
     assert offers.blind(DRIVERS) == none
     assert offers.blind(["gpu.nvidia.com", "acme.example.com"]) == ["acme.example.com"]
@@ -226,7 +228,7 @@ def test_a_site_adds_to_a_driver() -> None:
         ({"version": "0.2.0", "reserved_cpus": "first"}, "reserved_cpus"),
     ],
 )
-def test_an_option_that_would_be_misread(options: dict[str, t.Any], where: str) -> None:
+def test_an_option_that_would_be_misread_is_refused(options: dict[str, t.Any], where: str) -> None:
     with pytest.raises(Problems) as caught:
         knowledge("dra.cpu", options)
     assert [problem.path for problem in caught.value.problems] == [f"dra_claims_drivers.dra.cpu.{where}"]

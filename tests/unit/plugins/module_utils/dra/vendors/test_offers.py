@@ -82,7 +82,7 @@ def test_slices_are_valid_and_complete(name: str, kubernetes: str) -> None:
         assert not limits.dns_subdomain(members[0]["metadata"]["name"])
 
 
-def test_pages() -> None:
+def test_slices_are_split_at_the_limits_of_devices_and_counter_sets() -> None:
     made = slices(offers("node-1", facts("sriov"), {"lanewise.dev": {}}))
     assert [len(one["spec"].get("devices", ())) for one in made] == [64, 64, 21, 0]
     assert len(made[3]["spec"]["sharedCounters"]) == 3
@@ -179,7 +179,7 @@ def test_nvidia_shares(shares: t.Any, default: str, least: str, capacities: set[
         ("gpu.amd.com", {"version": "1.0.0", "consumable_shares": 2}, "only gpu.nvidia.com has this option"),
     ],
 )
-def test_options_that_a_driver_does_not_have(driver: str, options: dict[str, t.Any], words: str) -> None:
+def test_options_that_a_driver_does_not_have_are_refused(driver: str, options: dict[str, t.Any], words: str) -> None:
     with pytest.raises(Problems, match=words):
         offers("n", facts("hgx-h100"), {driver: options})
 
@@ -195,7 +195,7 @@ def test_options_that_a_driver_does_not_have(driver: str, options: dict[str, t.A
         ("0.4.1", ["ConsumableShares"], "from 0.5.0 on"),
     ],
 )
-def test_gates_that_nvidias_driver_does_not_start_with(version: str, on: list[str], words: str) -> None:
+def test_gates_that_nvidias_driver_does_not_start_with_are_refused(version: str, on: list[str], words: str) -> None:
     given = {"version": version, "feature_gates": dict.fromkeys(on, True)}
     with pytest.raises(Problems, match=words):
         offers("n", facts("hgx-h100"), {"gpu.nvidia.com": given})
@@ -280,7 +280,7 @@ def test_hami_shares_gpus() -> None:
         assert not [str(problem) for problem in validate(one)]
 
 
-def test_cpus_one_by_one() -> None:
+def test_cpus_can_be_published_one_by_one() -> None:
     found = of("hgx-h100", "dra.cpu", group_by="individual", reserved_cpus="0-3")
     assert [one.device["name"] for one in found[:2]] == ["cpudev004", "cpudev005"]
     assert all("capacity" not in one.device and "allowMultipleAllocations" not in one.device for one in found)
@@ -348,7 +348,7 @@ def test_vendors_are_distinguished() -> None:
     assert isinstance(values(amd[0])["numaNode"], int) and NUMA_NODE not in values(amd[0])
 
 
-def test_cpus() -> None:
+def test_cpus_are_grouped_by_numa_node_socket_or_machine() -> None:
     numa = of("epyc-nps4", "dra.cpu")
     assert [offer.device["name"] for offer in numa] == [f"cpudevnuma{n:03}" for n in range(8)]
     assert [values(offer)[NUMA_NODE] for offer in numa] == list(range(8))
@@ -364,7 +364,7 @@ def test_cpus() -> None:
     assert NUMA_NODE not in values(old[0]) and values(old[0])["dra.net/numaNode"] == 0
 
 
-def test_nics_of_other_drivers() -> None:
+def test_other_nic_drivers_publish_the_nics_that_they_can_use() -> None:
     assert not of("sriov", "dra.net"), "more devices than a slice has, and DRANET writes one"
     node = facts("sriov")
     without(node, [one for one in node["functions"] if one.startswith("0000:c9:") and one != "0000:c9:00.0"])
@@ -426,7 +426,7 @@ def test_an_import_leaves_the_standard_attributes_unknown() -> None:
             assert {PCIE_ROOT, NUMA_NODE} <= offer.unknown and PCIE_ROOT not in values(offer)
 
 
-def test_fields_that_an_old_server_drops() -> None:
+def test_fields_that_an_old_server_drops_are_not_published() -> None:
     """Before 1.36 servers drop taints and counters, and the driver withholds a PF that only counters would protect."""
     new, old = (
         {(one.driver, one.device["name"]): one for one in offers("n", facts("sriov"), ALL, server=server)}
