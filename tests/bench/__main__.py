@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Measure the collection, each figure against a peer or a floor in the same run.
+"""Measure the collection, each figure against a peer, a floor or a limit in the same run.
 
 Prints a table and writes docs/bench/latest.jsonl, one object a line: name, value, unit, against, method, date.
 Needs lstopo (Debian: hwloc-nox) for the comparison with hwloc; without it that figure is left out, with the reason.
@@ -52,7 +52,7 @@ RESULTS = REPOSITORY / "docs" / "bench" / "latest.jsonl"
 
 
 def _processor_seconds() -> float:
-    """Seconds that this process and all that it waited for had on a CPU: other work on the machine does not count."""
+    """CPU seconds of this process and of all children that it has waited for; other work does not count."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
@@ -341,7 +341,7 @@ def main() -> None:
     names = [benchmark.__name__ for benchmark in BENCHMARKS]
     parser.add_argument("--only", choices=names, help="measure this part, and keep the other lines of the output")
     arguments = parser.parse_args()
-    # with it, Python reads a module that Ansible sends by pipelining byte by byte: 0.4 ms of CPU time more for each KiB
+    # it makes Python read modules that Ansible pipelines byte by byte: 0.4 ms more of CPU time for each KiB
     os.environ.pop("PYTHONUNBUFFERED", None)
     today = datetime.date.today().isoformat()
     figures: dict[str, dict[str, t.Any]] = {}

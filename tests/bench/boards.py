@@ -20,7 +20,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed imp
 from environment import Missing  # tests.bench.__main__ has put its folder on the path
 
 MACHINE = "hgx-h100"
-PODS = 24  # a block
+PODS = 24  # in each block
 BLOCKS = 6  # of each form and state
 SEED = 20261123
 
@@ -52,7 +52,7 @@ class _Bench:
         return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
     def pod(self, form: str, pairs: int) -> str:
-        """Schedule one pod; its name. Raises RuntimeError if it waits."""
+        """Schedule one pod, and return its name. Raises RuntimeError if the pod waits."""
         self.number += 1
         name = f"bench-{self.number}"
         self.nodes[form].start(name, self.boards[form].claims[pairs])

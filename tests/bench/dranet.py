@@ -42,7 +42,7 @@ FILTER = '"dra.net/ifName" in attributes && attributes["dra.net/ifName"].StringV
 RAILS = 30
 #: Rounds of one driver between two starts.
 BLOCK = 3
-#: What a busy node has besides.
+#: What a busy node has in addition.
 CONNECTIONS, PROCESSES = 2000, 1500
 SEED = 1
 
@@ -169,7 +169,7 @@ def _busy_seconds() -> float:
 
 
 def _sum_and_count(text: str, name: str, labels: t.Mapping[str, str]) -> tuple[float, int]:
-    """Of a histogram in Prometheus' text form, over all series that have these labels."""
+    """Sum and count of a histogram in Prometheus' text format, over all series that have these labels."""
     found = {"sum": 0.0, "count": 0.0}
     for line in text.splitlines():
         for part in found:
@@ -234,7 +234,7 @@ class Bench:
 
     @contextlib.contextmanager
     def running(self, driver: str) -> t.Iterator[None]:
-        """One driver, for as long as the block lasts; when it begins its devices can be allocated."""
+        """One driver, for as long as the block lasts. Its devices can be allocated, and one pod has warmed it up."""
         one = self.drivers[driver]
         one.start()
         try:
@@ -247,7 +247,7 @@ class Bench:
             one.stop()
 
     def prepared(self, driver: str, method: str = "NodePrepareResources") -> tuple[float, int]:
-        """The seconds of all calls that kubelet has made, by its own clock, and their number."""
+        """The seconds of all calls of `method` that kubelet has made, by its own clock, and their number."""
         from ansible_collections.lanewise.dra.tests.cluster.node import ADDRESS
 
         connection = http.client.HTTPSConnection(ADDRESS, 10250, timeout=30, context=self._kubelet)
@@ -267,7 +267,7 @@ class Bench:
         return _sum_and_count(one.metrics(), *one.attach)
 
     def processor(self, driver: str) -> float:
-        """Seconds of CPU that a driver's process has had."""
+        """Seconds of CPU time that a driver's process has used so far."""
         fields = Path(f"/proc/{self.drivers[driver].pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -317,10 +317,10 @@ class Bench:
         from ansible_collections.lanewise.dra.tests.cluster.node import ip
 
         name = f"rail{number % RAILS}"
-        # DRANET publishes one that was in a pod some seconds after it came back
+        # DRANET publishes an interface only some seconds after it came back from a pod
         before = self.plane.wait_for(lambda: self.published(driver).get(name), f"{name} to be published", 90)
         wanted = 1400 if before != 1400 else 1450
-        time.sleep(2.5)  # both look at most so often
+        time.sleep(2.5)  # both drivers look for changes at most this often
         start = time.perf_counter()
         ip(f"link set {name} mtu {wanted}")
         while self.published(driver).get(name) != wanted:
@@ -332,7 +332,7 @@ class Bench:
         return taken
 
     def resident(self, driver: str) -> float:
-        """MiB."""
+        """The resident memory of a driver's process in MiB."""
         status = Path(f"/proc/{self.drivers[driver].pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
@@ -397,7 +397,7 @@ def busy(node: t.Any) -> t.Iterator[None]:
     kept: list[socket.socket] = []
     script = f"for i in $(seq {PROCESSES}); do sleep infinity & done; wait"
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
-        for _turn in range(CONNECTIONS // 2):  # each has two ends here
+        for _turn in range(CONNECTIONS // 2):  # both ends of a connection are on this node
             kept.append(socket.create_connection(listener.getsockname()))
             kept.append(listener.accept()[0])
     processes = subprocess.Popen(["sh", "-c", script], start_new_session=True)
@@ -415,7 +415,7 @@ def busy(node: t.Any) -> t.Iterator[None]:
 
 
 def measure(bench: Bench, setting: Setting, rounds: int) -> Samples:
-    """Both drivers by turns."""
+    """Samples of both drivers, in pairs of blocks of random order."""
     chance = random.Random()
     found: Samples = {OURS: [], DRANET: []}
     for _pair in range(-(-rounds // BLOCK)):
@@ -509,7 +509,7 @@ def inside(titles: t.Sequence[str], rounds: int, kept: Path | None) -> Figures:
 
 
 def _more(samples: Samples, title: str, kept: Path | None) -> Samples:
-    """These samples with those that a file keeps of earlier runs, and into it."""
+    """Samples of earlier runs in the file `kept` and these, which it then stores too; without a file, these alone."""
     if kept is None:
         return samples
     earlier: dict[str, Samples] = json.loads(kept.read_text()) if kept.exists() else {}

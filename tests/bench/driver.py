@@ -45,7 +45,7 @@ Figures = t.Iterator[Object]
 
 def turns(rounds: int, **actions: t.Callable[[], object]) -> dict[str, list[float]]:
     """The seconds of each action, run in turns so that noise hits all alike; one round before warms up. An action may
-    return its own seconds (a float), where part of it is not meant."""
+    return its own seconds (a float), if only a part of it is to be measured."""
     times: dict[str, list[float]] = {name: [] for name in actions}
     for turn in range(rounds + 1):
         for name, action in actions.items():
@@ -109,8 +109,8 @@ def _resident(pid: int) -> float:
 
 
 def _run_once(command: list[str], socket: Path, settled: float) -> tuple[float, float]:
-    """Seconds from its start until a program answers, and its MiB a while later. Its modules are compiled by the first
-    run, as they are where a wheel is installed."""
+    """Seconds from a program's start until it answers, and its resident MiB `settled` seconds later. The first run
+    compiles its modules, as installing a wheel does."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(socket.parents[1] / "compiled")
     start = time.perf_counter()

@@ -34,8 +34,8 @@ _GIB = 79
 
 @dataclass(frozen=True)
 class Stream:
-    """Jobs of a profile for so many hours. `speed` is how many of their seconds pass in one: the time in which Kueue
-    and the scheduler decide is multiplied by it, too, so streams of many jobs have to be slow."""
+    """Jobs of a profile for so many hours. `speed` is how many of their seconds pass in one real second. It also
+    multiplies the time in which Kueue and the scheduler decide, so streams of many jobs have to be slow."""
 
     profile: str
     load: float
@@ -118,7 +118,7 @@ def shared(sizes: t.Iterable[float]) -> Arm:
 
 
 def run(plane: ControlPlane, queueing: Queueing, arm: Arm, stream: Stream) -> Object:
-    """One stream in one setting; its result."""
+    """Run one stream in one setting, and return its score. Raises RuntimeError for a template that Kueue cannot use."""
     import kubernetes.config
 
     site = QueueSite(queueing, {f"{arm.name}-{number}": machine("hgx-h100") for number in range(NODES)}, arm.drivers)

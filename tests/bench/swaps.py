@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Measure how long it takes until pods of a high tier run on devices that pods of a low tier have had."""
+"""Measure how long it takes until pods of a high tier run on devices that pods of a low tier had."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_an_interrupted_run_does_not_forget_what_it_has_to_prune():
 @given(claims_strategies.sites())
 def test_removal_looks_for_every_kind_of_a_site(values):
     kinds = {apply_set.group_kind(made) for made in claims_strategies.compiled(values).objects}
-    assert kinds <= {*apply_set.WRITTEN, "Namespace"}  # these stay
+    assert kinds <= {*apply_set.WRITTEN, "Namespace"}  # namespaces are never removed
 
 
 def test_removal_looks_for_no_other_kind():
@@ -130,7 +130,7 @@ def test_a_dry_run_cannot_judge_by_a_namespace_or_quota_that_is_about_to_change(
     assert apply_set.answer(objects[2:], {"result": {"results": [refusal(admin), refusal(over)]}}, [held])[
         "problems"
     ] == [f"ResourceClaimTemplate ml/pair: {admin}"]
-    # what does not change, or changes in another namespace, excuses nothing
+    # a namespace or quota that stays as it is, or another namespace's, excuses no refusal
     assert apply_set.awaited(objects, replies(False, False, refusal(admin), refusal(over))) == []
     assert apply_set.awaited(objects, replies(True, True, refusal(over), refusal(admin))) == []
     assert apply_set.awaited(objects, replies(True, True, refusal("not a label"), {})) == []
@@ -148,7 +148,7 @@ def test_the_values_of_secrets_are_not_shown_nor_missed():
     assert "hidden" not in str(apply_set.shown(secret, None, secret))
 
 
-def test_a_set_knows_its_site():
+def test_a_set_stores_its_site():
     ours = item("DeviceClass", "gpu")
     ours["metadata"]["labels"] = {"lanewise.dev/site": "a"}
     set_parent = apply_set.parent("s", "default", [ours, TEMPLATE])
@@ -176,7 +176,7 @@ def test_the_set_of_another_site_is_left_alone_where_a_site_is_removed():
         assert apply_set.other_site(found, [], site) == ""
         assert searched(site, found) == [apply_set.members(**applyset), apply_set.without_set(site)]
     assert searched("", before) == [apply_set.members(**applyset)]
-    # a site that is named counts for more than the objects'
+    # a site given by name overrides the label of the objects
     assert apply_set.other_site(before, [of_a], "b") == "a" and apply_set.other_site(before, [of_a]) == ""
 
 

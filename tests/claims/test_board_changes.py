@@ -117,7 +117,7 @@ def test_a_moved_card_changes_templates_that_name_boards_or_addresses(
     form: str, differs: bool, still: int | None
 ) -> None:
     """NICs publish the new map at once, so a template by the published map fits; one by the board's name gives nothing.
-    Addresses alone cannot know: until the claims are rendered again, the old pairs are given."""
+    A template by addresses cannot notice the change: until the claims are rendered again, it gives the old pairs."""
     before, after = rendered(form, board(form)), rendered(form, moved(form))
     assert (after.claim != before.claim) is differs
     number, right = given(before, moved(form), form)
@@ -130,7 +130,7 @@ def test_a_moved_card_changes_templates_that_name_boards_or_addresses(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_old_templates_give_nothing_after_buses_are_renumbered(form: str) -> None:
-    """Nothing is given by the old template, which says why; the new one gives as many as before."""
+    """A refusal by the old template names the reason. The new template gives as many pairs as before."""
     before, after = rendered(form, board(form)), rendered(form, renumbered(form))
     assert after.claim != before.claim
     assert given(before, renumbered(form), form) == (0, 0)

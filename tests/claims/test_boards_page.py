@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The page about boards: its tables are what compiler and allocator say of machines and real nodes."""
+"""The page about boards: its tables are what compiler and allocator compute for machines and real nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ cel = pytest.importorskip("cel_expr_python")
 
 PAGE = COLLECTION / "docs" / "boards.md"
 Values = dict[str, t.Any]
-#: The columns: what a group asks for.
+#: The columns by title, each with the keys of its group.
 ASKED: list[tuple[str, Values]] = [
     ("pcie_root", {"align": "pcie_root"}),
     ("numa_node", {"align": "numa_node"}),
@@ -90,7 +90,7 @@ def real_rows(folder: Path) -> list[str]:
     """The rows of real nodes: with DRANET as recorded, and with lanewise.dev in its place."""
     rows = []
     gpu: Values = {"gpu.nvidia.com": {"version": "0.4.0"}}
-    for name in (one for one in recorded.NODES if one != "aks-mi300x"):  # no driver published its GPUs
+    for name in (one for one in recorded.NODES if one != "aks-mi300x"):  # no driver published the GPUs of this node
         for stated in ((), recorded.STATED) if name == "aks-gb300" else ((),):
             machine = recorded.facts_of(name, folder, stated)
             for driver, version in (("dra.net", "1.4.0"), ("lanewise.dev", "1.0.0")):

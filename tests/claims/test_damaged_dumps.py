@@ -218,14 +218,14 @@ def engine() -> Engine:
 
 
 def _paths(value: t.Any, here: Path = ()) -> t.Iterator[Path]:
-    """The places of all values, those of objects and below."""
+    """The paths of all values in objects, and of the objects themselves."""
     items: t.Iterable[tuple[t.Any, t.Any]] = ()
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, list):
         items = enumerate(value)
     for key, inner in items:
-        if len(here) >= 1:  # no list of a kind as a whole
+        if len(here) >= 1:  # damage no list of a kind as a whole
             yield (*here, key)
         yield from _paths(inner, (*here, key))
 
@@ -253,12 +253,12 @@ def _damaged(damages: t.Sequence[tuple[Path, t.Any]]) -> Object:
             else:
                 where[path[-1]] = value
         except (KeyError, IndexError, TypeError):
-            continue  # an earlier damage has taken the place away
+            continue  # an earlier damage has removed this place
     return dump
 
 
 def test_the_undamaged_dump_gives_a_complete_answer(engine: Engine) -> None:
-    """Else the tests below would try nothing."""
+    """Otherwise the tests below would prove nothing."""
     fleet, found = _plan(engine, _dump())
     assert (found.total, fleet.doubts) == (1, ()) and found.quota.startswith("ClusterQueue red leaves gpus")
     assert sum(one.count for one in found.nodes.values()) == 3

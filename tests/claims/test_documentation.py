@@ -115,7 +115,7 @@ def rows(heading: str) -> dict[str, list[str]]:
 
 
 def known(variables: dict[str, t.Any]) -> set[str]:
-    """The keys that the code names as known beside a key that nobody would mean."""
+    """The known keys that the compiler lists in its error about an unknown key, `0_0`."""
     with pytest.raises(Problems) as caught:
         compile_site(variables)
     fixes = [problem.fix for problem in caught.value.problems if "0_0" in problem.path]
@@ -166,7 +166,7 @@ del MAPPINGS["Taints"]["dra_claims_taints"][0]["namespace"]
 @pytest.mark.parametrize("heading", MAPPINGS)
 def test_the_reference_has_every_key_of_the_language_and_no_other(heading):
     names = known(MAPPINGS[heading])
-    if heading == "Devices":  # an alternative knows some of them only
+    if heading == "Devices":  # an alternative has some of these keys only
         alternative = known(a_claim(devices=[{"name": "c", "first_of": [{"kind": "nic", **ODD}]}]))
         assert alternative == names - {"first_of", "admin"}
     assert set(rows(heading)) == names
@@ -246,7 +246,7 @@ DRIVER_COLUMNS = {
 
 
 @pytest.mark.parametrize("heading", DRIVER_COLUMNS)
-def test_the_reference_says_how_each_driver_answers_each_filter(heading):
+def test_the_reference_states_how_each_driver_answers_each_filter(heading):
     kinds, drivers = DRIVER_COLUMNS[heading]
     serving = {driver.name for driver in DRIVERS.values() if set(driver.kinds) & set(kinds)}
     assert set(drivers) == serving
@@ -259,7 +259,7 @@ def test_the_reference_says_how_each_driver_answers_each_filter(heading):
         assert len(cells) == len(drivers) + 1
 
 
-def test_the_reference_says_which_drivers_there_are_and_from_which_version():
+def test_the_reference_lists_the_drivers_and_their_versions():
     expected = {
         driver.name: [
             driver.title,
@@ -284,7 +284,7 @@ def test_the_reference_names_the_feature_gates_of_each_driver():
     assert rows("Feature gates of drivers") == expected
 
 
-def test_the_reference_says_what_makes_a_device_one_of_its_kind():
+def test_the_reference_states_what_makes_a_device_one_of_its_kind():
     expected = {}
     for driver in DRIVERS.values():
         for kind, served in driver.kinds.items():
@@ -293,7 +293,7 @@ def test_the_reference_says_what_makes_a_device_one_of_its_kind():
     assert rows("Kinds of each driver") == expected
 
 
-def test_the_reference_says_what_carries_each_alignment_level():
+def test_the_reference_states_what_carries_each_alignment_level():
     levels = ("pcie_root", "numa_node")
     assert set(inventory.LEVELS) - {inventory.ANY, inventory.NEAREST} == set(levels)
     expected = {driver.name: [align_cell(driver, level) for level in levels] for driver in DRIVERS.values()}
@@ -451,7 +451,7 @@ def _of(*words: str) -> list[t.Any]:
     return [pytest.param(block, variables, id=str(block)) for block, variables in BLOCKS if block.words == words]
 
 
-def test_every_block_says_what_it_is():
+def test_every_block_states_its_kind():
     kinds = {("yaml",), ("yaml", "wrong"), ("yaml", "rendered"), ("yaml", "manifest"), ("yaml", "other"), ("text",)}
     kinds |= {("console",), ("console", "nodes"), ("console", "cluster"), ("jinja",)}
     assert [str(block) for block, _variables in BLOCKS if block.words not in kinds] == []
@@ -481,7 +481,7 @@ def test_objects_on_the_pages_are_what_the_inventory_becomes(block, variables):
 
 
 def difference(shown: t.Any, actual: t.Any, shortened: bool, path: str = "") -> str:
-    """Where what is shown is not a part of what is there; lists may lack entries only where the block is shortened."""
+    """The first difference of `shown` from `actual`, or empty. A shortened block may lack keys and list entries."""
     if isinstance(shown, dict) and isinstance(actual, dict):
         for key, value in shown.items():
             if key not in actual:

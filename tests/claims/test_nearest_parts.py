@@ -29,10 +29,10 @@ GPU = {"name": "gpu", "kind": "gpu"}
 
 
 def machine(vfs: int = 0) -> Values:
-    """An HGX H100 whose GPUs have the NIC three places on, so that no root says which."""
+    """An HGX H100 whose GPUs are nearest to the NIC three places on, so that the PCIe roots do not show the pairs."""
     found = copy.deepcopy(facts("hgx-h100"))
     board = board_map(found)
-    # of a card with two ports the first one, as both would have their VFs at the same addresses
+    # only the first port of a card, as VFs of both would have the same addresses
     ports = [nic["address"] for nic in found["nics"] if nic["rdma_devices"] and not nic["default_route"]]
     fabric = [address for address in ports if address.endswith(".0")]
     place = {address: index for index, address in enumerate(found["affinity"]["devices"])}
@@ -115,7 +115,7 @@ def test_mig_partitions_share_the_vfs_of_their_gpu() -> None:
 
 
 def _cut(offer: Offer) -> Offer:
-    """A partition that may be there as one that is."""
+    """A partition that may exist, as one that does exist."""
     if not offer.possible:
         return offer
     attributes = {**offer.device["attributes"], "profile": {"string": "1g.10gb"}}

@@ -26,7 +26,7 @@ HARD = [
     ("mig", "hgx-h100", ["part-and-nic", "large-part", "one-pair"]),
     ("mig", "hgx-h100", ["four-near", "four-any", "large-part"]),
 ]
-#: The search itself, one that takes uncertain devices for certain, and all searches of the diagnosis.
+#: Looks of the search itself, of one that takes uncertain devices for certain, and of all searches of the diagnosis.
 MOST = BUDGET + BUDGET // 4 + BUDGET // 4
 #: Looks of a search between two checks of its budget, and searches at most.
 SLACK = 100 * 40

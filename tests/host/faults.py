@@ -42,11 +42,11 @@ ERRORS: dict[str, t.Callable[[str], BaseException]] = {
 
 
 class FailingSystem(System):
-    """Fails the step number `fails` (from 0) with `code`, or `error`; `after` makes it first, as when an answer is
-    lost. Steps are changes, and with `reads` what a run reads by programs and netlink and of whole files once it
-    changes something, too. With `always` that step fails whenever it is tried again.
+    """Fails the step number `fails` (from 0) with `code`, or `error`; with `after` only when it is done, as when an
+    answer is lost. Steps are changes, and with `reads` also what a run reads by programs, by netlink and as whole files
+    once it has begun to change something. With `always` that step fails whenever it is tried again.
 
-    `steps` are what was attempted, in order. Those after the failed one are the undoing.
+    `steps` are what was attempted, in order. Those after the failed one belong to the undo.
     """
 
     def __init__(  # noqa: PLR0917  # tests give by name what they need
@@ -67,7 +67,7 @@ class FailingSystem(System):
         self.steps: list[str] = []
 
     def begin(self) -> None:
-        """What was read for the plan counts no more: steps are those from here."""
+        """From here on, reads count as steps; those for the plan do not."""
         super().begin()
         self._began = True
 

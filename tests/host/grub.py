@@ -26,7 +26,7 @@ _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lan
 
 
 def packages() -> Path:
-    """The unpacked packages; fetched once. Skips where there is no apt, or it reaches no archive."""
+    """The folder of the unpacked packages, fetched once. Skips without apt, or if it reaches no archive."""
     done = _CACHE / "done"
     if not done.exists():
         if not shutil.which("apt-get") or not shutil.which("dpkg"):

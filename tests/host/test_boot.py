@@ -28,7 +28,7 @@ RAILS = {"table": 100, "gateway": "10.0.0.254"}
 
 @pytest.fixture(name="booted")
 def _booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., str]:
-    """Runs the program with settings by interface; what it says of failures."""
+    """Runs the program with settings by interface, and returns the failures that it reports."""
     monkeypatch.setattr(program, "DESIRED", str(tmp_path / "fabric.json"))
     monkeypatch.setattr(boot, "LOCK", str(tmp_path / "fabric.lock"))
 
@@ -66,7 +66,7 @@ def test_settings_that_need_an_address_wait_for_the_network_unit(booted: t.Calla
     run("ip addr add 10.0.0.1/24 dev rail0")
     assert not booted(settings, "network")
     assert "default via 10.0.0.254" in run("ip route show table 100")
-    # as do interfaces that come with it
+    # the network unit also configures interfaces that appear with the network
     assert not booted({"rail0": {"mtu": 4000}}, "network")
     assert run("cat /sys/class/net/rail0/mtu").strip() == "4000"
 
@@ -84,7 +84,7 @@ def test_the_network_unit_is_installed_only_if_a_setting_needs_it() -> None:
     assert set(wanted[2].values()) == {None} and wanted[2].keys() == wanted[0].keys()
 
 
-def test_the_packed_program_runs_without_what_no_boot_needs(tmp_path: Path) -> None:
+def test_the_packed_program_leaves_out_what_no_boot_needs_and_runs(tmp_path: Path) -> None:
     packed = tmp_path / "fabric.pyz"
     packed.write_bytes(program.archive())
     names = zipfile.ZipFile(packed).namelist()
@@ -98,11 +98,11 @@ def test_the_packed_program_runs_without_what_no_boot_needs(tmp_path: Path) -> N
 
 
 def started(folder: Path, python: str) -> subprocess.CompletedProcess[str]:
-    """What the command of the unit does, as systemd reads it, with a program that prints its arguments."""
+    """Runs the unit's command, as systemd reads it, with a program that prints its arguments."""
     shown = folder / "program.py"
     shown.write_text("import sys; print(sys.version_info[:2] >= (3, 9), sys.flags.isolated, sys.argv[1:])\n")
     argv = shlex.split(start(python, str(shown)) + " boot")
-    assert argv[0] == "/bin/sh" and "%" not in " ".join(argv)  # which systemd would replace
+    assert argv[0] == "/bin/sh" and "%" not in " ".join(argv)  # systemd would expand it
     return subprocess.run([one.replace("$$", "$") for one in argv], capture_output=True, text=True, check=False)
 
 
@@ -112,7 +112,7 @@ def test_the_unit_runs_the_python_that_wrote_it(tmp_path: Path) -> None:
     own.chmod(0o755)
     done = started(tmp_path, str(own))
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "mine\nmine\nTrue 1 ['boot']\n"  # it was tried, and then run
+    assert done.stdout == "mine\nmine\nTrue 1 ['boot']\n"  # once to try it, and once to run the program
 
 
 @pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="the system has no Python")
@@ -122,7 +122,7 @@ def test_another_python_runs_if_the_units_own_is_gone(tmp_path: Path, python: st
     assert (done.returncode, done.stdout, done.stderr) == (0, "True 1 ['boot']\n", "")
 
 
-def test_without_any_python_the_unit_fails_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_python_the_unit_fails_with_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "_OTHERS", "/nowhere/python3 /nowhere/python3.[1-9][0-9]")
     done = started(tmp_path, "/usr/bin/python3.4711")
     assert (done.returncode, done.stdout) == (1, "")

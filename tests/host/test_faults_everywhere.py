@@ -75,7 +75,7 @@ CASES: dict[str, tuple[dict[str, dict[str, t.Any]], dict[str, t.Any]]] = {
         {"sysctl": {"vm.zone_reclaim_mode": 0}, "runtime_cdi": True, "kubelet": KUBELET, "kernel_args": ["iommu=pt"]},
     ),
 }
-#: Those that a kernel in a namespace has: test_faults.py has them.
+#: Resources that work in a network namespace of a real kernel; test_faults.py tests them.
 ELSEWHERE = {"ethtool", "mtu", "interface_sysctls", "rail_routes"}
 
 
@@ -121,7 +121,7 @@ def chosen(name: str, system: FailingNode) -> tuple[Node, list[Resource]]:
 
 
 def attempt(name: str, system: FailingNode) -> BaseException | None:
-    """What a run ends with; None where nothing failed."""
+    """The exception with which a run ends; None if it succeeds."""
     node, found = chosen(name, system)
     try:
         assert converge(node, found).changes
@@ -148,7 +148,7 @@ def test_every_resource_is_tried() -> None:
 
 @dataclass
 class Run:
-    """One run in which a step fails; `failed` is its error, None if it succeeds all the same."""
+    """One run in which a step fails; `failed` is the run's error, None if the run succeeds all the same."""
 
     world: World
     system: FailingNode
@@ -195,7 +195,7 @@ def test_the_node_is_as_it_was_wherever_a_run_fails(
     number = steps = 0
     for run in failing_runs(name, after, kind, new_world):
         number, steps = run.number, len(run.system.steps)
-        if run.failed is None:  # all are done, or this one is not needed or was tried again
+        if run.failed is None:  # no more steps, or the step was not needed or succeeded when tried again
             assert run.now != run.before
             continue
         differences = {key for key in {*run.now, *run.before} if run.now.get(key) != run.before.get(key)}
@@ -233,7 +233,7 @@ def _compare(name: str, world: World, failed: Failed, place: str) -> None:
     for one in failed.remaining:
         assert one.setting in str(failed)
         if one.resource == "file" or isinstance(one.now, Unread) or one.now is None:
-            continue  # of a kernel that says there is none, the message can say no more
+            continue  # the message has no current value to compare
         state = by_name[one.resource].read(node, {one.device: {one.setting: one.before}})
         if one.setting in state.get(one.device, {}):
             assert state[one.device][one.setting] == one.now, place

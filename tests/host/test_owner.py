@@ -92,7 +92,7 @@ def _packages() -> Path:
 
 
 def with_programs(more: bool = False) -> t.Callable[[Test], Test]:
-    """Runs a test on a node with a system bus and udev, and with `more` with what Debian has of the others."""
+    """Runs a test on a node with a system bus and udev, and with `more` also with NetworkManager and netplan."""
 
     def decorate(function: Test) -> Test:
         @functools.wraps(function)
@@ -132,7 +132,7 @@ def _prepare(folder: Path, root: Path | None) -> None:
     run(f"mount -t overlay etc -o lowerdir={etc},upperdir={folder}/etc,workdir={folder}/work /etc")
     if root:
         run(f"mount -t overlay usr -o lowerdir={usr} /usr && ldconfig")
-    # of udev's rules only what applies .link files: events of the machine's own devices arrive here too
+    # only the rules of udev that apply .link files, as events of the machine's own devices arrive here, too
     shutil.copy("/usr/lib/udev/rules.d/80-net-setup-link.rules", folder / "rules")
     for place in ("/usr/lib/udev/rules.d", "/etc/udev/rules.d"):
         Path(place).mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def _prepare(folder: Path, root: Path | None) -> None:
 
 
 def _start(running: contextlib.ExitStack, *command: str) -> subprocess.Popen[bytes]:
-    """A program that ends with the test. It cannot name the machine."""
+    """Start a program that ends with the test. It cannot change the machine's host name."""
     with open("/run/programs.log", "ab") as log:
         process = subprocess.Popen(["unshare", "--uts", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     running.callback(process.wait)
@@ -166,7 +166,7 @@ until = functools.partial(
 
 
 def generated_by_netplan(renderer: str) -> Path:
-    """Its YAML, of which it has made files for the one that it names."""
+    """The path of netplan's YAML, of which netplan has generated files for `renderer`."""
     path = Path("/etc/netplan/50-rail.yaml")
     path.write_text(_NETPLAN.format(renderer))
     path.chmod(0o600)
@@ -223,7 +223,7 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
 
 
 def apply(*interfaces: str, system: System | None = None, more: t.Any = None, **wanted: t.Any) -> Outcome:
-    """Bring interfaces to an MTU of 9000, as check mode says, and once."""
+    """Set the MTU of interfaces to 9000. Checks that check mode predicted it, and that a second run changes nothing."""
     system = system or System(run=_run)
     settings = {one: {"mtu": 9000, **(more or {})} for one in interfaces or ("rail0",)}
     try:
@@ -244,7 +244,7 @@ def refused(*interfaces: str) -> list[str]:
 
 
 def put_back(outcome: Outcome) -> None:
-    """As state: absent does it."""
+    """Restore what `outcome` changed, as `state: absent` does."""
     apply(wanted=outcome.before)
 
 
@@ -259,7 +259,7 @@ def test_networkd_keeps_the_mtu_that_its_drop_in_gives(running: contextlib.ExitS
     start_networkd(running)
     run("ip link set rail0 mtu 9000")
     reconfigure()
-    assert mtu() == 1500  # without a drop-in it fights
+    assert mtu() == 1500  # without a drop-in networkd sets it again
     outcome = apply()
     assert [str(one) for one in outcome.changes] == [
         f"rail0: mtu in {_DROP_IN} unset -> 9000",
@@ -448,14 +448,16 @@ def test_networkmanager_keeps_the_mtu_that_its_profile_was_given(running: contex
     for command in ("nmcli device reapply rail0", "nmcli connection up rail0"):
         run("ip link set rail0 mtu 9000")
         run(command)
-        assert mtu() == 1500  # without its profile it fights
+        assert mtu() == 1500  # without a change of the profile NetworkManager sets it again
     profile("mtu=1500\nwake-on-lan=0")  # by hand, and not yet loaded
     outcome = apply()
     assert [str(one) for one in outcome.changes] == [
         f"rail0: mtu in {_PROFILE} 1500 -> 9000",
         "rail0: mtu 1500 -> 9000",
     ]
-    run("nmcli device modify rail0 +ipv4.addresses 10.0.0.2/24")  # it sets all again that it has of the profile in use
+    run(
+        "nmcli device modify rail0 +ipv4.addresses 10.0.0.2/24"
+    )  # NetworkManager then applies the whole profile in use again
     assert mtu() == 9000
     assert "wake-on-lan=0" in _PROFILE.read_text() and "10.0.0.1/24" in run("ip address show rail0")
     run("nmcli device reapply rail0")

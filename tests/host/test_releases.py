@@ -123,13 +123,13 @@ def test_a_node_that_1_0_0_configured_is_restored(stored: Stored) -> None:
     stored.world.write(FREE_PAGES, "0")
     now = stored.world.seen()
     differing = {key for key in {*before, *now} if before.get(key) != now.get(key) and not key.endswith("/")}
-    # settings of VFs went with them, and a folder of configfs has no value that could be unset
+    # settings of VFs are lost with the VFs, and a value in configfs cannot be unset
     assert differing == {"vfs", "sys/kernel/config/rdma_cm/mlx5_1/ports/1/default_roce_tos"}
     assert json.loads(now["vfs"]).keys() == json.loads(before["vfs"]).keys()
 
 
 def test_what_1_0_0_wanted_at_boot_is_what_this_release_applies(stored: Stored) -> None:
-    """Also by the run that comes first after an upgrade, which changes nothing but what runs at boot."""
+    """The first run after an upgrade agrees: it changes nothing but what runs at boot."""
     changes = stored.configure()
     assert {change.resource for change in changes} > {"boot", "sriov"}
     stored.put("fabric", FABRIC)
@@ -169,7 +169,7 @@ def test_notes_of_the_next_form_are_written_a_release_later(stored: Stored, monk
 NEWER = '{"format": 9, "resources": {}}\n'
 
 
-def test_notes_of_a_newer_release_stay(stored: Stored) -> None:
+def test_notes_of_a_newer_release_are_refused_and_kept(stored: Stored) -> None:
     stored.put("origin", NEWER)
     for act in (lambda: origin.wanted(stored.system, stored.node()), stored.configure, stored.restore):
         with pytest.raises(HostError, match=r"its format is 9.*play the role fabric of the release that wrote it"):
@@ -210,7 +210,7 @@ def test_damaged_notes_are_an_error(stored: Stored, text: str) -> None:
         ('{"node": []}', "it is damaged: it must have rules"),
     ],
 )
-def test_the_boot_says_what_it_cannot_read(
+def test_the_boot_reports_settings_that_it_cannot_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str
 ) -> None:
     path = tmp_path / "fabric.json"
@@ -238,7 +238,7 @@ def test_an_undo_that_cannot_be_read_is_kept(tmp_path: Path, monkeypatch: pytest
     assert path.read_text() == text and [one.name for one in tmp_path.glob("undo*")] == ["undo-7.json"]
 
 
-def test_a_change_with_a_field_of_a_later_release_is_taken_back(tmp_path: Path) -> None:
+def test_a_change_with_a_field_of_a_later_release_can_be_undone(tmp_path: Path) -> None:
     value = json.loads(UNDO)
     value["changes"] = [{**one, "later": 1} for one in value["changes"]]
     (tmp_path / "undo-7.json").write_text(json.dumps(value))
@@ -253,7 +253,7 @@ def test_each_form_has_a_conversion_from_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("indent", [1, None], ids=["1.0.0", "now"])
-def test_records_of_the_driver_say_which_devices_pods_have(tmp_path: Path, indent: int | None) -> None:
+def test_records_of_the_driver_show_which_devices_pods_have(tmp_path: Path, indent: int | None) -> None:
     folder = tmp_path / usage._CLAIMS.lstrip("/")
     folder.mkdir(parents=True)
     record = json.loads((Path(__file__).parents[1] / "driver/releases/1.0.0-attached.json").read_text())
@@ -262,7 +262,7 @@ def test_records_of_the_driver_say_which_devices_pods_have(tmp_path: Path, inden
     assert usage.users(system, "0000:8a:00.0") == f"a pod has it by the resource claim with UID {record['uid']}"
     published = {"interface": ["eth1"], "speed_mbps": 400000}
     assert usage.as_published(system, "0000:8a:00.0") == published
-    # of a later form it is at least known that a pod has it
+    # a record of a later form shows at least that a pod has the device
     (folder / f"{record['uid']}.json").write_text('{"schema": 9, "functions": ["0000:8a:00.0"]}')
     assert "a pod has it" in usage.users(system, "0000:8a:00.0")
     assert usage.as_published(system, "0000:8a:00.0") == {}

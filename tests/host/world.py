@@ -100,7 +100,7 @@ _FILES: dict[str, str] = {
     "var/lib/kubelet/device-plugins/kubelet.sock": "",
     "sys/kernel/config/rdma_cm/.keep": "",
 }
-#: Of configfs: what a folder shows that was only made.
+#: What the files of a folder of configfs contain when it has just been made.
 _DEFAULTS = ("IB/RoCE v1", "0", "")
 _LIMITED = ("unlimited            unlimited            bytes", "65536                65536                bytes")
 
@@ -161,8 +161,7 @@ class World:
         return [os.path.basename(os.readlink(one)) for one in sorted(folder.glob("virtfn*"))]
 
     def seen(self) -> dict[str, t.Any]:
-        """All that a run could have changed. A folder of configfs without a value says nothing, nor does the boot in
-        which nothing was written."""
+        """All that a run could have changed. Folders of configfs and values that they have by default are left out."""
         found: dict[str, t.Any] = {}
         for folder, _folders, names in os.walk(self.root):
             relative = os.path.relpath(folder, self.root)
@@ -192,7 +191,7 @@ class World:
     # -- the kernel's attributes
 
     def store(self, path: str, value: str) -> bool:
-        """What the kernel does when an attribute is written that is more than a value; False for one that is not."""
+        """Do what the kernel does when this attribute is written. Returns False for one that only keeps its value."""
         relative = path.lstrip("/")
         name = relative.rpartition("/")[2]
         if name == "sriov_numvfs":
@@ -317,7 +316,7 @@ class World:
             path, wish = f"var/lib/kubelet/{name}_manager_state", fields.get(key, default)
             state = self.text(path)
             if state and json.loads(state)["policyName"] != wish:
-                self.running["kubelet.service"] = False  # it does not start over the state of another policy
+                self.running["kubelet.service"] = False  # kubelet does not start if a state file is of another policy
                 return
             self.write(path, json.dumps({"policyName": wish}, separators=(",", ":")))
         self.write("var/lib/kubelet/device-plugins/kubelet.sock", "")
@@ -341,7 +340,7 @@ class World:
         self.write("boot/initrd.img", "\n".join(one for one in parts if one))
 
     def _update_grub(self, _argv: list[str]) -> None:
-        """As grub-mkconfig: what it reads is shell."""
+        """As grub-mkconfig does, which reads its settings as shell scripts."""
         folder = self.root / "etc/default"
         script = f'. {folder}/grub; for one in {folder}/grub.d/*.cfg; do . "$one"; done; '
         script += 'echo "$GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT"'
@@ -362,7 +361,7 @@ class World:
         return "\n".join(["Configurations:    Default    Current    Next Boot", *rows])
 
     def prlimit(self, process: int, _what: int, limits: tuple[int, int]) -> None:
-        """In place of the system call, which would be about a process of this machine."""
+        """In place of the system call, which would change a process of this machine."""
         text = _LIMITED[0] if limits[0] < 0 else _LIMITED[1]
         self.write(f"proc/{process}/limits", f"Max locked memory         {text}")
 
@@ -388,7 +387,7 @@ class World:
     def set_vf(self, one: t.Any) -> None:
         attributes = dict(one["attrs"])
         key = self.key(attributes["IFLA_IFNAME"])
-        for _vf, info in attributes["IFLA_VFINFO_LIST"]["attrs"]:  # the kernel's own lists have an address for each
+        for _vf, info in attributes["IFLA_VFINFO_LIST"]["attrs"]:  # the kernel answers with an address for each VF
             names = dict(info["attrs"])
             number = next(value["vf"] if "vf" in value else value["attrs"][0][1]["vf"] for value in names.values())
             if number in self.vfs[key] and "mac" not in names:
@@ -426,12 +425,12 @@ class World:
 
 
 def _as_json(value: t.Any) -> t.Any:
-    """A set, or a value of a resource, as JSON has it."""
+    """A set or a value of a resource in a form that JSON has."""
     return sorted(value) if isinstance(value, (set, frozenset)) else str(value)
 
 
 class EmulatedSystem(System):
-    """The node of a world."""
+    """Access to the node of a world."""
 
     world: World
 
@@ -457,7 +456,7 @@ class EmulatedSystem(System):
 
 
 class FailingNode(FailingSystem, EmulatedSystem):
-    """The same, of which a step fails."""
+    """Access to the node of a world, of which one step fails."""
 
     def __init__(self, world: World, **options: t.Any) -> None:
         super().__init__(root=str(world.root), run=world.run, **options)

@@ -15,7 +15,7 @@ if t.TYPE_CHECKING:
 
 
 class Socket:
-    """A netlink socket of pyroute2's, of this world's kernel."""
+    """Stands in for a netlink socket of pyroute2, and asks the world instead of a kernel."""
 
     prid = 30
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The order of what is done to VFs around a change of the mode. That the kernel takes the mode is proven elsewhere."""
+"""The order of what is done to VFs around a change of the mode. Other tests prove that the kernel accepts the mode."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_ice_has_no_vfs_while_the_mode_changes(monkeypatch, machine):
     assert change_mode(monkeypatch, machine, ICE) == ["sriov_numvfs 0", "mode switchdev", "sriov_numvfs 128"]
 
 
-def test_vfs_come_back_where_the_mode_is_refused(monkeypatch, machine):
+def test_vfs_are_recreated_if_the_mode_is_refused(monkeypatch, machine):
     done = change_mode(monkeypatch, machine, ICE, code=errno.EBUSY)
     assert done[:3] == ["sriov_numvfs 0", "mode switchdev", "sriov_numvfs 128"]
     assert "cannot set eswitch_mode of 0000:c9:00.1" in done[3] and "out of its bond or bridge" in done[3]

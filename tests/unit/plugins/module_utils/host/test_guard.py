@@ -100,7 +100,7 @@ def test_an_undo_that_ends_half_way_can_be_seen(node: Node, monkeypatch: pytest.
 
 
 def test_an_undo_of_an_earlier_run_blocks_nothing(node: Node) -> None:
-    """Names come again, as those of processes do."""
+    """Names of undo files are process IDs, which the kernel reuses."""
     node.begun.write_text("[]")
     assert node.confirm()
 
@@ -114,7 +114,7 @@ def test_an_unknown_undo_cannot_be_confirmed(node: Node, name: str) -> None:
 
 def test_a_timer_that_cannot_be_set_leaves_nothing_to_undo(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_PROGRAM", str(node.file.parent / "fabric.pyz"))
-    monkeypatch.setattr(System, "exists", lambda *_path: True)  # systemd, wherever this runs
+    monkeypatch.setattr(System, "exists", lambda *_path: True)  # as on a node with systemd
     node.file.unlink()
     with pytest.raises(HostError, match="set a timer that undoes the changes"):
         guard.arm(System(run=lambda _argv: (1, "", "Failed to start transient timer unit.")), [CHANGE], 10)
@@ -175,7 +175,7 @@ def test_either_a_confirmation_or_a_simultaneous_undo_wins(node: Node) -> None:
 
 
 def test_the_time_to_confirm_starts_when_the_run_ends(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The timer goes off while the run is at it; the undo waits for its lock, and then for its last word."""
+    """The timer fires during the run: the undo waits for the run's lock, and then until the restarted timer ends."""
     undone: list[float] = []
     monkeypatch.setattr(boot, "undo", lambda *_given: undone.append(time.monotonic()) or [])
     boot.main()
@@ -185,7 +185,7 @@ def test_the_time_to_confirm_starts_when_the_run_ends(node: Node, monkeypatch: p
     guard.restart_timer(System(), "7", [CHANGE], 1)
     boot.main()
     assert len(undone) == 2 and undone[1] - begin >= 1
-    # and nothing is undone where somebody confirms meanwhile
+    # nothing is undone if the change is confirmed meanwhile
     node.change()
     guard.restart_timer(System(), "7", [CHANGE], 1)
     confirms = threading.Timer(0.2, node.confirm)
@@ -196,7 +196,7 @@ def test_the_time_to_confirm_starts_when_the_run_ends(node: Node, monkeypatch: p
 
 
 def test_a_boot_unit_is_removed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes last in a run and so first in an undo, which goes on after what it cannot take back."""
+    """It comes last in a run and so first in an undo, which goes on after a change that it cannot undo."""
     files = {name: tmp_path / name for name in ("PROGRAM", "DESIRED", "UNIT_PATH")}
     for name, path in files.items():
         monkeypatch.setattr(program, name, str(path))
@@ -218,7 +218,7 @@ def test_a_boot_unit_is_removed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("x"), KeyboardInterrupt()])
-def test_no_undo_file_remains_if_the_timer_cannot_be_set(
+def test_no_undo_file_remains_if_setting_the_timer_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     def run(_argv: list[str]) -> tuple[int, str, str]:

@@ -175,7 +175,7 @@ def test_a_promise_is_unknown_if_the_slices_moved_a_device() -> None:
     verdict = world.only()
     assert verdict["verdict"] == "unknown" and "disagree" in verdict["promises"][0]["reason"]
     assert "pci0000:ff" in verdict["promises"][0]["reason"] and "probe" in verdict["promises"][0]["fix"]
-    # where nobody has asked the kernel, the driver's word is all there is
+    # without a probe, only the published values count
     broken = world.only(machines=False)
     assert broken["verdict"] == "broken" and ids(broken, "error") == ["promise-broken"]
     # and where the kernel says so too, it is broken beyond doubt
@@ -359,7 +359,7 @@ def test_a_shared_device_is_free_while_something_is_left(
         claim = world.claim({"nic": near}, name=f"other-{index}")
         if share is not None:
             claim["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"] = share
-    # who watches uses nothing up
+    # admin access uses nothing up
     watching = world.claim({"nic": near}, name="watching")
     watching["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
     [finding] = world.check()["claims"][0]["findings"]
@@ -387,7 +387,7 @@ def share_counters(world: World, pf: str) -> str:
     return vf
 
 
-def test_a_tainted_nic_is_no_better_one() -> None:
+def test_a_tainted_nic_is_not_suggested_as_a_better_one() -> None:
     world = World("hgx-h100")
     gpu, nic = world.pair("SYS")
     world.claim({"gpu": gpu, "nic": nic})
@@ -406,7 +406,7 @@ def test_a_nic_in_use_is_still_like_others() -> None:
     expected = world.only()["findings"]
     world.take_away(nic)
     assert world.only()["findings"] == expected and "which is free" in expected[0]["summary"]
-    # nor are two that are away alike by what is not known of them
+    # two NICs in pods are not alike only because the probe sees the speed of neither
     for one in near:
         world.take_away(one)
         world.published(one)["attributes"]["linkSpeedMbps"] = {"int": 25_000}
@@ -484,7 +484,7 @@ def test_distinct_and_list_attributes_are_checked_for_all_requests() -> None:
         world.published(address)["attributes"]["example.com/roots"] = {"strings": roots}
     world.claims[0]["spec"]["devices"]["constraints"] = [{"matchAttribute": "example.com/roots"}]
     assert world.only()["verdict"] == "kept"
-    assert world.only()["proven"]  # nobody else knows of such an attribute
+    assert world.only()["proven"]  # the kernel reports no such attribute to compare with
     world.published(gpus[1])["attributes"]["example.com/roots"] = {"string": "r3"}
     assert world.only()["verdict"] == "broken"
 
@@ -511,7 +511,7 @@ def test_devices_of_the_same_name_in_two_pools_are_distinguished(order: tuple[in
     values = report["promises"][0]["values"]
     assert sorted(values.values()) == sorted(world.machine.functions[nic].kubernetes["pcieRoot"] for nic in nics)
     assert set(values) == {f"lanewise.dev/{pool}/{devices[0]['name']}" for pool in (NODE, "more")}
-    # the first of the two, whichever it is, says nothing
+    # one of the two devices, whichever comes first, lacks the attribute
     lost = (devices[0], second["spec"]["devices"][0])[order[0]]
     if value is None:
         del lost["attributes"][PCIE_ROOT]
@@ -534,7 +534,7 @@ def test_shares_of_one_device_are_proven_like_devices() -> None:
 
 
 def test_lists_of_numa_nodes_begin_with_the_devices_own() -> None:
-    """Such a list has the nodes that are as good as well; the kernel's number is the first."""
+    """The first number is the kernel's; equally near nodes follow."""
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic", attribute=NUMA_NODE))
@@ -557,7 +557,7 @@ def test_lists_of_numa_nodes_begin_with_the_devices_own() -> None:
 
 
 class Says:
-    """An engine with one answer, or with one error."""
+    """An engine that gives every selector the same answer, or raises the same error."""
 
     def __init__(self, answer: bool | Exception) -> None:
         self.answer = answer
@@ -596,7 +596,7 @@ def test_selectors_are_promises_where_they_can_be_evaluated() -> None:
 
 @pytest.mark.parametrize("engine", [None, Says(Uncheckable("no such function here"))], ids=["no engine", "its limit"])
 def test_selectors_that_cannot_be_checked_are_unknown(engine: Says | None) -> None:
-    """A claim for a rail promises it, with each evaluator of selectors."""
+    """A selector is a promise: without an engine, or beyond its limits, the verdict is unknown."""
     world = gpu_by_selector()
     [promise] = world.only(engine=engine)["promises"]
     assert (promise["rule"], promise["verdict"], promise["proven"]) == ("selector", "unknown", False)
@@ -604,19 +604,19 @@ def test_selectors_that_cannot_be_checked_are_unknown(engine: Says | None) -> No
     report = world.only(engine=engine)
     assert (report["verdict"], report["proven"]) == ("unknown", False)
     assert not failures([report]) and "is unknown: selector" in failures([report], require_proof=True)[0]
-    # a constraint that is kept and proven does not hide it
+    # a constraint that is kept and proven does not hide the unknown selector
     tied = gpu_by_selector(match("gpu", "nic"), gpus=1).only(engine=engine)
     assert [one["verdict"] for one in tied["promises"]] == ["kept", "unknown"]
     assert (tied["verdict"], tied["proven"]) == ("unknown", False)
-    # those of the class are no less a promise
+    # selectors of the class are promises, too
     [first, second] = world.only(engine=engine, classes=[device_class("gpu", "true"), device_class("any")])["promises"]
     assert (first["subject"], first["verdict"]) == ("true", "unknown") and second["rule"] == "selector"
 
 
 def in_use_by_dranet(kind: str, rdma_too: bool, *selectors: str) -> tuple[World, list[Object]]:
-    """A world with a claim for a GPU and a NIC of DRANET's by compiled classes, while a pod has the NIC; the classes.
+    """Returns a world and its compiled classes: a claim has a GPU and a NIC of DRANET's, and a pod has the NIC.
 
-    In RDMA's shared mode the RDMA device stays on the node: `rdma_too` False.
+    `rdma_too` is False for RDMA's shared mode, in which the RDMA device stays on the node.
     """
     world = World("hgx-h100", drivers={"gpu.nvidia.com": {"version": "0.5.0"}, "dra.net": {"version": "1.4.0"}})
     gpu, nic = world.pair("PIX")
@@ -648,7 +648,7 @@ DRANET = 'device.attributes["dra.net"]'
 
 @pytest.mark.parametrize(("kind", "rdma_too"), [("nic", False), ("nic", True), ("rdma", False), ("rdma", True)])
 def test_attributes_that_a_driver_omits_for_a_nic_in_use_break_no_claim(kind: str, rdma_too: bool) -> None:
-    """DRANET publishes what it reads of an interface only while the node has it; the same for an RDMA device."""
+    """DRANET publishes attributes of an interface or RDMA device only while the node has it."""
     pytest.importorskip("cel_expr_python")
     world, classes = in_use_by_dranet(kind, rdma_too)
     nic = next(one["address"] for one in world.only()["devices"] if one["kind"] == "nic")
@@ -697,7 +697,7 @@ def test_requirements_of_a_deleted_class_are_unknown() -> None:
         assert [one["subject"] for one in gone] == (["any"] if classes else ["gpu", "any"])
         assert {one["verdict"] for one in gone} == {"unknown"} and "is gone" in gone[0]["reason"]
         assert (report["verdict"], report["proven"]) == ("unknown", False) and not failures([report])
-    # where nobody looked for classes, only the claim's own selectors are known
+    # if classes were not requested, only the claim's own selectors are checked
     assert world.only(engine=Says(True))["verdict"] == "kept"
 
 
@@ -802,7 +802,7 @@ WORLDS = {name: World(name) for name in ("hgx-h100", "epyc-nps4", "mi300x")}
 
 
 @given(data=st.data())
-def test_an_unknown_promise_is_never_kept(data: st.DataObject) -> None:
+def test_only_equal_published_values_are_called_kept(data: st.DataObject) -> None:
     """Whatever is lost or changed, a claim that is called kept has equal values in what is published now."""
     world = copy.deepcopy(WORLDS[data.draw(st.sampled_from(sorted(WORLDS)))])
     known = sorted(world.devices())
