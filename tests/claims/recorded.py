@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.tests.machines.builder import build
 
 Object = dict[str, t.Any]
 SLICES = Path(__file__).resolve().parent / "slices"
-NODES = tuple(sorted(path.stem for path in SLICES.glob("*.yml")))  # those that a machine was described after
+NODES = tuple(sorted(path.stem for path in SLICES.glob("*.yml")))  # nodes with a machine description
 #: What the example's templates say of AKS GB300, whose machine does not say which NIC is whose, as a site states it.
 STATED = [
     {"address": address, "switch": f"gpu {number}"}
@@ -45,5 +45,5 @@ def offers_of(name: str) -> list[Offer]:
 
 
 def facts_of(name: str, folder: Path, stated: t.Sequence[t.Mapping[str, object]] = ()) -> Object:
-    """What a probe of the machine says; `stated` are overrides of locality."""
+    """The facts that a probe of the machine returns; `stated` are overrides of locality."""
     return as_dict(probe(str(build(SLICES / f"{name}.yml", folder / name)), stated))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A claim for VFs is planned with those that the same inventory asks for."""
+"""Claims for VFs are checked with the VFs that the same inventory asks for."""
 
 from __future__ import annotations
 

@@ -18,14 +18,14 @@ Values = dict[str, t.Any]
 DRIVERS: Values = {"gpu.nvidia.com": {"version": "0.4.0"}, "dra.net": {"version": "1.4.0"}}
 #: What is left out of the records, and what an interface only has with addresses or programs.
 LEFT_OUT = {f"dra.net/{name}" for name in ("alias", "mac", "ipv4", "ipv6", "tcFilterNames", "tcxProgramNames")}
-#: What this record lacks in addition, though the same driver published it of the same kind of interface elsewhere.
+#: What this record lacks in addition, although the same driver published it for such interfaces on other nodes.
 SHORTER = {"oke-gb200": {f"dra.net/{name}" for name in ("ebpf", "encapsulation", "pciSubsystem")}}
 #: Names that a node chooses for its devices, which the descriptions do not copy.
 NAMES = {"dra.net/ifName", "dra.net/rdmaDevice"}
 
 
 @pytest.mark.parametrize("name", recorded.NODES)
-def test_machines_are_built_after_the_slices(name: str, tmp_path: Path) -> None:
+def test_machines_give_the_devices_of_the_slices_they_were_built_after(name: str, tmp_path: Path) -> None:
     """Our offline knowledge of both drivers publishes the recorded devices, with the attributes that pairs need."""
     compared = ("resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot", "dra.net/pciAddress")
     compared += ("dra.net/numaNode", "dra.net/rdma")

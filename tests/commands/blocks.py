@@ -13,7 +13,7 @@ The words after `console` in a fence say where a block's commands can run:
 - a number: the exit status of the last command; without one it is 0.
 
 A line that begins with `$` is a command; it goes on while lines end with a backslash or a here-document is open. Other
-lines are output: each is in the real output, in this order. `...` means any text, alone any lines.
+lines are output: each must be in the real output, in this order. `...` stands for any text, on its own for any lines.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Block(t.NamedTuple):
 
 
 def blocks(page: Path) -> list[Block]:
-    """Raises ValueError for a fence with words that are not known, or that is not a `console` block with commands."""
+    """The `console` blocks of a page. Raises ValueError for unknown words, and for commands in any other block."""
     found: list[Block] = []
     start, words, lines = 0, [""], [""]
     inside = False
@@ -95,7 +95,7 @@ def _commands(lines: list[str]) -> t.Iterator[Command]:
 
 
 def missing(shown: t.Iterable[str], output: str) -> list[str]:
-    """The lines of a page that are not in the output in this order; white space counts as one blank."""
+    """The lines of a page that are not in the output in this order; any white space counts as one blank."""
     have = [" ".join(line.split()) for line in output.splitlines()]
     lacking, at = [], 0
     for line in shown:

@@ -30,7 +30,7 @@ def _powerless() -> list[str]:
 
 
 def interpreter() -> str | None:
-    """A Python 3.11 or later with venv that the person may run: the one of the tests may lie in root's home."""
+    """The path of a Python 3.11 or later with venv that the person may run, as the tests' own may be in root's home."""
     versions = [f"python3.{minor}" for minor in range(14, 10, -1)]
     folders = [Path(sys.executable).parent, Path("/usr/local/bin"), Path("/usr/bin")]
     good = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
@@ -42,7 +42,7 @@ def interpreter() -> str | None:
 
 
 class Person:
-    """Runs commands in a fresh checkout as somebody who can become nobody else.
+    """Runs commands in a fresh checkout as a user who cannot become another one.
 
     Tests that run as root do it as 'nobody', with no capability and no way to get one; others as themselves, with sudo
     refused by the kernel.
@@ -69,11 +69,11 @@ class Person:
             "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
             "LANG": "C.UTF-8",
         }
-        if os.geteuid() == 0:  # Ansible looks for the home of 'nobody', who has none
+        if os.geteuid() == 0:  # Ansible looks for a home of 'nobody', which does not exist
             self.variables["ANSIBLE_REMOTE_TMP"] = f"{self.home}/.ansible/tmp"
 
     def write(self, path: Path, text: str) -> None:
-        """Make a file of the person's."""
+        """Write a file that the person owns."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         if os.geteuid() == 0:
@@ -93,7 +93,7 @@ class Person:
             errors="replace",
             check=False,
         )
-        # what a person is asked to type after 'make setup'
+        # 'make setup' asks the person to type this
         printed = re.search(r"export PATH=(\S+):\$PATH", done.stdout)
         if printed:
             self.variables["PATH"] = f"{printed[1]}:{self.variables['PATH']}"

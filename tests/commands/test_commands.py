@@ -54,11 +54,11 @@ def _person() -> t.Iterator[Person]:
         machine = {"topology_root": str(person.checkout / ".cache/machines/hgx-h100")}
         here = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
         hosts = {name: machine for name in ("gpu-01", "gpu-02", "gpu-07")}
-        # no node asks to become root, as there is nobody to ask
+        # no task becomes root, as the person cannot
         group = {"gpu_nodes": {"hosts": hosts, "vars": {**here, "ansible_become": False}}}
         person.write(nodes / "hosts.yml", json.dumps({"all": {"children": group}}))
         person.write(nodes / "group_vars/all.yml", CLAIMS)
-        for name in ("job", "move", "swap-gold", "replay"):  # which pages of docs show whole
+        for name in ("job", "move", "swap-gold", "replay"):  # files that pages of docs show in full
             person.write(person.checkout / f"{name}.yml", "plan_workloads: []\n")
         person.write(person.checkout / "workloads.yml", WORKLOADS)
         yield person
@@ -86,7 +86,7 @@ def test_commands_do_what_the_page_says(block: Block, person: Person) -> None:
         assert missing(command.output, output) == [], f"{command.text}\n{output[-6000:]}"
 
 
-def test_setup_brings_what_claims_and_the_cluster_need(person: Person) -> None:
+def test_setup_installs_what_claims_and_the_cluster_need(person: Person) -> None:
     status, output = person.run("make setup")
     assert status == 0, output
     own = '"$(dirname "$(command -v ansible-playbook)")/python"'

@@ -60,7 +60,7 @@ def without_gpu(facts: dict[str, t.Any], number: int) -> dict[str, t.Any]:
 
 @pytest.fixture(scope="session")
 def fleet(machines: dict[str, dict[str, t.Any]]) -> dict[str, dict[str, t.Any]]:
-    """A small site: a rack of alike nodes with one outlier and one broken node, and one node of every other kind."""
+    """A small site: a rack of identical nodes but for an outlier and a broken node, and a node of every other kind."""
     facts = {f"h100-{number:02}": machines["hgx-h100"] for number in range(1, 11)}
     facts["h100-04"] = machines["degraded"]
     facts["h100-09"] = without_gpu(machines["hgx-h100"], 3)

@@ -72,20 +72,20 @@ def test_every_state_and_count_is_on_the_page(plan):
     assert page(plan) == text
 
 
-def test_a_square_for_each_device():
+def test_the_map_has_a_square_for_each_device():
     rows = [list("ufsdhx"), list("u")]
     made = plan_pages.drawing(rows, "n: <b>")
     assert made.count("M") == 7 and "<b>" not in made
     assert made.count("<path") == 6
 
 
-def test_hostile_text_is_only_text(plan):
+def test_hostile_text_is_escaped(plan):
     text = page(evil(plan), EVIL)
     assert "<script>window.pwned" not in text and "<img" not in text
     assert "\u202e" not in text and "\x1b" not in text and len(text) < 1_000_000
 
 
-def test_a_thousand_nodes_stay_small_and_more_are_cut(plan):
+def test_a_page_of_a_thousand_nodes_is_small_and_more_are_left_out(plan):
     many = copy.deepcopy(plan)
     one = many["fleet"]["nodes"][0]
     many["fleet"]["nodes"] = [{**one, "node": f"node-{number:05d}.example.com"} for number in range(1000)]
@@ -115,7 +115,7 @@ def test_the_page_is_readable_and_loads_nothing_else_in_a_browser(browser, plan,
 
 
 def test_states_differ_in_shape_and_have_names(browser, plan, tmp_path):
-    """Without colours, and to a screen reader."""
+    """A reader without colours can tell states apart, and a screen reader has names for them."""
     path = tmp_path / "plan.html"
     path.write_text(page(plan))
     browser.open(path)

@@ -51,7 +51,7 @@ def test_the_pages_show_debts_gaps_and_curves() -> None:
 
 
 def test_charges_are_read_from_kueues_metrics() -> None:
-    """All flavors of a queue and a resource are added, whatever names have in them."""
+    """The flavors of a queue and a resource are summed, and names may contain any characters."""
     kept = """# HELP kueue_cluster_queue_resource_reservation Reports the cluster_queue's total resource reservation
 # TYPE kueue_cluster_queue_resource_reservation gauge
 kueue_cluster_queue_resource_reservation{cluster_queue="a},\\"b",cohort="",flavor="f",resource="x/gpus"} 3
@@ -77,7 +77,7 @@ def test_a_line_of_a_plot_breaks_where_a_value_is_missing() -> None:
     assert plot("t", [Curve("a", [])], "h") == ""
 
 
-def test_hostile_names_are_only_text() -> None:
+def test_hostile_names_are_escaped() -> None:
     for text in (usage(EVIL), replay(EVIL)):
         assert "<script>window" not in text and "<img" not in text and "\u202e" not in text
 

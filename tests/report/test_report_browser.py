@@ -21,7 +21,7 @@ PAGES = ["index", "nodes/h100-04", "nodes/h100-09", "nodes/vmd-1", "nodes/sriov-
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280, 2560])
 @pytest.mark.parametrize("page", PAGES)
-def test_page(browser, built, page, width, dark):
+def test_pages_are_readable_and_load_nothing_else(browser, built, page, width, dark):
     path = built.folder / f"{page}.html"
     browser.open(path, width, dark)
     browser.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
@@ -128,7 +128,7 @@ OVERFLOWING = """[...document.querySelectorAll("svg.tree text.h, svg.tree .chip 
 }).map((text) => text.textContent)"""
 
 
-def test_titles_stay_in_their_boxes(browser, machines, report):
+def test_titles_of_the_drawing_do_not_overflow_their_boxes(browser, machines, report):
     facts = copy.deepcopy(machines)
     for one in facts.values():
         for node in one["numa_nodes"]:
@@ -142,7 +142,7 @@ def test_titles_stay_in_their_boxes(browser, machines, report):
 
 @pytest.mark.parametrize("script", [True, False])
 def test_nothing_stays_folded_on_paper(browser, built, script):
-    """Names in closed details are on paper too, with the script or without."""
+    """What closed details hide on screen is printed, with the script or without."""
     browser.open(built.folder / "index.html", script=script)
     closed = "[...document.querySelectorAll('details:not([open])')]"
     folded = f"""{closed}.filter((e) => e.getBoundingClientRect().height

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which claims give out which pairs: on the nodes' pages, in a browser, and what the report keeps of it."""
+"""Which claims give out which pairs: on the nodes' pages, in a browser, and in the files that the report keeps."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ DRIVERS: Values = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"ver
 
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 
-#: Of each marked cell of the matrix: the addresses of its row and column, and its title.
+#: For each marked cell of the matrix: the addresses of its row and column, its title and its text.
 MARKED = """[...document.querySelectorAll("table.matrix td.claimed")].map((cell) => {
   const column = cell.closest("table").tHead.rows[0].cells[cell.cellIndex];
   return [cell.parentElement.cells[0].title, column.title, cell.title, cell.textContent];
 })"""
-#: Of each GPU, what the last column of the table of pairs says.
+#: For each GPU, the lines of the last column in the table of pairs.
 GIVEN = """[...document.querySelectorAll("#pairs tbody tr")].map((row) =>
   [row.cells[1].textContent, row.cells[row.cells.length - 1].innerText.split("\\n")])"""
 
 
 def uses(nodes: Values, *names: str) -> list[Values]:
-    """What rendering returns of templates for nearest pairs of these nodes."""
+    """The result `boards` of rendering templates for nearest pairs of these nodes."""
     devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
     templates = [
         {"name": name, "namespace": "training", "align": "nearest", "at_least": "NODE", "devices": devices}
@@ -63,7 +63,7 @@ def given(site: Values) -> list[Values]:
 
 
 def expected(given: list[Values], host: str) -> dict[tuple[str, str], set[str]]:
-    """The objects of each pair of a host, from what rendering returned."""
+    """The templates that give out each pair of a host, from what rendering returned."""
     found: dict[tuple[str, str], set[str]] = {}
     for use in given:
         for board, _level, gpu, nic in use["pairs"]:
@@ -95,7 +95,7 @@ def test_the_matrix_marks_each_pair_and_no_other(
     assert browser.evaluate(STICKING_OUT) == [] and browser.evaluate(CONTRAST)["bad"] == []
 
 
-def test_the_report_keeps_claims_and_pages_follow(report: Report, site: Values, given: list[Values]) -> None:
+def test_the_report_keeps_claims_until_they_are_replaced(report: Report, site: Values, given: list[Values]) -> None:
     report.run(site)
     bare = report.text("nodes/own.html")
     assert not (report.folder / FILE).exists() and "•" not in bare
@@ -103,7 +103,7 @@ def test_the_report_keeps_claims_and_pages_follow(report: Report, site: Values, 
     marked = report.text("nodes/own.html")
     assert "training/pair" in marked and "training/other" in marked
     assert not report.run(site, claims={"default": given}).changed
-    assert not report.run(site).changed, "a probe keeps what the report has of claims"
+    assert not report.run(site).changed, "a probe keeps the claims of the report"
     assert report.run({}, play=set(), inventory=set(site), prune=False, claims={"more": given[:1]}).changed
     assert set(json.loads(report.text(FILE))["sites"]) == {"default", "more"}
     report.run(site, claims={"default": [], "more": []})
@@ -111,7 +111,7 @@ def test_the_report_keeps_claims_and_pages_follow(report: Report, site: Values, 
     assert not report.run(site, claims={"default": []}).changed
 
 
-def test_a_node_with_another_map_is_reported(report: Report, site: Values, given: list[Values]) -> None:
+def test_a_node_whose_map_has_changed_is_reported(report: Report, site: Values, given: list[Values]) -> None:
     report.run(site, claims={"default": given})
     report.run({"own": site["shared"]}, inventory=set(site))
     page = report.text("nodes/own.html")
@@ -139,7 +139,7 @@ def test_unusable_boards_change_nothing(report: Report, site: Values, given: lis
     assert report.run(site).changed
 
 
-def test_names_from_a_stored_file_are_text(report: Report, site: Values, given: list[Values]) -> None:
+def test_hostile_names_of_claims_are_escaped(report: Report, site: Values, given: list[Values]) -> None:
     evil = [{**given[0], "name": "<script>alert(1)</script>", "claim": '"><img src=x>/pair'}]
     report.run(site, claims={"default": evil})
     pages = [content.decode() for name, content in report.files().items() if name.endswith(".html")]

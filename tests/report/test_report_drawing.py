@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The drawing says what the matrix says: devices in one switch's box are PIX, in nested boxes of a switch PXB."""
+"""Drawing and matrix agree: devices in the box of one switch are PIX, in nested boxes of switches PXB."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def chains(view: View) -> dict[str, tuple[str, ...]]:
 
 
 def contradictions(view: View) -> list[str]:
-    """Pairs of devices below a switch, or below none, that the matrix has at another level than the drawing."""
+    """Pairs of devices whose level in the matrix does not match the switches that are drawn around them."""
     drawn = chains(view)
     affinity = view.topology.affinity
     wrong = []

@@ -104,7 +104,7 @@ def test_facts_of_a_newer_release_are_not_misread(old: Report) -> None:
     with pytest.raises(Unusable, match="vmd-1: a newer release"):
         old.run({"vmd-1": {**facts["vmd-1"], "schema_version": "2.1"}}, inventory=HOSTS)
     assert old.files() == before
-    # as the message says
+    # the fix that the message names
     old.run({"vmd-1": facts["vmd-1"]}, inventory=HOSTS)
     assert dict(stored_facts(str(old.folder))) == facts
 
@@ -124,7 +124,7 @@ def test_a_damaged_site_file_drops_no_nodes_of_other_inventories(old: Report, co
     with pytest.raises(Unusable, match=r"site.json is damaged: .*remove it and index.html"):
         old.run({"vmd-1": facts["vmd-1"]}, source="a")
     assert old.files() == before
-    # as the message says
+    # the fix that the message names
     (old.folder / "site.json").unlink()
     old.run({"vmd-1": facts["vmd-1"]}, inventory=HOSTS)
     assert set(dict(stored_facts(str(old.folder)))) == HOSTS
@@ -138,7 +138,7 @@ def test_each_form_has_a_conversion_from_the_one_before() -> None:
 
 @ansible_playbook
 def test_modules_refuse_reports_of_a_newer_release(old: Report, tmp_path: Path) -> None:
-    """Under a real ansible-playbook: both reports in folders of this release, then one of a newer release."""
+    """Under a real ansible-playbook: folders of this release are used, and a report of a newer release is refused."""
     summary = dict.fromkeys(("claims", "kept", "broken", "unknown", "none", "pending", "unproven"), 0)
     checked = {"claims": [], "summary": summary, "comparisons": [], "notes": []}
     tasks = [

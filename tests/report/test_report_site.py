@@ -103,7 +103,7 @@ def test_outlier_is_named_in_words(built):
     assert any(line.startswith("outlier h100-09: 1 GPU fewer") for line in built.result["summary"])
 
 
-def test_no_majority_no_outlier(machines, report):
+def test_without_a_majority_there_is_no_outlier(machines, report):
     report.run({"a": machines["hgx-h100"], "b": without_gpu(machines["hgx-h100"], 0)})
     assert report.result["counts"]["outliers"] == 0
     assert "so it is unknown which one is right" in report.text()
@@ -120,19 +120,19 @@ def test_node_that_lost_all_gpus_is_compared_with_gpu_nodes():
     (group,) = group_peers(members)
     assert group.outliers == ["n9"]
     members += [node_like(f"c{i}", "X", 0, "bare") for i in range(3)]
-    assert len(group_peers(members)) == 2, "as many nodes without GPUs were bought without"
+    assert len(group_peers(members)) == 2, "so many nodes without GPUs are not broken"
 
 
 @pytest.mark.parametrize(
     ("change", "compared"),
     [
         ({}, True),
-        ({"product": None, "board": None}, True),  # the same processors with the same GPUs
+        ({"product": None, "board": None}, True),  # CPU and GPU models suffice to compare them
         ({"product": "Standard PC (Q35 + ICH9, 2009)", "cpu_model": None}, False),
         ({"product": None, "board": None, "cpu_model": None}, False),
     ],
 )
-def test_nodes_of_which_nothing_says_that_they_are_alike_are_not_compared(machines, report, change, compared):
+def test_nodes_are_compared_only_if_their_product_or_cpu_is_the_same(machines, report, change, compared):
     facts = {f"a{number}": copy.deepcopy(machines["hgx-h100"]) for number in range(4)}
     facts["b0"] = without_gpu(machines["hgx-h100"], 3)
     for one in facts.values():
@@ -235,7 +235,7 @@ def test_limit_keeps_the_other_nodes(fleet, machines, report):
     assert changed["h100-02"] == "2026-05-05T05:05:05Z" and changed["h100-03"] == "2026-01-02T03:04:05Z"
 
 
-def test_unreachable_node_keeps_its_facts_and_says_so(fleet, report):
+def test_an_unreachable_node_keeps_its_facts_with_a_note(fleet, report):
     report.run(fleet)
     rest = {host: facts for host, facts in fleet.items() if host != "h100-03"}
     report.run(rest, play=set(fleet), unreachable={"h100-03"})
@@ -514,7 +514,7 @@ def test_text_is_clipped_and_cleaned():
 
 @pytest.mark.long
 def test_a_thousand_nodes_fit_on_a_small_page(machines, report):
-    """A fleet of a thousand varied nodes is written once, on a page that a browser can take; tests/bench times it."""
+    """A second run writes nothing, and the page stays below 2 MB; tests/bench measures the time."""
     names = sorted(machines)
     facts = {}
     for number in range(1000):

@@ -19,9 +19,9 @@ from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COL
 def played(
     folder: Path, hosts: dict[str, dict[str, t.Any]], playbook: str, *options: str, rc: int = 0, **environment: str
 ) -> str:
-    """All that a playbook prints, by its name or its path without the suffix; it has to end with the status `rc`.
+    """Play a playbook, given by name or by path without its suffix, and return all that it prints.
 
-    Inventory and report go into `folder`.
+    Fails if its exit status is not `rc`. Inventory and report go into `folder`.
     """
     shared = {
         "ansible_connection": "local",
@@ -35,7 +35,7 @@ def played(
     own = {
         "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
         "ANSIBLE_NOCOLOR": "1",
-        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # every task and host
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",  # prints every task and host
         **environment,
     }
     program = str(Path(sys.executable).with_name("ansible-playbook"))

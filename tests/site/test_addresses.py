@@ -59,7 +59,7 @@ def test_an_error_between_two_nodes_stops_the_run(tmp_path: Path, playbook: str)
         "gpu-03": host(),
         "gpu-04": host(4, ansible_host="10.100.9.9"),
     }
-    # also where the run is for one good node alone
+    # errors of other nodes count although the run is limited to one good node
     limit = [] if playbook == "addresses" else ["--limit", "gpu-01", "-e", "driver_become=false"]
     reported = played(tmp_path, hosts, playbook, *limit, rc=2)
     assert "gpu-02: dra_driver_rail_index: 3 is the index of gpu-01 too" in reported

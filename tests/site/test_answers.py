@@ -27,7 +27,7 @@ PACKAGE = "ansible_collections.lanewise.dra.plugins"
 CHECKED = sorted(
     path.stem for path in (COLLECTION / "plugins/action").glob("*.py") if "NodeAction" in path.read_text("utf-8")
 )
-#: Modules whose work is done on the controller.
+#: Modules that run on the controller.
 AT_HOME = {
     "address_plan",
     "alignment_check",
@@ -67,7 +67,7 @@ def test_every_module_that_runs_on_a_node_is_checked():
 
 
 @pytest.mark.parametrize("module", CHECKED)
-def test_the_form_is_that_of_the_documentation(module):
+def test_the_form_has_every_documented_key(module):
     returned = yaml.safe_load(importlib.import_module(f"{PACKAGE}.modules.{module}").RETURN)
     own = importlib.import_module(f"{PACKAGE}.action.{module}").ActionModule.ADDED
     assert set(returned) <= set(t.get_type_hints(form_of(module))) | own
@@ -170,7 +170,7 @@ def test_an_answer_of_another_form_is_a_failure(done):
     assert found["msg"].startswith("What gpu-01 answered is not what the module returns")
 
 
-def test_the_longest_answer_of_a_machine_is_far_from_the_bounds(facts):
+def test_the_answer_of_a_large_machine_is_far_below_the_bounds(facts):
     budget = answers._Budget()
     answers._checker(Topology)(facts, budget)
     assert answers.IN_ALL - budget.left < answers.IN_ALL / 100

@@ -25,7 +25,7 @@ def _conditions(entry: dict[str, t.Any]) -> list[str]:
 
 
 def on_the_controller(entry: dict[str, t.Any], around: dict[str, t.Any]) -> t.Iterator[dict[str, t.Any]]:
-    """What holds for each task on the controller, below a play, block or task.
+    """What applies to each task on the controller that is below a play, block or task.
 
     These are `name`, `vars`, `become`, the conditions `when`, and the `task` itself.
     """
@@ -48,7 +48,7 @@ def on_the_controller(entry: dict[str, t.Any], around: dict[str, t.Any]) -> t.It
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(COLLECTION)))
 def test_no_task_on_the_controller_becomes_root(path: Path) -> None:
-    """The keyword is for --become, and the variable for an inventory: that goes before the keyword."""
+    """The keyword overrides --become. The variable is needed, too, as one of the inventory overrides the keyword."""
     around = {"name": "", "vars": {}, "here": False, "when": []}
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     for task in (one for entry in entries for one in on_the_controller(entry, around)):
@@ -59,7 +59,7 @@ def test_no_task_on_the_controller_becomes_root(path: Path) -> None:
 def _site(tmp_path: Path) -> Path:
     """A folder for an inventory whose hosts all become another user, by a program that fails."""
     (tmp_path / "group_vars").mkdir()
-    # root need not become root
+    # another user than root, as a play of root would not have to become root
     shared = {"ansible_become": True, "ansible_become_user": "nobody", "ansible_become_exe": "/bin/false"}
     (tmp_path / "group_vars" / "all.json").write_text(json.dumps(shared), encoding="utf-8")
     return tmp_path

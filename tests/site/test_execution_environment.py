@@ -47,7 +47,7 @@ def _context(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reported = run(
         "ansible-builder", "create", "-f", folder / "definition" / DEFINITION, "-c", folder / "made", cwd=folder
     )
-    assert "No matches" not in reported, reported  # it goes on without a file that is named and not there
+    assert "No matches" not in reported, reported  # ansible-builder only warns about a named file that does not exist
     return folder / "made"
 
 

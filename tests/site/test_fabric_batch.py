@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a node is reached by is changed on one node at a time, as with several it could not be confirmed in time."""
+"""Changes of management interfaces are made on one node at a time: in larger batches, confirming could be too late."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What rules, boards and profiles say together, and the messages about wrong ones."""
+"""How rules, boards and profiles combine, and the messages about wrong ones."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_board_is_planned_for_a_recorded_machine(tmp_path: Path, machine: t.Ca
     assert "not recorded, so not planned: " in output and "memlock (no /etc/systemd)" in output
 
 
-def test_null_takes_away_what_a_board_a_profile_or_an_earlier_rule_says(
+def test_null_unsets_what_a_board_a_profile_or_an_earlier_rule_sets(
     tmp_path: Path, machine: t.Callable[[str], str]
 ) -> None:
     tree = {"topology_root": machine("hgx-h100"), "fabric_board": "hgx-infiniband", "fabric_persist": False}
@@ -191,7 +191,7 @@ def leaves(spec: t.Mapping[str, t.Any]) -> t.Iterator[dict[str, t.Any]]:
             yield {key: one for key, one in option.items() if key in ("type", "elements", "choices")}
 
 
-def test_a_value_that_skips_the_validator_is_one_that_it_accepts() -> None:
+def test_only_values_that_the_validator_accepts_unchanged_skip_it() -> None:
     skipped = 0
     for option in leaves({**RULE, **NODE}):
         for value in VALUES:
@@ -203,7 +203,7 @@ def test_a_value_that_skips_the_validator_is_one_that_it_accepts() -> None:
     assert skipped > len(VALUES)
 
 
-def test_a_process_of_a_task_finds_the_filters_loaded() -> None:
+def test_processes_of_tasks_need_not_load_the_filters() -> None:
     """Ansible forks from a main process that has imported an action plugin."""
     code = (
         "import ansible_collections.lanewise.dra.plugins.action.fabric, sys; before = set(sys.modules); "

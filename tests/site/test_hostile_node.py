@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node whose Python answers what it likes: it decides about no other node, and nothing on the controller."""
+"""A node whose Python answers whatever it likes: it affects no other node, and nothing on the controller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, played
 from ansible_collections.lanewise.dra.tests.site.test_become import FILES, on_the_controller
 
-#: Action plugins of our own that look at the facts themselves.
+#: Action plugins of our own that check the facts themselves.
 LOOKING = {
     "known_variables",
     "site_report",
@@ -30,12 +30,12 @@ LOOKING = {
     "plan_report",
     "nic_replacement",
 }
-#: Files whose plays meet a node; a wheelhouse is made without any.
+#: Files whose plays run on nodes; a wheelhouse is made without any.
 MET = [path for path in FILES if path.name not in ("driver_wheelhouse.yml", "wheelhouse.yml")]
 #: Actions that only show something.
 SHOWING = {"ansible.builtin.debug", "ansible.builtin.fail", "ansible.builtin.assert"}
 
-# Runs what it is given, and changes the answer.
+# Runs what it is given, and merges values of its own into the answer.
 PYTHON = """#!{python}
 import json, pathlib, subprocess, sys
 done = subprocess.run([sys.executable, *sys.argv[1:]], stdin=sys.stdin, capture_output=True, text=True)
@@ -55,7 +55,7 @@ sys.exit(done.returncode)
 
 
 def hostile(folder: Path, **answer: t.Any) -> dict[str, t.Any]:
-    """The variables of a host whose Python adds this to whatever a module answers."""
+    """The variables of a host whose Python merges `answer` into whatever a module answers."""
     python = folder / "python"
     python.write_text(PYTHON.format(python=sys.executable), encoding="utf-8")
     python.chmod(0o755)
@@ -65,7 +65,7 @@ def hostile(folder: Path, **answer: t.Any) -> dict[str, t.Any]:
 
 @pytest.fixture(name="defaults")
 def _defaults(tmp_path: Path) -> dict[str, str]:
-    """Ansible as it is installed, without the settings of a checkout: facts become variables."""
+    """An environment with Ansible's default settings instead of those of a checkout: facts become variables."""
     (tmp_path / "ansible.cfg").write_text("[defaults]\n", encoding="utf-8")
     return {"ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"), "ANSIBLE_DEPRECATION_WARNINGS": "false"}
 
@@ -92,7 +92,7 @@ def test_a_fact_chooses_neither_the_cluster_nor_the_node(tmp_path, defaults):
     output = play(tmp_path, UNCORDON, hosts, 2, **defaults)
     assert "bad returned facts that Ansible uses as variables of the site: 'fabric_node_name', 's" in output
     assert "/taken/from/a/fact" not in output
-    # the other one was gone on with, and failed for the kubeconfig that is not there
+    # the run went on with the other node, and failed as its kubeconfig does not exist
     assert f"Could not find or access '{tmp_path}/nowhere'" in output and "good answered" not in output
 
 
@@ -120,7 +120,7 @@ COLLECTED = """
 
 def test_facts_that_ansible_itself_returns_are_ignored(tmp_path, defaults):
     own = {"ansible_distribution": "Debian", "packages": {}, "facter_os": "Debian"}
-    # without its prefix the fact has the name of a variable of the site
+    # without the prefix ansible_ the fact has the name of a variable of the site
     hosts = {"one": {"distribution": "our own", **hostile(tmp_path, ansible_facts=own)}}
     assert '"msg": "all passed"' in play(tmp_path, COLLECTED, hosts, 0, **defaults)
 
@@ -174,7 +174,7 @@ def test_an_invalid_stored_number_counts_as_unknown(tmp_path, tree):
     assert "one" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 
-def test_claims_are_not_checked_against_what_an_earlier_run_has_stored_without_bounds(tmp_path, tree):
+def test_claims_are_not_checked_against_stored_facts_that_exceed_the_bounds(tmp_path, tree):
     hosts = {"one": {"topology_root": tree}, "two": {"topology_root": tree}}
     played(tmp_path, hosts, "probe")
     store = tmp_path / "report" / "nodes" / "one.json"
@@ -205,7 +205,7 @@ REPORTED = """
 
 @pytest.mark.parametrize("inject", ["true", "false"])
 def test_a_topology_that_a_fact_holds_is_checked_too(tmp_path, defaults, inject):
-    """A site may keep it in a cache of facts, and then any module's answer sets it."""
+    """A site may keep the topology in a cache of facts, and then any module's answer can set it."""
     hosts: dict[str, dict[str, t.Any]] = {"a-good": {"ansible_connection": "local"}}
     whole = as_dict(Topology(numa_nodes=[NumaNode(id=0, memory_bytes=10**320)]))
     hosts["bad"] = hostile(tmp_path, ansible_facts={"topology_facts": whole})

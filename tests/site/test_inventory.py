@@ -36,7 +36,7 @@ def device(name: str, **attributes: t.Any) -> Object:
 
 
 def test_drivers_that_were_not_requested_add_no_devices_or_findings() -> None:
-    """Nor anything derived from devices. A node with only such drivers has no devices."""
+    """They add nothing derived from devices, either. A node with only such drivers has no devices."""
     nodes = [node("both"), node("foreign")]
     tainted = {**device("gpu-0", model="H100", numaNode=1), "taints": [{"key": "x", "effect": "NoSchedule"}]}
     nic = device("nic-0", model="ConnectX-7", numaNode=0, rail=3)

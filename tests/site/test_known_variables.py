@@ -57,7 +57,7 @@ def test_every_variable_of_roles_playbooks_and_pages_is_known() -> None:
     assert named and not {name for name in named if name.startswith((*PREFIXES, *NEAR_PREFIXES))} - known
 
 
-def test_the_claims_language_knows_what_the_role_does() -> None:
+def test_the_claims_language_and_the_role_have_the_same_variables() -> None:
     own = {PREFIX + name for name in (*language._VARIABLES, *language._ROLE)}
     left = {PREFIX + name for name in ("applied", "rendered")}
     assert own - left == {name for name in of_roles() if name.startswith(PREFIX)}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The site playbook probes a node and plans its configuration in one call, and what goes wrong is still reported."""
+"""The site playbook probes a node and plans its configuration in one call, and errors are still reported."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_node_that_cannot_be_probed_does_not_hide_the_others(tmp_path: Path, t
     assert (tmp_path / "report" / "nodes" / "good.json").exists()
 
 
-def test_packed_facts_come_back_and_nothing_else_does() -> None:
+def test_packed_facts_are_unpacked_and_anything_else_gives_none() -> None:
     facts = {"gpus": [{"address": "0000:1b:00.0", "numa": None}] * 300}
     assert unpacked(packed(facts)) == facts
     assert len(packed(facts)) < len(json.dumps(facts)) / 10

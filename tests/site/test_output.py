@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a person sees of a run: little where all is well, and in words."""
+"""What a person sees of a run: a few plain lines if all is well."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_healthy_site_prints_a_few_lines(tree, tmp_path):
     first = played(tmp_path, hosts, "site", *place, **QUIET)
     lines = [line for line in first.splitlines() if line]
     assert len(lines) < 40 and "ok: [" not in first and "skipping: " not in first and "included: " not in first
-    assert "TASK [Show the summary]" in first and "\n6 nodes, " in first  # in plain lines
+    assert "TASK [Show the summary]" in first and "\n6 nodes, " in first  # a list is printed as plain lines
     assert "Nothing to configure on these nodes: the inventory sets neither fabric_board" in first
     assert "nothing applied: dra_claims_kubeconfig is not set" in first
     assert "changed: [node-0]" in first and "5 hosts: nothing changed, nothing failed" in first
@@ -50,7 +50,7 @@ def test_failures_and_warnings_are_shown(tree, tmp_path):
     hosts = {"good": tree, "bad": {"topology_root": "/nonexistent"}}
     reported = played(tmp_path, hosts, "probe", "-e", '{"topology_subset": ["system"]}', rc=2, **QUIET)
     assert "fatal: [bad]: FAILED!" in reported and "holds no folder 'sys'" in reported
-    assert "good: its facts lack" in " ".join(reported.split())  # a warning of a task that is well
+    assert "good: its facts lack" in " ".join(reported.split())  # a warning of a task that succeeds
     recap = reported[reported.index("PLAY RECAP") :]
     assert "bad" in recap and "failed=1" in recap
 
@@ -102,7 +102,7 @@ def test_a_rollback_without_nodes_gives_a_message(tree, tmp_path):
 
 def test_an_upgrade_without_nodes_gives_a_message(tree, tmp_path):
     rails = [{"name": "rails", "select": {"rdma": True}, "mtu": 9000}]
-    for more in ({}, {"fabric_nics": rails}):  # which an upgrade of the driver leaves alone
+    for more in ({}, {"fabric_nics": rails}):  # an upgrade of the driver configures no NICs
         reported = played(tmp_path, {"one": {**tree, **more}}, "upgrade", **QUIET)
         assert "Nothing to configure on these nodes" in reported and "dra_driver_kubeconfig" in reported, reported
 
@@ -125,7 +125,7 @@ def test_a_collection_that_is_missing_is_named_with_its_fix(tree, tmp_path):
     assert "misspelling" not in reported
 
 
-def test_an_inventory_of_slices_says_which_package_is_missing(tmp_path):
+def test_an_inventory_of_slices_names_the_missing_package(tmp_path):
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "urllib3.py").write_text("raise ModuleNotFoundError(\"No module named 'urllib3'\")\n", encoding="utf-8")

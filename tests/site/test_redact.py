@@ -27,7 +27,7 @@ around = st.sampled_from(["", " ", "\n", "level=info ", '{"a": 1} ', "dev eth0 "
     st.sampled_from(["password: {}", 'token="{}"', '"client-key-data": "{}"', "db_password={}", "Bearer {}"]),
 )
 def test_no_secret_is_left(secret, before, form):
-    secret = "Zq" + secret  # not a part of what stands around it
+    secret = "Zq" + secret  # so that the surrounding text does not contain it
     assert secret not in redact(before + form.format(secret) + "\nnext", "salt")
 
 
@@ -374,7 +374,7 @@ def test_uuids_and_switch_ids_are_redacted():
         }
     )
     redacted = json.loads(redact(text, "salt"))
-    assert redacted.pop("uid") == uuid and redacted["phys_port_name"] == "p0"  # of objects in the cluster
+    assert redacted.pop("uid") == uuid and redacted["phys_port_name"] == "p0"  # UIDs of objects in the cluster are kept
     assert uuid not in str(redacted) and uuid.replace("-", "") not in str(redacted) and switch not in str(redacted)
     assert redacted["attributes"]["uuid"]["string"].startswith("<gpu-")
     assert switch not in redact(f"portname p0 switchid {switch} addrgenmode", "salt")

@@ -42,7 +42,7 @@ RULES = [
 
 
 class Site:
-    """One node, whose tree is exchanged, with the report of the site."""
+    """One node, whose tree can be exchanged, and the report of its site."""
 
     def __init__(self, folder: Path, machine: str) -> None:
         self.folder = folder
@@ -51,10 +51,10 @@ class Site:
         self.tree = self.become({})
 
     def become(self, override: dict[str, t.Any], machine: str | dict[str, t.Any] = "") -> Path:
-        """The node's tree from now on: the machine with other options by PCI address."""
+        """Exchange the node's tree: the machine, with other options by PCI address. Returns the tree."""
         base = machine if isinstance(machine, dict) else {"like": machine or self.machine}
         number = len(list(self.folder.glob("tree*")))
-        # what a description makes up follows from its name, so that all else stays as it was
+        # made-up identities follow from the name, so all others stay as they were
         self.tree = build({**base, "name": self.machine, "override": override}, self.folder / f"tree{number}")
         return self.tree
 
@@ -63,7 +63,7 @@ class Site:
         hosts = {"gpu-01": node, "other": {**node, "topology_root": "/nowhere"}}
         limit = [] if "--limit" in options or "all" in options else ["--limit", "gpu-01"]
         chosen = [option for option in options if option != "all"]
-        # so that a line is a line
+        # prints each line of a list on a line of its own
         form = {"ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
         return played(self.folder, hosts, playbook, *limit, *chosen, rc=rc, **form)
 
@@ -111,14 +111,16 @@ def test_a_card_is_replaced_and_a_second_run_changes_nothing(site):
     }
 
     output = site.before("--check")
-    assert f"serial {old}" in output and "Check mode" not in output  # there is no cluster to be left alone
+    assert (
+        f"serial {old}" in output and "Check mode" not in output
+    )  # no cluster is set that check mode would leave alone
     assert not (site.folder / "report" / "replaced").exists()
 
     output = site.before()
     assert f"slot 9: {STORAGE}, 0000:59:00.1: NVIDIA ConnectX-7, MCX755106AS-HEAT, serial {old}" in output
     assert f"{STORAGE}: enp89s0f0np0 {mac}, mlx5_4 GUID {guid}, 200G, up" in output
     assert f"fabric_nics: storage selects {STORAGE}, 0000:59:00.1 by slot" in output
-    assert "fabric_nics: rails" not in output  # its NICs are those beside GPUs
+    assert "fabric_nics: rails" not in output  # this rule selects NICs near GPUs
     assert f"dra_driver_settings.exclude[0] selects {STORAGE}, 0000:59:00.1 by model, slot" in output
     assert "dra_driver_settings.exclude[1]" not in output
     assert "dhcp.leases[0].mac names its MAC address" in output
@@ -140,7 +142,7 @@ def test_a_card_is_replaced_and_a_second_run_changes_nothing(site):
     new_mac, new_guid = mac.replace("a0:88:c2", "a0:88:c3"), guid.replace("a088:c2", "a088:c3")
     assert f"enp89s0f0np0: MAC address {mac} -> {new_mac}" in output
     assert f"mlx5_4: GUID {guid} -> {new_guid}" in output
-    assert "planned only (recorded machines): 1 node" in output  # what the rules want of it
+    assert "planned only (recorded machines): 1 node" in output  # the rules are planned for the new card
     assert "uncordon gpu-01 yourself" in output
     now = site.serials(site.stored())
     assert now.pop(STORAGE) == now.pop("0000:59:00.1") == "MT2646X00001"
@@ -160,7 +162,7 @@ def test_a_card_without_a_slot_is_named_by_its_address_or_serial_number(site):
     output = site.before(slot=f"serial={serial}x", rc=2)
     assert f"no NIC has serial {serial}x" in output and f"serial {serial}" in output
     site.become({RAIL: NEW})
-    # neither slot nor address is needed any more
+    # the record names the card, so neither slot nor address is needed
     assert "MT2646X00001" in site.after()
 
 
@@ -184,7 +186,7 @@ def test_a_machine_without_slots_is_reported(tmp_path):
     assert "this machine reports no slots of NICs (set replace_nic_address)" in site.before(slot="slot=1", rc=2)
 
 
-def test_the_card_that_the_node_is_reached_by_is_refused(site):
+def test_a_card_that_carries_the_nodes_own_traffic_is_refused(site):
     output = site.before(slot="address=0000:0b:00.1", rc=2)
     assert "this card carries the node's own traffic" in output and "enp11s0f1" in output
     assert "(move routes, " in output
@@ -213,7 +215,7 @@ def test_another_model_is_refused_unless_it_is_allowed(site):
     assert "the node stays cordoned" in output and site.files() == kept
     site.after("-e", "replace_nic_other_model=true")
     assert site.record()["card"]["part_number"] == "MCX755106AC-HEAT"
-    site.after()  # it is the node's card now
+    site.after()  # the new card is recorded as the node's own
 
 
 def facts(tree: Path) -> dict[str, t.Any]:
@@ -240,7 +242,7 @@ def facts(tree: Path) -> dict[str, t.Any]:
         ({}, "", ""),
     ],
 )
-def test_the_new_card_must_be_as_good(site, override, message, allowed):
+def test_a_new_card_must_be_as_fast_as_the_old_one(site, override, message, allowed):
     def card(tree: Path) -> dict[str, t.Any]:
         return find(cards(facts(tree)), address=RAIL)
 
@@ -248,7 +250,7 @@ def test_the_new_card_must_be_as_good(site, override, message, allowed):
     assert same(old, new) is False and same(new, new) is True
     found = replacement.unlike(old, new)
     assert len(found) == bool(message) and message in " ".join(found)
-    # another model may be slower, but not less than it can be in this slot
+    # another model may be slower, but must reach what it is capable of in this slot
     found = replacement.unlike(old, new, other_model=True)
     assert len(found) == bool(allowed) and allowed in " ".join(found)
 
@@ -262,7 +264,7 @@ def test_a_card_that_is_unchanged_or_missing_is_refused(site):
     assert "more than this card has changed" not in output and site.record()["state"] == "out"
     site.become({RAIL: {**NEW, "state": "nolink"}})
     assert "the port is down" in site.after(rc=2)
-    site.tree = site.folder / "tree0"  # it was only reseated
+    site.tree = site.folder / "tree0"  # the old card was only reseated
     site.after("-e", "replace_nic_same_card=true")
     assert site.record()["state"] == "done"
 
@@ -290,20 +292,20 @@ def test_a_replacement_reports_other_changes(site):
     assert wrong[0] in site.after("-e", "replace_nic_other_changes=true")
 
 
-def test_a_dead_card_is_known_from_the_report(site):
+def test_a_dead_card_is_found_in_the_report(site):
     site.play(playbook="probe")
     old = site.serials(site.stored())[RAIL]
     site.become({}, WITHOUT_RAIL)
     output = site.before(slot=f"address={RAIL}")
     assert "The node does not show this card any more" in output and f"serial {old}" in output
-    site.play(playbook="probe")  # now the report does not know it either
+    site.play(playbook="probe")  # now the card is missing from the report, too
     kept = site.files()
     assert "no NIC has address" in site.before(slot=f"address={RAIL}", rc=2) and site.files() == kept
     site.become({RAIL: NEW})
     assert f"serial number {old} -> MT2646X00001" in site.after()
 
 
-def test_without_the_first_phase_the_report_is_compared_with(site):
+def test_without_the_first_phase_the_new_card_is_compared_with_the_report(site):
     output = site.after("-e", f"replace_nic_slot={SLOT}", rc=2)
     assert "there is nothing to compare the new card with" in output
     site.play(playbook="probe")
@@ -312,7 +314,7 @@ def test_without_the_first_phase_the_report_is_compared_with(site):
     assert site.record()["state"] == "done"
 
 
-def test_one_replacement_is_ended_before_the_next(site):
+def test_another_replacement_is_refused_until_the_first_has_ended(site):
     site.before()
     output = site.before(slot=f"address={RAIL}", rc=2)
     assert "slot 9:" in output and "Finish that first (replace_nic_phase=after)" in output
@@ -321,7 +323,7 @@ def test_one_replacement_is_ended_before_the_next(site):
 
 
 def cluster(now: dict[str, t.Any], *claims: tuple[str, str]) -> dict[str, t.Any]:
-    """A cluster's objects with what the driver publishes of a node, and claims by namespace that have devices."""
+    """A cluster's objects: what the driver publishes of a node, and a claim for each namespace and device."""
     pool = {"name": "gpu-01", "generation": 1, "resourceSliceCount": 1}
     spec = {"nodeName": "gpu-01", "driver": DRIVER, "pool": pool, "devices": publication(now).devices}
     found = []

@@ -51,7 +51,7 @@ def test_an_invalid_batch_size_is_an_error():
         batches(["a", "b"], ["half"])
 
 
-def test_nodes_with_the_same_plan_stand_together():
+def test_nodes_with_the_same_plan_are_listed_together():
     vfs = {"resource": "sriov", "device": "0000:01:00.0", "setting": "num_vfs"}
     nodes = [Node(f"gpu-{n}", [vfs], ["install 1"]) for n in range(5)]
     nodes += [Node("old", reboot=["iommu"]), Node("new"), Node("tree", [vfs], recorded=True)]
@@ -113,11 +113,11 @@ def test_all_errors_of_all_nodes_are_reported_together(machines, tmp_path):
     assert re.search("gone: .*reached over (ssh|SSH)", problems)
     assert "good: " not in problems and "silent: " not in problems
     assert "Roll out" not in output
-    # each is booked on its node, and the way to go on is named
+    # each error counts as a failure of its node, and the output tells how to go on without these nodes
     recap = dict(re.findall(r"^(\w+) +: .*failed=(\d)", output, re.MULTILINE))
     assert recap == {"good": "0", "two": "1", "other": "1", "gone": "1", "silent": "0"}
     assert "add --limit 'all,!two,!other,!gone'" in output and "The other 1 node (good) is fit" in output
-    # what is planned is shown nevertheless
+    # the plan is shown nevertheless
     assert "planned only (recorded machines): 1 node" in output
 
 
@@ -151,7 +151,7 @@ BATCHES = """
 """
 
 
-def test_a_batch_that_fails_ends_what_it_began_and_stops_the_rest(tmp_path):
+def test_a_failed_batch_finishes_its_other_nodes_and_stops_later_batches(tmp_path):
     (tmp_path / "batches.yml").write_text(BATCHES, encoding="utf-8")
     hosts: dict[str, dict[str, t.Any]] = {name: {} for name in "abcd"}
     playbook = str(tmp_path / "batches")
@@ -175,7 +175,7 @@ def test_a_batch_without_remaining_nodes_ends_the_rollout_with_a_message(tmp_pat
 
 
 def chosen(tmp_path: Path, name: str, hosts: dict[str, dict[str, t.Any]], message: str) -> list[str]:
-    """What each batch of a playbook has to say, which chooses hosts and does nothing else."""
+    """The message of each batch of a playbook, of which only the tasks that choose hosts are played."""
     plays = yaml.safe_load((COLLECTION / f"playbooks/{name}.yml").read_text(encoding="utf-8"))
     for one in plays:
         message_task = {"debug": {"msg": f"has {message}"}, "run_once": True}
@@ -204,11 +204,11 @@ def test_a_rollback_selects_only_nodes_that_may_have_the_driver(tmp_path):
 
 @pytest.mark.long
 def test_batches_may_be_set_in_the_inventory(tmp_path):
-    """Keywords of a play see no variables of hosts by themselves."""
+    """Ansible templates keywords of a play without the variables of hosts."""
     for name, owner in {"remove": "site", "rollback": "site", "driver": "driver", "fabric": "fabric"}.items():
         hosts = {host: {f"{owner}_serial": [2], "dra_driver_kubeconfig": "/nowhere"} for host in "abc"}
         assert chosen(tmp_path, name, hosts, "{{ ansible_play_batch | length }}") == ["2", "1"]
-        # nor need the first host be one of those for which it is set
+        # the first host need not be one of those for which it is set
         batched = chosen(tmp_path, name, {"switch": {}, **hosts}, "{{ ansible_play_batch | length }}")
         assert batched == (["2", "1"] if name == "rollback" else ["2", "2"])
 
@@ -227,7 +227,7 @@ def test_a_tag_selects_only_its_own_tasks(tmp_path, tag, verb):
     assert len(re.findall("Record that the (?:change|node was)", output)) == 3
 
 
-def test_a_node_that_is_lost_ends_the_run_in_its_batch(machines, tmp_path):
+def test_a_lost_node_ends_the_run_with_its_batch(machines, tmp_path):
     tree = {"topology_root": str(machines / "hgx-h100"), "fabric_nics": RAILS, "fabric_serial": [1, 2]}
     hosts = {"a": tree, "b": {**UNREACHABLE, "fabric_nics": RAILS}, "c": tree, "d": tree}
     output = play(tmp_path, hosts, "-e", "fabric_become=false", playbook="fabric", rc=4)
@@ -312,7 +312,7 @@ def test_drift_names_templates_that_no_longer_fit_their_boards(tmp_path):
 
 
 def test_a_node_whose_last_probe_failed_is_not_shown_as_probed(machines, tmp_path):
-    """As after a change, before which it was probed too."""
+    """As after a change that breaks the node, before which its probe succeeded."""
     tree = {"topology_root": str(machines / "cpu-rdma")}
     hosts = {
         "well": {**tree, "then": tree["topology_root"], "by": "local"},
@@ -382,7 +382,7 @@ def test_a_failure_for_all_nodes_keeps_the_state_of_each(machines, tmp_path):
 @pytest.mark.parametrize("options", [(), ("--limit", "one")])
 @pytest.mark.parametrize(("hosts", "site_hosts"), [({}, "all"), ({"one": {}}, "typo")])
 def test_drift_is_unknown_if_no_node_was_checked(tmp_path, hosts, site_hosts, options):
-    # a run of an empty inventory with --limit has not even the controller left to fail on
+    # with an empty inventory, --limit excludes even the controller, on which the run would fail
     rc = 1 if options and not hosts else 2
     output = play(tmp_path, hosts, "-e", f"site_hosts={site_hosts}", *options, playbook="drift", rc=rc)
     assert ("No node was checked" if rc == 2 else "THE_INVENTORY_HAS_NO_NODE") in output

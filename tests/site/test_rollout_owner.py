@@ -44,7 +44,7 @@ def test_a_run_of_a_newer_release_is_not_taken_for_one_that_ended() -> None:
     assert parse(note) is None and state(note, this_run()) == UNKNOWN
     answer = rollout_owner(note)
     assert (answer["state"], answer["name"]) == (UNKNOWN, "of a newer release of lanewise.dra")
-    # one that says that it can be read is
+    # one that allows older readers is read
     assert parse(json.dumps({**json.loads(OTHER.text), "format": 2, "readable_by": 1})) == OTHER
 
 

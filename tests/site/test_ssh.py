@@ -59,7 +59,7 @@ def _site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
         encoding="utf-8",
     )
     if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)  # where a system's own sshd separates privileges
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd needs this folder to separate privileges
     # ssh's sockets need a path of at most 108 bytes, more than what %C and a test's own folder leave
     sockets = Path(tempfile.mkdtemp(prefix="ssh-", dir="/tmp"))
     with open(folder / "log", "wb") as log:
@@ -74,7 +74,7 @@ def _site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
 
 
 class Site:
-    """An inventory of two hosts that are this machine over SSH, and one that nobody answers for."""
+    """An inventory of two hosts that are this machine over SSH, and one on whose port nothing answers."""
 
     def __init__(self, folder: Path, port: int, sockets: Path) -> None:
         self.folder = folder
@@ -120,7 +120,7 @@ def test_check_mode_writes_nothing(site: Site) -> None:
 
 
 def test_hosts_are_read_and_the_missing_one_is_named(site: Site) -> None:
-    site.run(rc=2)  # the report is written, and the run says that it is not whole
+    site.run(rc=2)  # the report is written, and the exit status shows that a host is missing
     assert site.status() == {"node-a": "probed", "node-b": "probed", "gone": "unreachable"}
     facts = json.loads((site.report / "nodes" / "node-a.json").read_text(encoding="utf-8"))["facts"]
     assert facts["system"]["kernel"] == os.uname().release
@@ -143,14 +143,14 @@ def test_limit_keeps_the_others(site: Site) -> None:
     assert after["nodes/node-a.json"] == before["nodes/node-a.json"]
 
 
-def test_node_whose_probe_fails_is_named_though_it_is_the_only_one(site: Site) -> None:
+def test_node_whose_probe_fails_is_reported_even_if_it_is_the_only_one(site: Site) -> None:
     output = site.run("--limit", "node-b", "-e", "topology_root=/nonexistent", rc=2)
     assert "holds no folder 'sys'" in output
     assert site.status()["node-b"] == "failed"
     assert (site.report / "nodes" / "node-b.json").exists()
 
 
-def test_part_of_the_facts_does_not_replace_the_whole(site: Site) -> None:
+def test_a_subset_of_the_facts_does_not_replace_complete_ones(site: Site) -> None:
     before = _files(site.report)
     output = site.run("--limit", "node-a", "-e", '{"topology_subset": ["system"]}')
     assert "node-a: its facts lack" in " ".join(output.split())

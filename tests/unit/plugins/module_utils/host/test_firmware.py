@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Firmware settings, planned on what mstconfig prints at each stage from the change to the boot that brings it."""
+"""Firmware settings, planned on what mstconfig prints at each stage from the change to the boot that applies it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_other_text_gives_no_setting(text: str) -> None:
     assert all(name.isupper() for name in parse(text))
 
 
-def test_one_value_in_several_ways_to_write_it() -> None:
+def test_a_value_may_be_written_in_several_ways() -> None:
     assert {plain(one) for one in (True, "True", "1", 1, "True(1)", "0x1")} == {"1"}
     assert Firmware(System()).same("LINK_TYPE_P1", "ETH(2)", "eth") and Firmware(System()).same("X", "ETH(2)", 2)
     assert not Firmware(System()).same("LINK_TYPE_P1", "ETH(2)", "IB")
@@ -115,7 +115,7 @@ def test_a_value_that_already_runs_needs_no_boot(root: Path) -> None:
     assert len(back.changes) == 1 and not back.reboot
 
 
-def test_no_second_reboot_follows_one_that_did_not_help(root: Path) -> None:
+def test_a_reboot_that_did_not_help_is_not_asked_for_again(root: Path) -> None:
     notes = root / NOTES[1:]
     notes.parent.mkdir(parents=True)
     notes.write_text("first\n")
@@ -131,7 +131,7 @@ def test_an_unknown_setting_is_refused(root: Path) -> None:
         _plan(root, VERBOSE, MAX_ACC_OUT_READ=44)
 
 
-def test_ports_of_one_card_agree_on_what_they_share(tmp_path: Path) -> None:
+def test_ports_of_one_card_must_agree_on_shared_settings(tmp_path: Path) -> None:
     root = build("dgx-a100", tmp_path / "machine")
     system = System(str(root), lambda argv: (0, VERBOSE, ""))
     keys = [one.key for one in Node(system).devices.values() if one.vendor_id == "15b3" and not one.physfn]

@@ -51,7 +51,7 @@ menuentry 'other' $menuentry_id_option 'osprober-gnulinux-simple-2' {
 
 
 class Machine:
-    """A node's files: what runs, which processor, and a boot loader's."""
+    """A node's files: the running command line, the processor, and those of a boot loader."""
 
     def __init__(
         self, root: Path, cmdline: str = "root=UUID=1 ro quiet", cpu: str = "vendor_id\t: AuthenticAMD"
@@ -91,7 +91,7 @@ def machine(tmp_path: Path) -> Machine:
     return machine
 
 
-def test_quotes_hold_an_argument_together() -> None:
+def test_a_quoted_argument_is_not_split() -> None:
     assert split('ro dyndbg="file a.c +p" "pci=a;b" quiet -- init=1') == [
         "ro",
         "dyndbg=file a.c +p",
@@ -106,7 +106,7 @@ _ARGUMENT = st.builds(lambda name, value: name + value, _NAMES, _VALUES)
 
 
 def _wish(present: list[str], absent: list[str]) -> Arguments:
-    """Without contradictions, which the resource refuses."""
+    """Wanted and unwanted arguments without contradictions, which the resource would refuse."""
     wish = Arguments(tuple(dict.fromkeys(present)))
     return Arguments(
         wish.present, tuple(item for item in absent if not any(one.startswith(item) for one in wish.present))
@@ -128,7 +128,7 @@ def test_applied_arguments_are_recognized_and_removed(present: list[str], absent
     st.lists(_ARGUMENT, max_size=3),
     st.lists(_ARGUMENT.filter(str.isascii), max_size=6),
 )
-def test_the_shell_of_grub_does_the_same(present: list[str], absent: list[str], line: list[str]) -> None:
+def test_the_shell_script_for_grub_gives_the_same_line(present: list[str], absent: list[str], line: list[str]) -> None:
     wish, before = _wish(present, absent), " ".join(f'"{one}"' if set(";&") & set(one) else one for one in line)
     script = f'set -e\n{grub_shell(wish)}\nprintf \'%s\\n%s\\n\' "$GRUB_CMDLINE_LINUX" "$GRUB_CMDLINE_LINUX_DEFAULT"\n'
     environment = {"GRUB_CMDLINE_LINUX": before, "GRUB_CMDLINE_LINUX_DEFAULT": before, "PATH": "/usr/bin:/bin"}
@@ -139,7 +139,7 @@ def test_the_shell_of_grub_does_the_same(present: list[str], absent: list[str], 
     assert words(second) == words(wish.applied(before, Arguments()))
 
 
-def test_a_grub_menu_without_recovery_and_other_systems() -> None:
+def test_recovery_and_other_systems_of_a_grub_menu_are_left_out() -> None:
     first, second = grub_lines(GRUB_CFG)
     assert first == ["root=UUID=1", "ro", "quiet", "pci=disable_acs_redir=0000:01:00.0;0000:02:00.0", "$vt_handoff"]
     assert second == ["root=UUID=1", "ro", "quiet"]
@@ -149,12 +149,12 @@ def test_without_settings_nothing_is_planned(machine: Machine) -> None:
     assert not machine.converge().changes
 
 
-def test_names_are_compared_and_not_parts_of_them(machine: Machine) -> None:
+def test_an_argument_that_only_contains_a_wanted_one_does_not_count(machine: Machine) -> None:
     machine.write("boot/loader/entries/a.conf", ENTRY.replace("iommu=soft", "amd_iommu=pt iommu=pt_not"))
     assert machine.converge(kernel_args=["iommu=pt"], check_mode=True).changes
 
 
-def test_entries_get_the_arguments_and_give_them_back(machine: Machine) -> None:
+def test_arguments_are_added_to_boot_entries_and_removed_again(machine: Machine) -> None:
     machine.write("etc/kernel/cmdline", "root=UUID=1 ro quiet\n")
     machine.write("etc/default/grub", 'GRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX="rhgb quiet"\n')
     wish = {
@@ -195,7 +195,7 @@ def test_shared_kernelopts_are_recognised_by_their_value(machine: Machine) -> No
     assert isinstance(loader, Entries) and loader.lines() == [["root=UUID=1", "ro", "iommu=pt"]]
 
 
-def test_a_profile_of_tuned_is_not_overruled(machine: Machine) -> None:
+def test_an_argument_that_conflicts_with_tuned_is_refused(machine: Machine) -> None:
     machine.write("boot/loader/entries/a.conf", ENTRY.replace("iommu=soft", "$tuned_params"))
     machine.write("boot/grub2/grubenv", "# GRUB Environment Block\ntuned_params=iommu=soft isolcpus=2\n")
     with pytest.raises(Exception, match="tuned_params"):
@@ -216,7 +216,7 @@ def test_an_argument_that_a_boot_has_not_brought_is_refused_and_not_waited_for(m
     assert gone.changes and not gone.reboot
 
 
-def test_an_argument_that_leaves_needs_a_boot(machine: Machine) -> None:
+def test_a_removed_argument_needs_a_boot(machine: Machine) -> None:
     machine.converge(kernel_args=["iommu=pt"])
     machine.boot("second", "root=UUID=1 ro rhgb quiet iommu=pt")
     assert machine.converge(kernel_args=[]).reboot == ["kernel arguments are removed at the next boot: iommu=pt"]
@@ -232,7 +232,9 @@ def test_an_argument_that_leaves_needs_a_boot(machine: Machine) -> None:
         ("CPU implementer\t: 0x41", "passthrough", ["iommu.passthrough=1"]),
     ],
 )
-def test_the_iommu_in_the_words_of_the_processor(tmp_path: Path, cpu: str, word: str, present: list[str]) -> None:
+def test_the_iommu_setting_becomes_the_processors_own_arguments(
+    tmp_path: Path, cpu: str, word: str, present: list[str]
+) -> None:
     machine = Machine(tmp_path, cpu=cpu)
     machine.write("boot/loader/entries/a.conf", ENTRY)
     assert machine.converge(iommu=word, check_mode=True).changes[0].after == {"present": present, "absent": []}
@@ -253,7 +255,7 @@ def test_arguments_that_are_refused_for_every_boot_loader(machine: Machine, gene
         machine.converge(**general)
 
 
-def test_no_argument_switches_off_the_units_of_arm64(tmp_path: Path) -> None:
+def test_switching_off_the_iommu_of_arm64_is_refused(tmp_path: Path) -> None:
     machine = Machine(tmp_path, cpu="CPU implementer\t: 0x41")
     machine.write("boot/loader/entries/a.conf", ENTRY)
     with pytest.raises(Refused, match="off on this processor"):
@@ -274,14 +276,14 @@ def test_other_boot_methods_are_refused_with_a_fix(machine: Machine, path: str, 
         machine.converge(kernel_args=["iommu=pt"])
 
 
-def test_a_node_booted_over_the_network_that_runs_what_is_wanted(tmp_path: Path) -> None:
+def test_a_netbooted_node_passes_only_if_it_runs_the_wanted_arguments(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "ip=dhcp iommu=pt quiet")
     assert not machine.converge(iommu="passthrough").changes
     with pytest.raises(Refused, match="netboot server"):
         machine.converge(iommu="passthrough", kernel_args=["pci=realloc"])
 
 
-def test_the_boot_loader_that_started_the_node_is_the_one(tmp_path: Path) -> None:
+def test_the_boot_loader_that_started_the_node_is_chosen(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.write("boot/loader/entries/a.conf", ENTRY)
     machine.write("boot/grub/grub.cfg", GRUB_CFG)

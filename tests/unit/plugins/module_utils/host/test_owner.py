@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Files of other programs, as these write them. What the programs then do, tests/host/test_owner.py shows."""
+"""Files of other programs, as these write them. tests/host/test_owner.py shows what the programs then do."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_the_mtu_of_a_network_file_is_overridden_if_it_differs(
     ]
 
 
-def test_a_manager_without_the_interface_is_not_asked(site: Site) -> None:
+def test_a_manager_that_does_not_manage_the_interface_is_ignored(site: Site) -> None:
     site.networkd("[Link]\nMTUBytes=1500\n", state="unmanaged")
     site.networkmanager(_PROFILE.format("ethernet", "ethernet", 1500), managed="false")
     assert not owner.managers(System(str(site.root)), site.interface)
@@ -137,7 +137,7 @@ def test_a_manager_without_the_interface_is_not_asked(site: Site) -> None:
     assert site.planned(Mtu, mtu=9000) == ["PF: mtu 1500 -> 9000"]
 
 
-def test_drop_ins_count_by_name_and_those_of_etc_before_others(site: Site) -> None:
+def test_drop_ins_apply_in_order_of_name_and_those_of_etc_mask_others(site: Site) -> None:
     site.networkd("[Link]\nMTUBytes=1500\n", "/run/systemd/network/10 a rail.network")
     site.write(
         f"run/systemd/netif/links/{site.index}",
@@ -149,7 +149,7 @@ def test_drop_ins_count_by_name_and_those_of_etc_before_others(site: Site) -> No
     site.write(f"usr/lib/{folder}/30.txt", "[Link]\nMTUBytes=1200\n")
     site.write(f"etc/{folder}/20.conf", "[Link]\nMTUBytes=9000\n")
     assert site.planned(Mtu, mtu=9000) == ["PF: mtu 1500 -> 9000"]
-    site.write(f"etc/{folder}/20.conf", "")  # masks the other
+    site.write(f"etc/{folder}/20.conf", "")  # masks the one in usr/lib
     assert site.planned(Mtu, mtu=9000)[0] == f"PF: mtu in /etc/{folder}/lanewise.conf unset -> 9000"
     site.write(f"etc/{folder}/zz.conf", "[Link]\nMTUBytes=1450\n")
     text = site.refused(Mtu, mtu=9000)
@@ -209,8 +209,8 @@ def test_a_profile_that_must_not_be_edited_is_refused(site: Site) -> None:
     assert f"because of /{made} (give the profile {_UUID} the MTU 9000 by nmcli" in site.refused(Mtu, mtu=9000)
 
 
-def test_the_uuid_of_a_profile_without_one_is_known() -> None:
-    # what NetworkManager 1.42 gave a file below /run
+def test_the_uuid_of_a_profile_without_one_is_computed_as_by_networkmanager() -> None:
+    # the UUID that NetworkManager 1.42 gave to a file below /run
     assert owner._made_up("netplan-rail0.nmconnection") == "da01d0ae-925a-35ae-a96e-31fe7d6563c7"
 
 
@@ -223,7 +223,7 @@ def test_vfs_that_another_program_makes_are_refused(site: Site) -> None:
     ):
         site.udev(text)
         assert site.refused(Sriov, num_vfs=16) == f"PF: num_vfs: {link} creates {count} VFs of IF, not 16 {fix}"
-        assert "creates" in site.refused(Sriov, num_vfs=8)  # which there are now
+        assert "creates" in site.refused(Sriov, num_vfs=8)  # as many as exist now
         assert site.planned(Sriov, num_vfs=count) == [f"PF: num_vfs 8 -> {count}"]
         assert site.planned(Sriov, num_vfs=8, externally_managed=True) == []
     site.udev("[Link]\nMTUBytes=9000\n")
@@ -261,4 +261,4 @@ def test_a_damaged_file_gives_a_message_without_traceback(tmp_path: Path) -> Non
     for path, text in zip(names, (*pointers, f"[device]\nmanaged=true\nconnection-uuid={owner._made_up('a')}\n")):
         (tmp_path / path).write_text(text)
     names = []
-    check()  # the same in the files that these name
+    check()  # now the files to which these point are damaged

@@ -65,7 +65,7 @@ class Damage:
         """Damage `entry`. `junk` gives bytes, and by its length a place; `other` is what takes its place."""
         path = self._root / entry
         if not os.path.lexists(path) or not os.path.realpath(path.parent).startswith(f"{self._root}/"):
-            return  # an earlier change took it away
+            return  # an earlier change removed it
         if kind == "renamed":
             other = path.with_name(f"{path.name}~{len(self._undo)}")
             path.rename(other)

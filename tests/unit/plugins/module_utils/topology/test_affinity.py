@@ -101,7 +101,7 @@ GPU_PATH = f"{SWITCH}/0000:19:00.0/0000:1a:00.0"
             function("pci0000:00/0000:00:0e.0/pci10000:00/10000:00:1b.0/10000:01:00.0/10000:02:01.0/10000:04:00.0"),
             "PIX",
         ),
-        # the site's own word
+        # the level that the site states by an override
         (PciFunction("0001:00:00.0", switch_label="sw0"), PciFunction("0002:00:00.0", switch_label="sw0"), "PIX"),
         (PciFunction("0001:00:00.0", switch_label="sw0"), PciFunction("0002:00:00.0", switch_label="sw1"), "UNKNOWN"),
     ],
@@ -405,7 +405,7 @@ def test_nearest_of_several_far_nodes_is_the_one_at_the_smallest_distance(tree):
     assert (nearest.level, nearest.devices) == ("SYS", [near])
 
 
-def test_uuid_that_two_cards_claim_pairs_neither(tree):
+def test_a_uuid_that_two_cards_have_pairs_neither(tree):
     """One of two cards has the other's VPD: a recording that was mixed up."""
     field = b"\x90\x06\x00V3\x03one\x78"
     gpu = tree.pci("pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:00.0/0000:1a:00.0", GPU, 0)

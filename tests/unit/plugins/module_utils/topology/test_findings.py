@@ -116,7 +116,7 @@ def test_switch_behind_vmd_is_read_the_same_way(tree):
     assert found(tree, "link-degraded") == []
 
 
-def test_link_limited_by_slot(machine):
+def test_a_link_that_the_slot_limits_is_not_degraded(machine):
     for name in ("max_link_speed", "current_link_speed"):
         machine.write(f"{machine.folder('0000:19:01.0')}/{name}", "16.0 GT/s PCIe")
     machine.write(f"{machine.folder(NIC0)}/current_link_speed", "16.0 GT/s PCIe")
@@ -182,7 +182,7 @@ def test_locality_that_the_machine_does_not_report(tree):
     assert one(tree, "numa-unknown").devices == ["0001:00:00.0", "0002:00:00.0"]
 
 
-def test_node_without_nics_says_nothing_of_nearness(tree):
+def test_a_node_without_nics_has_no_finding_about_nearness(tree):
     tree.pci("pci0001:00/0001:00:00.0", GPU)
     assert found(tree, "gpu-nic-locality-unknown") == []
 
@@ -209,7 +209,7 @@ def test_numa_unknown_is_a_warning_where_there_are_several_nodes(machine):
         ({"numa_node": "1", "local_cpulist": "4-7"}, f"pci0000:17: {GPU0} on node 0, {NIC0} on node 1"),
     ],
 )
-def test_numa_conflicts(machine, values, words):
+def test_contradictory_numa_nodes_are_reported(machine, values, words):
     for attribute, value in values.items():
         machine.write(f"{machine.folder(NIC0)}/{attribute}", value)
     finding = one(machine, "numa-conflict")
@@ -220,7 +220,7 @@ def test_override_is_no_conflict(machine):
     assert found(machine, "numa-conflict", {"address": NIC0, "numa_node": 1}) == []
 
 
-def test_iommu_translation(machine):
+def test_an_iommu_that_translates_is_reported(machine):
     machine.link(f"{machine.folder(GPU0)}/iommu_group", "sys/kernel/iommu_groups/7")
     machine.write("sys/kernel/iommu_groups/7/type", "DMA-FQ")
     finding = one(machine, "iommu-translation")
@@ -229,13 +229,13 @@ def test_iommu_translation(machine):
 
 
 @pytest.mark.parametrize("kind", ["identity", "blocked", ""])
-def test_iommu_without_translation(machine, kind):
+def test_an_iommu_that_does_not_translate_is_not_reported(machine, kind):
     machine.link(f"{machine.folder(GPU0)}/iommu_group", "sys/kernel/iommu_groups/7")
     machine.write("sys/kernel/iommu_groups/7/type", kind)
     assert found(machine, "iommu-translation") == []
 
 
-def test_acs_redirect_between_gpu_and_nic(machine):
+def test_acs_redirects_between_a_gpu_and_a_nic_are_reported(machine):
     machine.write(f"{machine.folder('0000:19:00.0')}/config", acs(0x1D))
     finding = one(machine, "acs-redirect")
     assert (finding.devices, finding.evidence) == ([GPU0, NIC0], ["0000:19:00.0: RR, CR enabled"])
@@ -249,7 +249,7 @@ def test_acs_redirect_between_gpu_and_nic(machine):
         ("0000:19:02.0", 0x1D),  # the NVMe's port
     ],
 )
-def test_acs_that_does_not_matter(machine, port, control):
+def test_other_acs_controls_and_ports_are_not_reported(machine, port, control):
     machine.write(f"{machine.folder(port)}/config", acs(control))
     assert found(machine, "acs-redirect") == []
 
@@ -263,12 +263,12 @@ def data_direct(tree, gpu_port, nic_port):
     tree.write(f"{tree.folder('0000:19:01.0')}/config", acs(nic_port))
 
 
-def test_acs_of_a_data_direct_board_as_it_should_be(tree):
+def test_the_acs_that_a_data_direct_board_needs_is_not_reported(tree):
     data_direct(tree, 0x04, 0x08)
     assert found(tree, "acs-data-direct") == found(tree, "acs-redirect") == []
 
 
-def test_acs_of_a_data_direct_board_cleared(tree):
+def test_acs_that_a_data_direct_board_needs_but_lacks_is_reported(tree):
     data_direct(tree, 0x00, 0x08)
     finding = one(tree, "acs-data-direct")
     assert finding.evidence == ["0000:19:00.0 towards the gpu: nothing enabled, needs RR on and CR off"]
@@ -286,7 +286,7 @@ def test_no_pcie_root_attribute_behind_vmbus(tree):
     assert one(tree, "no-pcie-root-attribute").devices == [address]
 
 
-def test_no_driver(machine):
+def test_a_gpu_without_a_driver_is_reported(machine):
     (machine.root / machine.folder(GPU0) / "driver").unlink()
     finding = one(machine, "no-driver")
     assert (finding.devices, finding.evidence) == ([GPU0], [f"{GPU0}: NVIDIA H100 SXM5 80GB 10de:2330"])

@@ -147,7 +147,7 @@ def check_each_is_named(machine, paths, kinds):
         with Damage(machine.root) as damage:
             damage.apply(kinds[number % len(kinds)], path[1:], b"\xff\xfe")
             unreadable = machine.probe().source.unreadable
-        # a directory on the way may be what is named
+        # the report may name a directory above it
         if not any(path.startswith(line.partition(": ")[0]) for line in unreadable):
             silent.append(path)
     assert silent == []

@@ -42,7 +42,7 @@ def read_back(facts, folder):
 
 
 def devices(topology):
-    """What a file is to have: GPUs and NICs without VFs, and the DMA functions of NICs."""
+    """The devices that a file must have: GPUs, NICs except VFs, and the DMA functions of NICs."""
     found = {gpu.address for gpu in topology.gpus} | {nic.address for nic in topology.nics}
     found |= {nic.data_direct for nic in topology.nics if nic.data_direct}
     return {one for one in found if not topology.functions[one].physfn}
@@ -105,7 +105,7 @@ def compare_with_nccl(root, folder):
         assert function.numa_node == own.numa_node
         read = function.link
         if own.bridges and own.bridges[-1] not in topology.functions:
-            assert read is None  # the recording left the other end out
+            assert read is None  # the recording lacks the other end
             continue
         assert (read and read.max_speed_gts, read and read.max_width) == (speed, width), address
     same_nodes(topology, found)
@@ -151,10 +151,10 @@ def test_recorded_tree(archive, tmp_path):
 
 @needs_real_files
 def test_recorded_files_of_nccl(tmp_path):
-    """What a file says of places is in the one that is written from it, switches at made-up addresses too."""
+    """A file that is written from a recorded one places devices alike, below switches with made-up addresses, too."""
     for path in sorted(REAL.glob("nccl/*.xml")):
         before = read_xml(str(path))
-        if not devices(before):  # it has addresses alone
+        if not devices(before):  # this file has addresses only
             with pytest.raises(ValueError, match="no GPU and no NIC"):
                 nccl_file(as_dict(before))
             continue
@@ -234,7 +234,7 @@ def machine(name, folder, *stated):
 
 
 def test_stated_locality_of_a_virtual_machine(tmp_path):
-    """The provider hides switches and sockets; the file has them from the site."""
+    """The provider hides switches and sockets; the file has those that the site states."""
     plain, found = machine("azure-vm", tmp_path / "plain")
     assert all(not found.functions[address].bridges for address in devices(plain))
     pairs = list(zip(plain.gpus, [nic for nic in plain.nics if nic.rdma_devices]))
@@ -256,7 +256,7 @@ def test_stated_locality_of_a_virtual_machine(tmp_path):
         assert switch.class_code == "060400"
 
 
-def test_nothing_gets_out_of_an_attribute(tmp_path):
+def test_hostile_text_stays_within_its_attribute(tmp_path):
     topology, _found = machine("hgx-h100", tmp_path)
     facts = as_dict(topology)
     gpu = facts["gpus"][0]["address"]
@@ -274,7 +274,7 @@ def test_a_node_with_too_many_devices_has_no_file():
 
 
 def test_a_device_on_another_switch_is_noticed(tmp_path):
-    """What the comparison is for: a file with one NIC below a wrong switch."""
+    """The comparison can fail: here a file has one NIC below a wrong switch."""
     root = build("hgx-h100", tmp_path / "machine")
     topology = probe(str(root))
     facts = as_dict(topology)

@@ -37,7 +37,7 @@ def values(device: dict[str, t.Any]) -> dict[str, t.Any]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_machine(name: str) -> None:
+def test_every_nic_of_every_machine_is_published_or_withheld(name: str) -> None:
     facts = probed.facts(name)
     result = publication(facts)
     nics = {nic["address"]: nic for nic in facts["nics"]}
@@ -66,12 +66,12 @@ def test_every_machine(name: str) -> None:
         assert ("bandwidth" in device.get("capacity", {})) == bool(nic["speed_mbps"] and not nic["physfn"])
         assert bool(device.get("taints")) == (nic["up"] is False)
         for used in device.get("consumesCounters", ()):
-            # a PF takes all, a VF a part: together never more than there is
+            # a PF takes the whole counter, a VF a part of it
             whole = used["counters"][COUNTER]["value"] == total[used["counterSet"]]
             assert whole == (nic["physfn"] is None or total[used["counterSet"]] == "1")
 
 
-def test_a_gpu_nic() -> None:
+def test_a_nic_is_published_with_its_nearest_gpu() -> None:
     result = publication(probed.facts("hgx-h100"))
     device = next(device for device in result.devices if device["name"] == "pci-0000-19-00-0")
     read = values(device)
@@ -84,8 +84,8 @@ def test_a_gpu_nic() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_the_board_of_every_machine(name: str) -> None:
-    """All NICs publish one shape, and the GPUs that the map has nearest to them; VFs those of their PF."""
+def test_every_nic_publishes_the_board_and_its_nearest_gpus(name: str) -> None:
+    """The shape of the board is the same for all, and the GPUs are those of the map; VFs have those of their PF."""
     facts = probed.facts(name)
     board = board_map(facts)
     result = publication(facts)
@@ -101,7 +101,7 @@ def test_the_board_of_every_machine(name: str) -> None:
             assert read["nearestGPU"] in nearest
 
 
-def test_data_direct_is_published_as_what_it_is() -> None:
+def test_a_data_direct_nic_publishes_the_roots_of_both_functions() -> None:
     """The PF keeps its own root; the DMA function's is beside it, and is that of the GPU."""
     facts = probed.facts("gb300")
     functions = facts["functions"]
@@ -200,7 +200,7 @@ def test_a_pf_excludes_its_vfs() -> None:
     assert "consumesCounters" not in devices["pci-0000-16-00-2"]  # its PF is withheld
 
 
-def test_without_counters_only_vfs() -> None:
+def test_without_counters_a_pf_with_published_vfs_is_withheld() -> None:
     result = publication(probed.facts("sriov"), counters=False)
     assert not result.counter_sets and not any("consumesCounters" in device for device in result.devices)
     published = {result.addresses[device["name"]] for device in result.devices}
@@ -220,7 +220,7 @@ def _without_default_route(facts: Facts) -> Facts:
     return facts
 
 
-def test_bonds_and_vlans_keep_their_parts() -> None:
+def test_interfaces_below_bonds_and_vlans_are_withheld() -> None:
     facts = _without_default_route(probed.facts("sriov"))
     assert publication(facts).withheld["0000:01:00.0"] == "its interface enp1s0f0 is part of bond0"
     free = next(entry for entry in facts["interfaces"] if entry["name"] == "enp1s0f1")
@@ -232,7 +232,7 @@ def test_bonds_and_vlans_keep_their_parts() -> None:
     assert publication(facts).withheld["0000:01:00.1"] == f"its interface enp1s0f1 is part of {vlan['name']}"
 
 
-def test_a_vf_that_carries_the_default_route_keeps_its_pf() -> None:
+def test_the_pf_of_a_vf_that_carries_the_default_route_is_withheld() -> None:
     facts = probed.facts("sriov")
     vf = next(nic for nic in facts["nics"] if nic["physfn"] == "0000:c9:00.1")
     vf["default_route"] = True
@@ -256,7 +256,7 @@ def test_a_function_whose_interface_is_in_a_pod_is_published_with_its_known_attr
     left_out = set(whole[name]["attributes"]) - set(device["attributes"])
     assert left_out and left_out <= set(INTERFACE_ATTRIBUTES) and "capacity" not in device
     assert all(value == whole[name]["attributes"][key] for key, value in device["attributes"].items())
-    # to the running driver, which knows what its pods have, it is a function that has nothing to give
+    # the running driver knows what its pods have, so to it the function has nothing to publish
     assert publication(facts, policy=Policy()).withheld["0000:19:00.0"] == reason
 
 
@@ -273,7 +273,7 @@ def test_long_and_unknown_values_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_a_policy_only_takes_away(name: str) -> None:
+def test_a_policy_only_withholds_devices_or_adds_aliases(name: str) -> None:
     facts = probed.facts(name)
     plain, strict = publication(facts), publication(facts, policy=Policy(aliases=dict.fromkeys(_addresses(facts), "x")))
     assert set(strict.addresses) <= set(plain.addresses) and set(plain.withheld) <= set(strict.withheld)
@@ -308,7 +308,7 @@ def test_a_function_with_several_interfaces_is_withheld() -> None:
 
 
 def test_infiniband_interfaces_that_stay_do_not_withhold_their_rdma_devices() -> None:
-    """An uplink, a part of a bond and one with partitions: with their interfaces withheld, without them published."""
+    """An uplink, a port of a bond and a parent of partitions: `keep_ib` publishes their RDMA devices all the same."""
     facts = probed.facts("hgx-h100")
     infiniband = [nic for nic in facts["nics"] if nic["link_layer"] == "infiniband"]
     uplink, bonded, parted, excluded = (nic["address"] for nic in infiniband[:4])
@@ -328,7 +328,7 @@ def test_infiniband_interfaces_that_stay_do_not_withhold_their_rdma_devices() ->
     assert {one: exclusive.withheld.get(one) for one in others} == {one: kept.withheld.get(one) for one in others}
 
 
-def test_interfaces_without_a_function() -> None:
+def test_interfaces_without_a_function_are_published_if_the_policy_names_them() -> None:
     facts = probed.facts("sriov")
     wanted = Policy(virtual=("bond*", "lo", "enp*"))
     result = publication(facts, policy=wanted)
@@ -349,7 +349,7 @@ def test_device_names_of_interfaces_are_valid_labels(name: str) -> None:
     assert not limits.dns_label(interface_device_name(name))
 
 
-def test_a_held_interface_is_not_another_of_its_name() -> None:
+def test_a_held_device_is_not_replaced_by_a_new_interface_of_its_name() -> None:
     facts = probed.facts("sriov")
     for entry in facts["interfaces"]:
         entry["default_route"] = False
@@ -360,8 +360,8 @@ def test_a_held_interface_is_not_another_of_its_name() -> None:
     assert result.withheld["bond0.100"] == "a pod has a device of this name"
 
 
-def test_an_interface_that_a_pod_has_keeps_its_place() -> None:
-    """A slice whose devices are only in another order is a change for every scheduler."""
+def test_an_interface_that_a_pod_has_keeps_its_place_in_the_slice() -> None:
+    """A slice whose devices only change their order is still an update for every scheduler."""
     facts = probed.facts("sriov")
     (like,) = [entry for entry in facts["interfaces"] if entry["name"] == "bond0.100"]
     names = ["rail2", "rail", "rail10", "up", "rail1", "rail1b"]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Devices for shares: what is published of divided NICs, and that a NIC is shared or given as a whole."""
+"""Devices for shares: what is published for divided NICs, and that a NIC is either shared or allocated whole."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def with_shares(found: Publication) -> dict[str, Object]:
 
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("rule", [BY_VFS, BY_MACVLAN])
-def test_every_machine(name: str, rule: ShareRule) -> None:
+def test_every_divided_nic_has_a_valid_device_for_its_shares(name: str, rule: ShareRule) -> None:
     facts = probed.facts(name)
     plain, found = publication(facts), publication(facts, shares=[rule])
     assert publication(facts, counters=False, shares=[rule]) == publication(facts, counters=False)
@@ -78,7 +78,7 @@ def test_every_machine(name: str, rule: ShareRule) -> None:
 
 
 def sriov() -> tuple[Object, str, list[str]]:
-    """A machine with VFs, one PF that has some and is published, and their addresses."""
+    """The facts of a machine, the address of a published PF that has VFs, and the addresses of these VFs."""
     facts = probed.facts("sriov")
     published = set(publication(facts, policy=Policy()).addresses.values())
     for nic in facts["nics"]:
@@ -88,7 +88,7 @@ def sriov() -> tuple[Object, str, list[str]]:
     raise AssertionError("no PF with VFs")
 
 
-def test_vfs_are_for_shares_only() -> None:
+def test_vfs_that_serve_shares_are_not_published() -> None:
     facts, pf, vfs = sriov()
     name = share_name(device_name(pf))
     found = publication(facts, policy=Policy(), shares=[BY_VFS])
@@ -104,7 +104,7 @@ def test_vfs_are_for_shares_only() -> None:
     assert whole[0]["counters"][COUNTER]["value"] == str(len(vfs))
 
 
-def test_a_vf_in_a_pod_counts_if_it_is_a_shares() -> None:
+def test_a_vf_in_a_pod_counts_if_it_belongs_to_a_share() -> None:
     facts, pf, vfs = sriov()
     name = share_name(device_name(pf))
     for nic in facts["nics"]:
@@ -131,7 +131,7 @@ def test_hard_shares_of_a_lower_factor_shrink_the_capacity() -> None:
     assert giga(before) - giga(after) == 5
 
 
-def test_shares_in_use_outlive_their_rule() -> None:
+def test_a_device_with_shares_in_use_stays_with_a_taint_without_its_rule() -> None:
     facts, pf, _vfs = sriov()
     name = share_name(device_name(pf))
     before = devices(publication(facts, policy=Policy(), shares=[BY_VFS]))[name]

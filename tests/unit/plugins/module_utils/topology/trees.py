@@ -42,7 +42,7 @@ class Tree:
         return probe(str(self.root), overrides, diagnose=diagnose, **options)
 
     def _place(self, path: str) -> str:
-        """Where `path` is on this machine, its folder made."""
+        """The place of `path` on this machine, whose folder is made."""
         folder = os.path.dirname(path)
         if folder not in self._made:
             os.makedirs(f"{self.root}/{folder}", exist_ok=True)
@@ -50,7 +50,7 @@ class Tree:
         return f"{self.root}/{path}"
 
     def write(self, path: str, content: str | bytes) -> None:
-        """Write a file; a text gets the line feed that the kernel ends it with."""
+        """Write a file; a string gets the line feed with which the kernel ends it."""
         with open(self._place(path), "wb") as file:
             file.write(content if isinstance(content, bytes) else f"{content}\n".encode())
 
@@ -120,7 +120,7 @@ class Tree:
             self.write(f"{folder}/{attribute}", str(value))
 
     def stack(self, upper: str, *lowers: str, master: bool = False) -> None:
-        """Put interface `upper` on `lowers`."""
+        """Make the interfaces `lowers` the lower interfaces of `upper`."""
         for lower in lowers:
             above, below = (
                 os.readlink(self.root / "sys/class/net" / name).replace("../..", "", 1) for name in (upper, lower)

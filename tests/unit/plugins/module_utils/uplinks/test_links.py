@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What links stand on, also of kinds that few kernels of developers have, as rtnetlink dumps them."""
+"""Which links are below a link, from rtnetlink's dumps, also for kinds that most developers' kernels lack."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def links(**described: dict[str, t.Any]) -> dict[int, Link]:
 
 
 def below(known: t.Mapping[int, Link], name: str, sys: str = "/nowhere") -> set[str]:
-    """All that a link stands on, in the end."""
+    """The names of all links below a link, at any depth."""
     stack = Stack(known, sys)
     found: set[str] = set()
     pending = [stack.links[stack.index(name)]]

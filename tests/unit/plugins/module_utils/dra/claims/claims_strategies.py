@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Hypothesis strategies over all that an inventory can say: sites that compile, most of them, and configurations."""
+"""Hypothesis strategies for all that an inventory can express: sites, of which most compile, and configurations."""
 
 from __future__ import annotations
 

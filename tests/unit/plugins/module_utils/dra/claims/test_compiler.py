@@ -239,7 +239,7 @@ def test_preference_list_takes_the_nearest_level_there_is(machines: t.Callable[[
     assert _taken(made, machines("gb200"), drivers) == ["nic/numa-node"]
 
 
-def test_anchor_first_would_give_the_level_up(machines: t.Callable[[str], Values]) -> None:
+def test_listing_anchors_first_would_lose_the_level(machines: t.Callable[[str], Values]) -> None:
     """Why carriers stand first: with GPUs before NICs, the next GPU decides, though another has a NIC on its root."""
     group = {"count": 2, "align": ["pcie_root", "numa_node", "any"], "devices": [GPU, NIC]}
     made = compile_site(site({"groups": [group]}))
@@ -249,7 +249,7 @@ def test_anchor_first_would_give_the_level_up(machines: t.Callable[[str], Values
     assert swapped == ["nic-0/pcie-root", "nic-1/any"]
 
 
-def test_alternatives_times_levels() -> None:
+def test_alternatives_are_multiplied_by_levels() -> None:
     both = {
         "name": "nic",
         "first_of": [{**NIC, "name": "fast", "where": {"min_speed": "400G"}}, {**NIC, "name": "any"}],

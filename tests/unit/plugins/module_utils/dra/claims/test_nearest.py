@@ -46,7 +46,7 @@ GPU, NIC = {"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}
 NVIDIA = {"gpu.nvidia.com": {"version": "0.5.0"}}
 OURS = {"lanewise.dev": {"version": "1.0.0"}}
 DRANET = {"dra.net": {"version": "1.4.0"}}
-#: An example takes seconds to run on a board, and shrinking it an hour.
+#: No shrinking: an example takes seconds to run on a board, and shrinking it would take an hour.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
 PATH = "dra_claims_templates[0].groups[0]"
 
@@ -89,14 +89,14 @@ def with_levels(facts: Values, levels: t.Callable[[int, int], str]) -> Values:
 
 
 def with_own(facts: Values, own: t.Callable[[int], t.Collection[int]], level: str = "PIX") -> Values:
-    """The machine with these NICs for each GPU, of those of the fabric; all others are far away."""
+    """The machine where each GPU has fabric NICs `own` at `level`, and all others are far away."""
     nics = board_map(facts).nics
     fabric = [nic["address"] for nic in facts["nics"] if nic["rdma_devices"] and not nic["default_route"]]
     return with_levels(facts, lambda i, j: level if nics[j] in [fabric[k] for k in own(i)] else "SYS")
 
 
 def diagonal(facts: Values) -> Values:
-    """The machine with one NIC for each GPU, where the PCIe roots say something else."""
+    """The machine with one near NIC for each GPU, which is not the one at its PCIe root."""
     number = len(board_map(facts).gpus)
     return with_own(facts, lambda i: [(3 * i + 1) % number])
 
@@ -126,7 +126,7 @@ class World:
         return False
 
     def nearest(self, at_least: str) -> dict[str, set[str]]:
-        """What a person would draw on the board's map."""
+        """The nearest published NICs of each GPU on the board's map, unless they are farther than `at_least`."""
         nics = [nic for nic in self.board.nics if nic in self.published]
         found = {}
         for gpu in self.board.gpus:
@@ -136,7 +136,7 @@ class World:
         return found
 
     def pairs(self) -> t.Iterator[tuple[str, str]]:
-        """The GPU and each NIC that were allocated together."""
+        """Each GPU with each NIC that was allocated together with it."""
         for results in self.held.values():
             gpus = {one.request.partition("/")[0]: one.offer.address for one in results if "gpu" in one.request}
             for one in results:
@@ -178,7 +178,7 @@ def test_constraints_forbid_different_alternatives_and_no_others(number: int) ->
     covered = {(one, other) for ours, theirs in found for one in ours for other in theirs}
     assert covered == {(one, other) for one in range(number) for other in range(number) if one != other}
     assert len(set(families(number))) == number
-    # fewer would not do: 2^k sets of k constraints have no larger antichain
+    # this is the minimum: the 2^k sets of k constraints have no larger antichain
     assert [len(exclusions(count)) for count in range(1, 9)] == [0, 2, 3, 4, 4, 4, 5, 5][: len(range(1, 9))]
 
 
@@ -206,7 +206,7 @@ def test_a_plain_attribute_is_written_where_it_is_equivalent(machines: t.Callabl
     strict = compile_site(site([GPU, NIC], at_least="PIX"), {"node": machines("hgx-h100")})
     assert strict.boards[0].form != "pcie_root"
     assert "firstAvailable" in templates(strict)["pair"]["requests"][0]
-    # one board on which the attribute says something else is enough for the other form
+    # one board on which the attribute gives other pairs is enough to write the other form
     both = {"a": machines("hgx-h100"), "b": diagonal(machines("hgx-h100"))}
     assert all(one.form != "pcie_root" for one in compile_site(site([GPU, NIC]), both).boards)
 
@@ -407,7 +407,7 @@ def test_reach_says_which_gpu_lacks_its_nic(machines: t.Callable[[str], Values])
     )
 
 
-def test_reach_by_slices_and_claims_names_what_is_free_in_vain(machines: t.Callable[[str], Values]) -> None:
+def test_reach_by_slices_names_free_devices_whose_partner_is_in_use(machines: t.Callable[[str], Values]) -> None:
     facts = diagonal(machines("hgx-h100"))
     values = site([GPU, NIC])
     world = World(values, {"node": facts})

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Shares of NICs: what is rendered, what is predicted of the settings of the nodes, and what is refused and where."""
+"""Shares of NICs: what is rendered, what is predicted from the nodes' settings, and what is refused at which path."""
 
 from __future__ import annotations
 
@@ -263,8 +263,8 @@ def test_servers_without_the_fields_have_no_shares() -> None:
         compile_site(site(nic(bandwidth="1G")), None, "1.37", {"DRAConsumableCapacity": False})
 
 
-def test_a_nic_in_a_pod_may_be_divided() -> None:
-    """What its link has is not seen: the node is neither fit nor unfit."""
+def test_it_is_unknown_whether_a_nic_in_a_pod_can_be_divided() -> None:
+    """The speed of its link is unknown, and so is whether the node fits."""
     facts = node({})
     away = [{**one, "elsewhere": ["interface"], "interfaces": [], "speed_mbps": None} for one in facts["nics"]]
     made = compile_site(site(nic(bandwidth="10G")), {"n": {**facts, "nics": away}})
@@ -395,10 +395,10 @@ _RULES = st.fixed_dictionaries(
     st.sampled_from(["1.34", "1.36", "1.37"]),
     st.booleans(),
 )
-def test_anything_is_rendered_or_refused_with_a_place(
+def test_anything_is_rendered_or_refused_with_a_path(
     shares: list[Values], rules: list[t.Any], kubernetes: str, unreachable: bool
 ) -> None:
-    """What is rendered can be allocated on every node that it is said to fit on."""
+    """A rendered claim can be allocated on every node that its reach lists."""
     facts = {f"n{number}": with_setting(_facts("sriov"), setting) for number, setting in enumerate(rules)}
     parts = [{**nic(), "share": share, "name": f"nic{number}"} for number, share in enumerate(shares)]
     values = {**site(*parts), "dra_claims_allow_unreachable": unreachable}

@@ -50,7 +50,7 @@ def reach_of(made: Site) -> dict[str, tuple[list[str], Object, Object]]:
 
 
 def test_claims_of_a_fleet_that_was_never_probed() -> None:
-    """Every node says yes, no or unknown, with what its slices lack."""
+    """Every node can satisfy a claim, cannot, or is unknown, with what its slices lack."""
     claims = {
         "gpus": {"devices": [{"name": "gpu", "kind": "gpu", "count": 8}]},
         "aligned": pair("rdma", align="pcie_root"),
@@ -68,13 +68,13 @@ def test_claims_of_a_fleet_that_was_never_probed() -> None:
 
 
 def test_omitted_attributes_of_a_device_in_use_are_unknown() -> None:
-    """DRANET says of a NIC without an interface here not whether it is a VF. With the claims it is known to be free."""
+    """DRANET does not publish whether a NIC whose interface is in a pod is a VF. The claims show that a NIC is free."""
     claims = {"rdma": {"devices": [{"name": "nic", "kind": "rdma"}]}}
     yes, no, unknown = reach_of(site(recorded("aks-mi300x", "oke-gb200"), claims))["rdma"]
     assert (yes, no, list(unknown)) == (["oke-gb200"], {}, ["aks-mi300x"])
     assert "dra.net/isSriovVf" in unknown["aks-mi300x"]
     assert reach_of(site(recorded("aks-mi300x"), claims, claims_known=True))["rdma"][0] == ["aks-mi300x"]
-    # one of the NICs is in use; the others are as they are published
+    # one of the NICs is in use; for the others, what is published counts
     result = {"driver": "dra.net", "pool": "aks-mi300x", "device": "pci-0101-00-00-0", "request": "nic"}
     claim = {
         "apiVersion": "resource.k8s.io/v1",
@@ -124,7 +124,7 @@ def test_free_devices_whose_partners_are_in_use_are_named_with_the_claim() -> No
     says = [f"gpu {gpu} is free, its nic {address} is in use by ml/job" for _name, gpu in gpus]
     assert aligned.unpaired == {"eks-p4d": says} and not anything.unpaired
     assert [f"  eks-p4d: {one}" for one in says] == [line for line in aligned.lines() if "in use" in line]
-    # both GPUs of the root: its NIC is free in vain
+    # if both GPUs of the root are in use, its free NIC is of no use
     held = in_use("job", *(("gpu.nvidia.com", "eks-p4d", name) for name, _gpu in gpus))
     says = [f"nic {address} is free, its gpu {gpus[0][1]} is in use by ml/job"]
     assert site([*objects, held], claims).reach[0].unpaired == {"eks-p4d": says}

@@ -55,7 +55,7 @@ def guarantees_hold(factor: Fraction, shares: list[Share]) -> None:
 
 
 @given(EVENTS)
-def test_guarantees_hold(events: list[object]) -> None:
+def test_every_share_gets_at_least_its_guarantee(events: list[object]) -> None:
     factor, shares = allocated(events)
     guarantees_hold(factor, shares)
     if not totals(PHYSICAL, factor, shares).debt:
@@ -75,8 +75,8 @@ def test_only_a_raised_factor_lowers_a_guarantee(events: list[object]) -> None:
         before = now
 
 
-def test_guarantees_while_a_nic_is_promised_too_much() -> None:
-    """A share that the lower factor would guarantee all it asked for has less until another one ends."""
+def test_guarantees_shrink_while_more_is_promised_than_the_nic_has() -> None:
+    """The lower factor would guarantee a share all that it asked for, but it has less until another share ends."""
     shares = [Share(60, consumed=60), Share(100, factor=Fraction(2), consumed=100)]
     guarantees_hold(Fraction(1), shares)
     assert guarantees(100, Fraction(2), shares) == [30, 50]
@@ -91,7 +91,7 @@ def test_a_slower_link_changes_no_guarantee() -> None:
 
 
 @given(EVENTS, st.randoms(use_true_random=False))
-def test_the_order_does_not_matter(events: list[object], chance: random.Random) -> None:
+def test_the_order_of_shares_does_not_matter(events: list[object], chance: random.Random) -> None:
     factor, shares = allocated(events)
     order = list(range(len(shares)))
     chance.shuffle(order)
@@ -100,8 +100,8 @@ def test_the_order_does_not_matter(events: list[object], chance: random.Random) 
 
 
 @given(EVENTS)
-def test_computing_again_changes_nothing(events: list[object]) -> None:
-    """What is in force, asked for as hard, is what is in force."""
+def test_rates_in_force_are_stable(events: list[object]) -> None:
+    """If each share asks for its rate in force as a hard share, the rates stay the same."""
     factor, shares = allocated(events)
     found = rates(PHYSICAL, factor, shares)
     kept = [Share(one.rate, True) for one in found]
@@ -109,7 +109,7 @@ def test_computing_again_changes_nothing(events: list[object]) -> None:
 
 
 @given(st.integers(1, PHYSICAL), EVENTS)
-def test_a_slower_link_is_never_promised_twice(physical: int, events: list[object]) -> None:
+def test_rates_never_exceed_a_slower_link(physical: int, events: list[object]) -> None:
     factor, shares = allocated(events)
     found = rates(physical, factor, shares)
     assert sum(one.rate for one in found) <= physical
@@ -117,7 +117,7 @@ def test_a_slower_link_is_never_promised_twice(physical: int, events: list[objec
         assert all(force.rate == one.asked for one, force in zip(shares, found) if one.hard)
 
 
-def test_a_raised_factor_thins_soft_shares_only() -> None:
+def test_a_raised_factor_reduces_soft_shares_only() -> None:
     shares = [Share(60, consumed=60), Share(40, hard=True, consumed=40)]
     assert rates(100, Fraction(1), shares) == [InForce(60, 100), InForce(40, 100)]
     # the capacity under the new factor is 200 - 40: the hard share takes 80 of it, and has consumed 40
@@ -134,6 +134,6 @@ def test_a_lowered_factor_leaves_a_debt() -> None:
     assert totals(100, Fraction(1), shares[:1]).debt == 0
 
 
-def test_bursts_end_at_the_ceiling() -> None:
+def test_bursts_are_limited_by_the_ceiling() -> None:
     shares = [Share(10, burst=50), Share(10), Share(10, burst=5), Share(10, burst=1000)]
     assert [one.ceiling for one in rates(100, Fraction(1), shares, ceiling=80)] == [50, 80, 10, 80]

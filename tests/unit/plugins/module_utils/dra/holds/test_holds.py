@@ -102,14 +102,14 @@ def test_existing_rules_are_not_created_again() -> None:
     assert [one["metadata"]["resourceVersion"] for one in later.replace] == ["7", "7"]
 
 
-def test_a_device_has_one_hold() -> None:
+def test_a_device_cannot_have_two_holds() -> None:
     other = replace(HOLD, name="other", devices=(TWO,))
     with pytest.raises(changes.Refused, match="gpu-1 belongs to hold demo of team a, until 2026-11-24T10:00:00Z"):
         changes.to_make(other, _rules(), V1)
     assert forms.rule_name(ONE) != forms.rule_name(TWO)
 
 
-def test_the_hold_of_another_owner_stays() -> None:
+def test_the_hold_of_another_owner_or_purpose_is_refused() -> None:
     with pytest.raises(changes.Refused, match=r"hold demo of team a.*not of team b"):
         changes.to_make(replace(HOLD, owner="team b"), _rules(), V1)
     with pytest.raises(changes.Refused, match="not of team b"):
@@ -127,7 +127,7 @@ def test_a_claim_is_made_to_tolerate_one_hold_only() -> None:
         assert tolerations.lacking(claim, "demo") == names
         made = tolerations.tolerating(claim, "demo")
         assert tolerations.lacking(made, "demo") == [] and tolerations.others(made, "demo") == []
-        assert tolerations.lacking(claim, "demo") == names  # it was not changed
+        assert tolerations.lacking(claim, "demo") == names  # the original was not changed
         assert tolerations.tolerating(made, "demo") == made
         assert tolerations.lacking(made, "tomorrow") == names and tolerations.others(made, "tomorrow") == names
 

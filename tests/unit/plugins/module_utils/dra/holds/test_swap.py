@@ -19,7 +19,7 @@ def some(*entries: dict[str, t.Any]) -> dict[str, t.Any]:
     return {"tolerations": list(entries)}
 
 
-def test_a_tier_gets_its_devices_and_is_not_ended() -> None:
+def test_a_tier_tolerates_its_hold_and_does_not_give_way() -> None:
     ours = some(*swap.tier_tolerations("gold"))
     assert swap.of_tier(ours, "gold") and swap.stays(ours, "gold") and swap.grace_of(ours, "gold") is None
     assert not swap.of_tier(ours, "silver") and not swap.stays(ours, "silver")
@@ -32,14 +32,14 @@ def test_giving_way_to_a_tier_is_not_tolerating_its_hold() -> None:
     theirs = some(swap.grace_toleration(30), swap.grace_toleration(10))
     assert swap.grace_of(theirs, "gold") == 10 and not swap.stays(theirs, "gold") and not swap.of_tier(theirs, "gold")
     claim = {"devices": {"requests": [{"name": "gpu", "exactly": theirs}]}}
-    assert tolerations.lacking(claim, "gold") == ["gpu"]  # it must not get a device that is held
+    assert tolerations.lacking(claim, "gold") == ["gpu"]  # a pod that gives way must not get a held device
     assert swap.grace_of(some(), "gold") is None
     # tolerating everything does not mean consent
     assert swap.grace_of(some({"operator": "Exists"}), "gold") is None
     assert swap.grace_of(some({"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}), "gold") is None
 
 
-def test_a_middle_tier_gives_way_to_others_only() -> None:
+def test_a_middle_tier_gives_way_to_other_tiers_only() -> None:
     both = some(*swap.tier_tolerations("silver"), swap.grace_toleration(30))
     assert swap.of_tier(both, "silver") and swap.grace_of(both, "gold") == 30 and not swap.of_tier(both, "gold")
 
@@ -72,5 +72,5 @@ def test_the_controllers_count_is_read_from_its_condition(message: str, count: i
     condition = {"type": "EvictionInProgress", "reason": "NoEffect", "message": message, "observedGeneration": 2}
     rule["status"] = {"conditions": [condition]}
     assert swap.counted(rule) == count
-    condition["observedGeneration"] = 1  # of an older rule
+    condition["observedGeneration"] = 1  # the count of an older version of the rule
     assert swap.counted(rule) is None

@@ -151,7 +151,7 @@ def test_nodes_that_are_cordoned_tainted_or_not_selected_take_no_pod(engine: Eng
 
 @pytest.mark.parametrize(("skew", "total"), [(1, 17), (2, 18), (8, 24), (20, 24)])
 def test_spread_by_zone(engine: Engine, skew: int, total: int) -> None:
-    """Zone b has eight pairs and a sixteen: b is full at eight, and a may be ahead by the skew."""
+    """Zone b has eight pairs and zone a sixteen: b is full at eight, and a may have more by the skew."""
     fleet = cluster([node("a-0"), node("a-1"), node("b-0")])
     rule = {
         "topologyKey": "zone",
@@ -203,8 +203,8 @@ def test_unusable_objects_are_noted(engine: Engine) -> None:
     assert [note for note in found.notes if note.startswith("1 pod(s) with claims wait")]
 
 
-def test_what_a_claim_says_of_pools_that_nobody_publishes(engine: Engine) -> None:
-    """The driver of a node may be starting, or a part of the cluster was not read: the node's devices are unknown."""
+def test_an_allocated_device_that_nobody_publishes_makes_its_node_unknown(engine: Engine) -> None:
+    """The driver of the node may be starting, or a part of the cluster was not read."""
     nodes = [node("a-0"), node("b-0")]
     empty = cluster(nodes)
     published = list(slices(empty.nodes["b-0"].offers))
@@ -213,7 +213,7 @@ def test_what_a_claim_says_of_pools_that_nobody_publishes(engine: Engine) -> Non
     (found,) = fits.fit(fleet, [workload("one-pair")], engine)
     assert found.total == 8 and found.at_least and not found.at_most
     assert found.nodes["a-0"].kind == fits.UNKNOWN and "of which there is no slice" in found.nodes["a-0"].reason
-    # by the node of its pod, where the pool has another name
+    # if the pool has another name than the node, the pod's node counts
     results = held["status"]["allocation"]["devices"]["results"]
     other = {**held, "status": {"allocation": {"devices": {"results": [{**results[0], "pool": "cards"}]}}}}
     (found,) = fits.fit(reader.read([*nodes, *published, *CLASSES.values(), other]), [workload("one-pair")], engine)
@@ -243,11 +243,11 @@ def test_a_gpu_whose_nic_is_taken_is_stranded(engine: Engine) -> None:
     found = {one.device: one for one in stranded(fleet, [workload("one-pair")], engine) if one.certain}
     assert found[gpu].holders == ("team/c",) and found[gpu].node == "a-0"
     assert "gpu.nvidia.com/b-0/" + gpu.rpartition("/")[2] not in found
-    # another workload may use it
+    # another workload can still use the GPU
     assert gpu not in {one.device for one in stranded(fleet, [workload("one-pair"), workload("one-gpu")], engine)}
 
 
-def test_holders_are_those_of_each_node(engine: Engine) -> None:
+def test_stranded_devices_name_the_claims_of_their_own_node(engine: Engine) -> None:
     """Two nodes in the same state, whose claims have other names."""
     empty = cluster([node("a-0"), node("b-0")])
     nic = _of(empty, "lanewise.dev")[0]
@@ -272,9 +272,9 @@ def test_steps_change_how_many_fit(engine: Engine) -> None:
     assert total({"lose": {"node": "a-0", "devices": [nic]}}) == 23
 
 
-def test_taints_of_kubernetes_end_with_their_cause(engine: Engine) -> None:
-    """The taint of a cordon goes with it. A new node does not have the condition of the one that it is like, nor the
-    taints that rules give to that one's devices."""
+def test_a_new_or_uncordoned_node_has_no_taints_of_kubernetes(engine: Engine) -> None:
+    """Uncordoning removes the taint of the cordon. A new node has neither the condition of the node that it is like
+    nor the taints that rules give to that node's devices."""
     cordon = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
     nodes = [node("a-0", unschedulable=True, taints=[cordon]), node("b-0", taints=[{**cordon, "key": "kept"}])]
     bare = reader.probed({"a-0": facts("hgx-h100")}, DRIVERS, CLASSES)

@@ -83,12 +83,12 @@ def counted(engine: Engine, *queues: Object, gpus: int = 1, spec: Object | None 
 @pytest.mark.parametrize(
     ("red", "blue", "count"),
     [
-        (queue("red", 4), queue("blue", 4), 8),  # all of blue's is idle
+        (queue("red", 4), queue("blue", 4), 8),  # all of blue's quota is idle
         (queue("red", 4, used=3), queue("blue", 4, used=4), 1),
         (queue("red", 4, used=6), queue("blue", 4), 2),  # red borrows already
         (queue("red", 4), queue("blue", 4, used=6), 2),  # blue has borrowed; preemption is not counted
         (queue("red", 4), queue("blue", 4, lend=1), 5),
-        (queue("red", 4), queue("blue", 4, used=2, lend=1), 5),  # blue's use is of what it keeps
+        (queue("red", 4), queue("blue", 4, used=2, lend=1), 5),  # blue uses the part that it does not lend
         (queue("red", 4), queue("blue", 4, used=4, lend=1), 4),
         (queue("red", 4, borrow=1), queue("blue", 4), 5),
         (queue("red", 4, used=5, borrow=1), queue("blue", 4), 0),
@@ -154,7 +154,7 @@ def test_jobs_that_wait_are_named(engine: Engine) -> None:
 
 @pytest.mark.parametrize(("asked", "charged"), [("15G", 20), ("20G", 20), (None, 10)])
 def test_a_capacity_is_charged_as_kueue_rounds_it(engine: Engine, asked: str | None, charged: int) -> None:
-    """Two NICs of 100G, in steps of 10G: the quota of 60G admits what is charged of it."""
+    """Two NICs of 100G, in steps of 10G: the quota of 60G counts amounts as they are rounded."""
     policy = {"default": "10G", "validRange": {"min": "10G", "step": "10G"}}
     nic = {
         "name": "nic",
@@ -246,7 +246,7 @@ def test_tolerations_of_a_flavor_are_those_of_its_jobs(engine: Engine) -> None:
     assert racks(engine, NEAR, FAR, two_flavors(20, 0), taints=[taint]).total == 0
     tainted = flavor("near", nodeTaints=[taint])
     assert racks(engine, tainted, FAR, two_flavors(3, 5)).total == 5
-    # Kueue looks at what the flavor says of its nodes only
+    # Kueue checks only the labels that the flavor states
     pod = {"tolerations": [{"operator": "Exists"}]}
     assert racks(engine, tainted, FAR, two_flavors(3, 5), pod=pod).total == 8
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plans for claims with `align: nearest`, on boards whose roots do not say which NIC is whose."""
+"""Plans for claims with `align: nearest`, on boards whose PCIe roots do not show which NIC is nearest to which GPU."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_stranded_and_freed(site: Site, engine: Engine) -> None:
 
 @pytest.mark.parametrize("count", range(1, MOST + 1))
 def test_every_set_of_two_devices_in_use(site: Site, engine: Engine, count: int) -> None:
-    """The count is that of whole pairs: what two devices take, by any of their combinations on one board."""
+    """For any two devices in use on a board, the count is that of the pairs that are still whole."""
     devices = [*list(site.pairs)[:3], *list(site.pairs.values())[:3]]
     for held in itertools.combinations(devices, 2):
         whole = sum(gpu not in held and nic not in held for gpu, nic in site.pairs.items())

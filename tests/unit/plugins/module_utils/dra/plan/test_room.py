@@ -32,7 +32,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.s
     pod,
 )
 
-#: Random fleets that are searched in all ways.
+#: Number of random fleets that are searched exhaustively.
 FLEETS = 60
 
 
@@ -81,7 +81,7 @@ def test_the_fewest_pods_are_moved(engine: Engine) -> None:
 
 
 def test_a_moved_pod_needs_a_place(engine: Engine) -> None:
-    """Node b is full, so the pod of a has no place; two from b have none either."""
+    """Node b is full, so the pod of node a has no place to go, nor have two pods of b."""
     objects = [*node("a", 4), *node("b", 2), *pod("p", "a", [0]), *pod("q", "b", [0]), *pod("r", "b", [1])]
     found = ask(objects, job(1, 4), engine)
     assert not found.fits and found.at_least == 1 and "each moved pod has a place" in found.reason
@@ -93,7 +93,7 @@ def test_devices_of_the_hold_come_first(engine: Engine) -> None:
     held = ((DRIVER, "b", "gpu-2"), (DRIVER, "b", "gpu-3"))
     found = ask([*FULL, *rules(*held)], job(1, 2, moves=0), engine)
     assert set(found.devices) == set(held)
-    # another hold's devices are not taken
+    # devices of another hold are not taken
     other = ask([*FULL, *rules(*held, name="other")], job(2, 2, moves=0), engine)
     assert not other.fits
 
@@ -218,7 +218,7 @@ class Case:
 
 @pytest.mark.parametrize("seed", range(FLEETS))
 def test_no_plan_has_fewer_moves(engine: Engine, seed: int) -> None:
-    """Against a search of all sets of pods: first where moved pods may wait, then where each needs a place."""
+    """Against an exhaustive search of sets of pods: first if moved pods may wait, then if each needs a place."""
     case = Case(seed)
     best = next((gone for gone in case.all_sets() if case.fits(gone, engine)), None)
     free = room(case.fleet, replace(case.job, may_wait=True), case.movable, engine)
@@ -235,7 +235,7 @@ def test_no_plan_has_fewer_moves(engine: Engine, seed: int) -> None:
 
 
 def _check(case: Case, found: Room, engine: Engine) -> None:
-    """What was found can be carried out: the job fits on what is held, and moved pods fit beside it."""
+    """Check that the plan is feasible: the job fits on the held devices, and each moved pod has a node to go to."""
     gone = [one for one in case.movable if one.pod in {move.pod for move in found.moves}]
     assert len(gone) == len(found.moves) and case.fits(gone, engine)
     scene = Scene(case.without(gone), [case.work, *(one.workload for one in gone)], engine)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Changes of devices, servers, drivers and workloads; quotas; what stranded devices stand for; the map of a fleet."""
+"""Changes of devices, servers, drivers and workloads; quotas; the worth of stranded devices; the map of a fleet."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_step_that_cannot_be_taken_is_refused(step: Object, reported: str) -> 
 
 
 def test_an_older_server_ignores_taint_rules(engine: Engine) -> None:
-    """1.34 takes no device out of service by a rule, and 1.37 does again."""
+    """1.34 ignores the DeviceTaintRule, and 1.37 applies it again."""
     rule = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceTaintRule",
@@ -136,7 +136,7 @@ def test_an_older_server_ignores_taint_rules(engine: Engine) -> None:
 
 
 def test_another_driver_counts_only_on_probed_nodes(engine: Engine) -> None:
-    """Partitions on demand: seven of a GPU, on the node that was probed; of the other nothing is known."""
+    """Partitions on demand: seven on each GPU of the probed node. The other node's are unknown."""
     fleet = cluster(NODES)
     part = {
         "name": "part",
@@ -171,7 +171,7 @@ def test_a_step_may_give_a_workload_another_template(engine: Engine) -> None:
 
 
 def test_nodes_of_a_machine_that_is_not_there_yet(engine: Engine) -> None:
-    """Of a probed machine, in a rack of their own, with as much room as the step says."""
+    """They are like a probed machine, in a rack of their own, with the allocatable resources of the step."""
     drivers = {**DRIVERS, "gpu.nvidia.com": {"version": "0.5.0"}}
     ask = {"containers": [{"resources": {"requests": {"cpu": "10"}}}]}
     start = Scenario(cluster(NODES), (workload("one-pair", **ask),), {"b200": facts("hgx-b200")}, None, drivers)
@@ -189,7 +189,7 @@ def test_nodes_of_a_machine_that_is_not_there_yet(engine: Engine) -> None:
     whole = {"driver": {"name": "gpu.nvidia.com", "version": "0.5.0"}}
     then = after(start, [{"add": {"like": "b200", "count": 1}}, {"remove": {"nodes": ["a-0", "b-0"]}}, whole])[-1]
     (found,) = fits.fit(then.fleet, then.workloads, engine)
-    assert found.total == 8 and not found.at_least  # what another driver publishes there is known, too
+    assert found.total == 8 and not found.at_least  # so devices that other drivers publish there are known, too
     (then,) = after(start, [{"add": {"like": "a-0", "count": 1, "labels": {"zone": "new"}}}])
     assert fits.fit(then.fleet, then.workloads, engine)[0].by(then.fleet, "zone") == {"a": 8, "b": 8, "new": 8}
 
@@ -231,7 +231,7 @@ def test_a_quota_limits_the_count(engine: Engine, hard: Object, used: Object, co
 
 
 def test_the_devices_of_alternatives_and_of_all() -> None:
-    """As pkg/quota/v1/evaluator/core/resource_claims.go counts: the most of each class, and 32 for all."""
+    """As pkg/quota/v1/evaluator/core/resource_claims.go counts: the maximum over alternatives, and 32 for `all`."""
     body = {"deviceClassName": "a", "allocationMode": "ExactCount", "count": 2}
     subs = [{"name": "x", **body}, {"name": "y", **body, "count": 3}, {"name": "z", **body, "deviceClassName": "b"}]
     every = {"deviceClassName": "b", "allocationMode": "All"}
@@ -249,7 +249,7 @@ def test_a_quota_with_scopes_or_unreadable_is_noted(engine: Engine) -> None:
     assert [note for note in found.notes if "cannot be read, and does not count" in note]
 
 
-# --- what stranded devices stand for, and the map
+# --- the worth of stranded devices, and the map
 
 
 def test_stranded_devices_have_a_worth_and_a_place_on_the_map(engine: Engine) -> None:

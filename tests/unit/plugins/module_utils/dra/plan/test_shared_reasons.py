@@ -30,8 +30,8 @@ def engine() -> Engine:
 
 
 def _fit(engine: Engine, asked: str | None, amount: str, used: t.Sequence[str], whole: int = 0) -> fits.OnNode:
-    """On a node with two devices of 100 units each; `used` are claims on the first one, of so much. The claims of
-    `whole` devices have those."""
+    """The fit on a node with two devices of this amount each. `used` are the amounts that claims have of the first
+    device, and `whole` is how many claims have all of the second."""
     policy = {"default": "10G", "validRange": {"min": "5G", "step": "5G"}} if amount.endswith("G") else {}
     capacity = {"amount": {"value": amount, **({"requestPolicy": policy} if policy else {})}}
     objects = [CLASS, *node("a", 2)]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a snapshot has: all that a plan uses, and nothing of what tenants keep to themselves."""
+"""What a snapshot contains: all that a plan uses, and no other data of tenants."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECRET = "s3cret"
 
 
 def _objects() -> list[Object]:
-    """A cluster with a secret wherever nothing that a plan uses is."""
+    """A cluster with a secret in every place that no plan uses."""
     names = ("a-0", "b-0")
     bare = reader.probed({name: facts("hgx-h100") for name in names}, DRIVERS, CLASSES)
     held = claim("c", cluster([node(name) for name in names]), "a-0", 0)

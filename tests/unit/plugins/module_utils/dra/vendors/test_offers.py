@@ -27,7 +27,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed imp
 
 SLICES = Path(__file__).resolve().parents[5] / "claims" / "slices"
 
-#: A server without counters: they are beta and off.
+#: A server without counters: the feature is off there by default.
 OLD = Server("1.34")
 
 ALL: dict[str, dict[str, t.Any]] = {
@@ -110,13 +110,15 @@ def test_slices_are_split_at_the_limits_of_devices_and_counter_sets() -> None:
         ("0.5.0", [PCI_BUS_ID, PCIE_ROOT, NUMA_NODE], ["pcieBusID"]),
     ],
 )
-def test_nvidia_by_version(version: str, present: list[str], absent: list[str]) -> None:
+def test_the_version_of_nvidias_driver_decides_its_attributes(
+    version: str, present: list[str], absent: list[str]
+) -> None:
     for offer in of("hgx-h100", "gpu.nvidia.com", version=version):
         assert set(present) <= set(values(offer)) and not set(absent) & set(values(offer))
 
 
-def test_nvidia_partitions_on_demand() -> None:
-    """Every place of every profile is a device; the largest takes all counters, so that nothing fits beside it."""
+def test_dynamic_mig_publishes_every_place_of_every_profile() -> None:
+    """The largest profile takes all counters, so that nothing fits beside it."""
     found = of("hgx-h100", "gpu.nvidia.com", feature_gates={"DynamicMIG": True})
     first = [one for one in found if one.address == found[0].address]
     assert len(found) == 8 * len(first) and len(first) == 1 + 7 + 7 + 4 + 3 + 2 + 1 + 1
@@ -133,7 +135,7 @@ def test_nvidia_partitions_on_demand() -> None:
     assert values(part)["profile"] == "3g.40gb" and "gpu.nvidia.com/uuid" not in part.unknown
     for one in slices(found):
         assert not [str(problem) for problem in validate(one)]
-    # the mode of an A100 changes by a reset only, so the driver makes none
+    # the MIG mode of an A100 changes only by a reset, so the driver makes no partitions
     assert [one.device["name"] for one in of("dgx-a100", "gpu.nvidia.com", feature_gates={"DynamicMIG": True})] == [
         f"gpu-{number}" for number in range(8)
     ]
@@ -155,7 +157,9 @@ def test_nvidia_partitions_on_demand() -> None:
         (4, "0", "0", {"memory", "shares"}),
     ],
 )
-def test_nvidia_shares(shares: t.Any, default: str, least: str, capacities: set[str]) -> None:
+def test_gpus_with_consumable_shares_publish_capacities(
+    shares: t.Any, default: str, least: str, capacities: set[str]
+) -> None:
     found = of("hgx-h100", "gpu.nvidia.com", consumable_shares=shares)
     for one in found:
         assert one.device["allowMultipleAllocations"] and one.device["capacity"].keys() == capacities
@@ -210,7 +214,7 @@ def test_shares_need_their_gate() -> None:
         offers("n", facts("hgx-h100"), {"gpu.nvidia.com": given})
 
 
-def test_nvidia_gpus_for_virtual_machines() -> None:
+def test_passthrough_publishes_gpus_for_virtual_machines() -> None:
     gates = {"PassthroughSupport": True}
     found = of("dgx-a100", "gpu.nvidia.com", feature_gates=gates)
     machines = [one for one in found if one.device["name"].startswith("gpu-vfio-")]
@@ -237,7 +241,7 @@ def test_real_nodes_publish_what_is_predicted_for_machines_of_their_kind(recorde
         assert device["attributes"].keys() | {"memory"} == ours.device["attributes"].keys() | blind
         for name, value in ours.device["attributes"].items():
             assert device["attributes"][name].keys() == value.keys()
-        if alike != "gb300":  # the table has no such model
+        if alike != "gb300":  # our table of models does not have it
             assert device["attributes"]["architecture"] == ours.device["attributes"]["architecture"]
     shares = {} if alike == "gb300" else {"consumable_shares": "memory"}
     [memory] = {str(parse(one["capacity"]["memory"]["value"])) for one in real}
@@ -250,7 +254,7 @@ def test_real_nodes_publish_what_is_predicted_for_machines_of_their_kind(recorde
     assert [device["name"] for device in by_address] == [f"gpu-{number}" for number in range(len(real))]
 
 
-def test_numa_nodes_as_lists_are_for_lists_only() -> None:
+def test_a_list_of_numa_nodes_aligns_only_with_lists() -> None:
     options = {"version": "0.5.0", "feature_gates": {"DRAListTypeAttributes": True}}
     found = offers("n", facts("epyc-nps4"), {"gpu.nvidia.com": options})
     for one in found:
@@ -260,8 +264,8 @@ def test_numa_nodes_as_lists_are_for_lists_only() -> None:
     assert known.filter("gpu", "numa_node") is None
 
 
-def test_a_list_of_numa_nodes_has_the_own_one_first() -> None:
-    """Then those that are nearest, unless they are known to be of another socket."""
+def test_a_list_of_numa_nodes_begins_with_the_gpus_own() -> None:
+    """The nearest other nodes follow, unless they are known to be on another socket."""
     nodes = [
         {"id": 0, "package": 0, "distances": {"0": 10, "1": 12, "2": 12, "3": 32}},
         {"id": 1, "package": 0, "distances": {"0": 12, "1": 10, "2": 12, "3": 32}},
@@ -271,7 +275,7 @@ def test_a_list_of_numa_nodes_has_the_own_one_first() -> None:
     assert [numa_list({"numa_nodes": nodes}, own) for own in range(4)] == [[0, 1], [1, 0], [2, 3], [3, 2]]
 
 
-def test_hami_shares_gpus() -> None:
+def test_hami_publishes_gpus_with_shared_capacity() -> None:
     found = offers("n", facts("hgx-h100"), {"hami-core-gpu.project-hami.io": {"version": "main"}})
     assert [one.device["name"] for one in found] == [f"hami-gpu-{number}" for number in range(8)]
     assert found[0].device["capacity"]["cores"]["requestPolicy"]["validRange"]["max"] == "100"
@@ -311,7 +315,7 @@ def test_an_unbound_intel_gpu_is_tainted() -> None:
     assert "taints" not in one.device
 
 
-def test_nvidia_names_what_a_probe_cannot_see() -> None:
+def test_attributes_of_nvidia_gpus_that_a_probe_cannot_read_are_unknown() -> None:
     found = offers("node-1", facts("hgx-h100"), {"gpu.nvidia.com": {"version": "0.5.0"}})
     gpus = [one for one in found if not one.possible]
     assert len(gpus) == 8 and len(found) == 8 + 8 * 7
@@ -323,7 +327,7 @@ def test_nvidia_names_what_a_probe_cannot_see() -> None:
     assert values(part)["type"] == "mig" and "gpu.nvidia.com/profile" in part.unknown
 
 
-def test_a_name_by_device_id_is_an_assumption() -> None:
+def test_a_model_name_from_the_device_id_is_an_assumption() -> None:
     node = facts("hgx-h100")
     gpu = node["gpus"][0]
     gpu["model"] = node["functions"][gpu["address"]]["name"]
@@ -371,7 +375,7 @@ def test_other_nic_drivers_publish_the_nics_that_they_can_use() -> None:
     dranet = {offer.address: values(offer) for offer in of_node(node)}
     for nic in node["nics"]:
         assert (nic["address"] in dranet) == (nic["driver"] not in (None, "vfio-pci"))
-    # DRANET leaves a VLAN with the default route out, but neither the bond below it nor the NICs of this
+    # DRANET leaves out a VLAN with the default route, but neither the bond below it nor the bond's NICs
     assert values(next(o for o in of_node(node) if o.device["name"] == "bond0"))["dra.net/virtual"] is True
     assert [nic["address"] in dranet for nic in node["nics"] if nic["default_route"]] == [True, True]
     assert dranet["0000:16:00.2"]["dra.net/isSriovVf"] is True
@@ -383,7 +387,7 @@ def test_other_nic_drivers_publish_the_nics_that_they_can_use() -> None:
     assert vfs["0000:16:00.2"][own + "PFName"] == "enp22s0f0np0" and vfs["0000:16:00.2"][own + "vfID"] == 0
 
 
-def test_dranet_goes_by_the_default_route_and_the_pci_class_alone() -> None:
+def test_dranet_withholds_nics_only_by_the_default_route_and_the_pci_class() -> None:
     """A bond with the default route takes its NICs with it. Functions that manage NVLink switches are published."""
     for name, kept in (("hgx-h100", []), ("epyc-nps4", [])):
         node = facts(name)
@@ -407,7 +411,7 @@ def test_dranet_publishes_interfaces_without_a_function() -> None:
         for name, kind in more
     ]
     found = {one.device["name"]: one for one in of_node(node) if not one.address}
-    # names that are not valid labels are written in base 32; what may be a veth may be left out
+    # a name that is not a valid label is encoded in base 32; an interface that may be a veth may be left out
     assert {name: one.possible for name, one in found.items()} == {
         "net-on2g64tbm5sv6mi": False,
         "vlan7": False,
