@@ -94,6 +94,6 @@ def test_the_values_of_secrets_are_for_the_files_owner(tmp_path, values, shown):
         ("ResourceClaim", "cluster", "namespaces/cluster/resourceclaims.yaml"),
     ],
 )
-def test_one_file_a_kind_and_namespace(kind, namespace, path):
+def test_each_kind_and_namespace_has_its_own_file(kind, namespace, path):
     metadata = {"name": "x", **({"namespace": namespace} if namespace else {})}
     assert place({"kind": kind, "metadata": metadata}) == path

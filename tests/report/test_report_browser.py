@@ -154,7 +154,7 @@ def test_nothing_stays_folded_on_paper(browser, built, script):
 
 
 @pytest.mark.long
-def test_large_fleet_opens_quickly(browser, machines, report):
+def test_a_large_fleet_opens_quickly(browser, machines, report):
     node = machines["hgx-h100"]
     report.run({f"node{number:04}": node for number in range(1000)})
     browser.open(report.folder / "index.html")

@@ -43,7 +43,7 @@ def run(world, capsys):
     return call
 
 
-def test_an_aligned_claim(run):
+def test_an_aligned_claim_is_kept_and_predicted(run):
     answer = run()
     assert (answer["changed"], answer["ok"], answer["failures"]) == (False, True, [])
     assert answer["summary"]["kept"] == 1 and answer["summary"]["unproven"] == 0

@@ -75,7 +75,7 @@ def job(count: int) -> dict[str, t.Any]:
     return {"name": "job", "claims": [gold(count)]}
 
 
-def test_free_devices_first_and_then_the_fewest_pods(run: t.Any) -> None:
+def test_free_devices_are_taken_first_and_then_those_of_the_fewest_pods(run: t.Any) -> None:
     objects = [*low("p", "a", [0, 1, 2, 3]), *low("q", "b", [0]), *low("r", "b", [1])]
     answer = run(objects, workload=job(4))
     assert set(answer) - {"invocation", "changed"} == set(RETURN)

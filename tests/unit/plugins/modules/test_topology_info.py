@@ -115,7 +115,7 @@ def test_a_malformed_override_fails(run):
 
 
 @pytest.mark.parametrize("folder", ["", "none"])
-def test_root_without_sys(run, tmp_path, folder):
+def test_a_root_without_sys_fails(run, tmp_path, folder):
     answer = run(root=str(tmp_path / folder))
     assert answer["failed"] and "holds no folder 'sys'" in answer["msg"]
 
@@ -130,7 +130,7 @@ def test_a_missing_import_file_fails(run, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "<system", "<what/>", "not xml"])
-def test_import_file_that_is_something_else(run, tmp_path, text):
+def test_an_import_file_of_another_kind_fails(run, tmp_path, text):
     path = tmp_path / "topology.xml"
     path.write_text(text, encoding="utf-8")
     answer = run(import_file=str(path))

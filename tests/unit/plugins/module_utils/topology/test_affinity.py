@@ -178,7 +178,7 @@ def test_healthy_machine_pairs_by_switch(tmp_path):
     ]
 
 
-def test_nearest_gpus_of_a_nic(tmp_path):
+def test_each_nic_has_its_nearest_gpus(tmp_path):
     topology = healthy(tmp_path / "machine").probe()
     near = {nic.address: (nic.nearest_gpus.level, nic.nearest_gpus.devices) for nic in topology.nics}
     assert near["0000:9b:00.0"] == ("PIX", ["0000:9a:00.0"])
@@ -342,7 +342,7 @@ def test_data_direct_function_makes_its_nic_near(tree):
 
 
 @pytest.mark.parametrize("uuids", [("one", "one"), ("two",)])
-def test_data_direct_function_that_proves_nothing(tree, uuids):
+def test_an_ambiguous_or_foreign_data_direct_function_pairs_nothing(tree, uuids):
     data_direct(tree, *uuids)
     topology = tree.probe()
     assert topology.nics[0].data_direct is None
@@ -381,7 +381,7 @@ def test_nvme_is_in_the_matrix_and_has_its_controller(tree):
         ("vfio-pci", "proc/driver/nvidia/gpus/0000:1a:00.0/information", "Model: \t other", "NVIDIA H100 SXM5 80GB"),
     ],
 )
-def test_gpu_model_from_its_driver(tree, driver, path, text, model):
+def test_the_gpu_model_is_that_of_its_driver(tree, driver, path, text, model):
     tree.pci(GPU_PATH, GPU, driver=driver)
     tree.write(path, text)
     assert tree.probe().gpus[0].model == model
@@ -406,7 +406,7 @@ def test_nearest_of_several_far_nodes_is_the_one_at_the_smallest_distance(tree):
 
 
 def test_a_uuid_that_two_cards_have_pairs_neither(tree):
-    """One of two cards has the other's VPD: a recording that was mixed up."""
+    """One of two cards has the other's VPD, as in a recording whose files were mixed up."""
     field = b"\x90\x06\x00V3\x03one\x78"
     gpu = tree.pci("pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:00.0/0000:1a:00.0", GPU, 0)
     tree.pci("pci0000:17/0000:17:01.0/0000:18:00.0/0000:19:01.0/0000:1b:00.0", DATA_DIRECT, 0, vpd=field)

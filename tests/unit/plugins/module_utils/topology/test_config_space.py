@@ -49,7 +49,7 @@ def express(speed, width, max_speed, max_width):
     )
 
 
-def test_vpd_fields():
+def test_the_fields_of_the_vpd_are_read():
     data = vpd((b"PN", b"MCX75310AAS "), (b"SN", b"MT2226"), (b"V3", b"6d1c0b0e"), (b"RV", b"\x55\0\0"))
     assert config_space.read_vpd(reading(data)) == Vpd(
         name="Card", part_number="MCX75310AAS", serial_number="MT2226", uuid="6d1c0b0e"
@@ -66,17 +66,17 @@ def test_truncated_vpd_gives_no_half_value(length):
     assert config_space.read_vpd(reading(whole[:length])) == Vpd("Card")
 
 
-def test_vpd_field_longer_than_its_block():
+def test_a_vpd_field_longer_than_its_block_is_dropped():
     data = b"\x90\x05\x00V3\x40abcdefgh"
     assert config_space.read_vpd(reading(data)) == Vpd()
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff" * 64, b"\0" * 64, b"\x78", b"\x82"])
-def test_no_vpd(data):
+def test_data_without_a_vpd_gives_none(data):
     assert config_space.read_vpd(reading(data)) is None
 
 
-def test_unreadable_vpd():
+def test_an_unreadable_vpd_gives_none():
     assert config_space.read_vpd(lambda offset, size: None) is None
 
 
@@ -86,51 +86,51 @@ def test_random_vpd_is_parsed_or_not(data):
     assert found is None or all(str(value).isprintable() for value in vars(found).values())
 
 
-def test_acs_capable_and_enabled():
+def test_capable_and_enabled_acs_controls_are_read():
     data = space(extended=[(0x100, 0x0001, b""), (0x148, 0x000D, struct.pack("<HH", 0x5F, 0x1D))])
     assert config_space.read_acs(reading(data)) == Acs(
         capable=["SV", "TB", "RR", "CR", "UF", "DT"], enabled=["SV", "RR", "CR", "UF"]
     )
 
 
-def test_acs_with_nothing_enabled():
+def test_acs_may_have_nothing_enabled():
     data = space(extended=[(0x100, 0x000D, struct.pack("<HH", 0x1F, 0))])
     assert config_space.read_acs(reading(data)).enabled == []
 
 
-def test_port_without_acs():
+def test_a_port_without_acs_has_none():
     assert config_space.read_acs(reading(space(extended=[(0x100, 0x0001, b"")]))) is None
 
 
-def test_acs_unknown_with_64_bytes_only():
+def test_acs_is_unknown_with_64_bytes_only():
     data = space(extended=[(0x100, 0x000D, struct.pack("<HH", 0x1F, 0))])[:64]
     assert config_space.read_acs(reading(data)) is None
 
 
-def test_extended_capabilities_in_a_circle():
+def test_reading_ends_if_extended_capabilities_form_a_circle():
     assert (
         config_space.read_acs(reading(space(extended=[(0x100, 0x0001, b""), (0x140, 0x0002, b""), (0x100, 1, b"")])))
         is None
     )
 
 
-def test_link_from_the_pcie_capability():
+def test_the_link_is_read_from_the_pcie_capability():
     data = space([(0x40, 0x01, b""), (0x60, 0x10, express(4, 8, 5, 16))])
     assert config_space.read_link(reading(data)) == Link(16.0, 8, 32.0, 16, gb_per_s=15.754)
 
 
-def test_link_without_pcie_capability():
+def test_without_a_pcie_capability_there_is_no_link():
     assert config_space.read_link(reading(space([(0x40, 0x01, b"")]))) is None
 
 
-def test_capabilities_in_a_circle():
+def test_reading_ends_if_capabilities_form_a_circle():
     data = bytearray(space([(0x40, 0x01, b""), (0x50, 0x05, b"")]))
     data[0x51] = 0x40
     assert config_space.read_link(reading(bytes(data))) is None
 
 
 @given(st.binary(max_size=512))
-def test_random_config_space(data):
+def test_no_config_space_raises(data):
     config_space.read_acs(reading(data))
     config_space.read_link(reading(data))
 
@@ -139,5 +139,5 @@ def test_random_config_space(data):
     ("speed", "width", "rate"),
     [(2.5, 1, 0.25), (8.0, 16, 15.754), (32.0, 16, 63.015), (64.0, 16, 121.0), (None, 16, None), (32.0, None, None)],
 )
-def test_payload_rate(speed, width, rate):
+def test_the_payload_rate_follows_from_speed_and_width(speed, width, rate):
     assert config_space.payload_rate(speed, width) == rate

@@ -23,7 +23,7 @@ def test_each_package_has_its_cpus(tree, reader):
     assert packages(reader) == [(0, "0-3"), (1, "4-7")]
 
 
-def test_package_that_the_firmware_does_not_name(tree, reader):
+def test_a_package_without_a_number_is_left_out(tree, reader):
     tree.write("sys/devices/system/cpu/cpu0/topology/physical_package_id", "-1")
     tree.write("sys/devices/system/cpu/cpu0/topology/core_siblings_list", "0")
     assert packages(reader) == []
@@ -36,7 +36,7 @@ def test_offline_cpu_has_no_topology(tree, reader):
     assert reader.unreadable == []
 
 
-def test_package_numbers_with_gaps(tree, reader):
+def test_package_numbers_may_have_gaps(tree, reader):
     for number, (identifier, siblings) in enumerate([("0", "0"), ("8", "1")]):
         folder = f"sys/devices/system/cpu/cpu{number}/topology"
         tree.write(f"{folder}/physical_package_id", identifier)
@@ -44,13 +44,13 @@ def test_package_numbers_with_gaps(tree, reader):
     assert packages(reader) == [(0, "0"), (8, "1")]
 
 
-def test_siblings_as_a_mask(tree, reader):
+def test_siblings_are_read_from_a_mask_without_a_list(tree, reader):
     tree.write("sys/devices/system/cpu/cpu0/topology/physical_package_id", "0")
     tree.write("sys/devices/system/cpu/cpu0/topology/core_siblings", "00000001,0000000f")
     assert packages(reader) == [(0, "0-3,32")]
 
 
-def test_nodes_with_memory_and_distances(tree, reader):
+def test_numa_nodes_have_their_memory_and_distances(tree, reader):
     tree.nodes("0-3", "4-7", distances=("10 21", "21 10"))
     nodes, sets = cpu.read_numa_nodes(reader)
     assert [(node.id, node.cpus, node.memory_bytes) for node in nodes] == [(0, "0-3", 1048576), (1, "4-7", 1048576)]
@@ -58,7 +58,7 @@ def test_nodes_with_memory_and_distances(tree, reader):
     assert sets == {0: 0x0F, 1: 0xF0}
 
 
-def test_masks_with_the_terminator_that_some_kernels_counted(tree, reader):
+def test_a_mask_may_end_in_a_zero_byte(tree, reader):
     tree.nodes("0-3", "4-7")
     for number, mask in enumerate((b"0f\n\0", b"f0\n\0")):
         tree.write(f"sys/devices/system/node/node{number}/cpumap", mask)
@@ -67,13 +67,13 @@ def test_masks_with_the_terminator_that_some_kernels_counted(tree, reader):
     assert reader.unreadable == []
 
 
-def test_mask_that_ends_in_zero_bytes_is_cut_short(tree, reader):
+def test_a_mask_cut_short_is_unreadable(tree, reader):
     tree.write("sys/devices/system/node/node0/cpumap", b"00000000,0000\0\0\0\0\0")
     assert cpu.read_numa_nodes(reader)[1] == {}
     assert reader.unreadable_count == 1
 
 
-def test_distances_skip_the_numbers_of_absent_nodes(tree, reader):
+def test_distances_are_those_to_existing_nodes(tree, reader):
     for number, distance in ((0, "10 40"), (8, "40 10")):
         tree.write(f"sys/devices/system/node/node{number}/distance", distance)
     nodes, _sets = cpu.read_numa_nodes(reader)
@@ -99,7 +99,7 @@ def test_only_numa_nodes_that_are_online_are_listed(tree, reader, online, expect
     assert [node.id for node in nodes] == list(sets) == expected
 
 
-def test_node_without_cpus(tree, reader):
+def test_a_numa_node_may_have_no_cpus(tree, reader):
     tree.nodes("0-3", "")
     nodes, sets = cpu.read_numa_nodes(reader)
     assert nodes[1].cpus == ""
@@ -203,6 +203,6 @@ def test_architecture_model_and_virtualization_are_read(tree, reader, files, arc
     assert (system.architecture, system.cpu_model, system.virtual) == (architecture, model, virtual)
 
 
-def test_iommu_arguments(tree, reader):
+def test_the_iommu_arguments_of_the_kernel_are_read(tree, reader):
     tree.write("proc/cmdline", "quiet intel_iommu=on iommu=pt pci=config_acs=1 iommufoo root=iommu")
     assert cpu.read_system(reader).iommu_arguments == ["intel_iommu=on", "iommu=pt", "pci=config_acs=1", "iommufoo"]

@@ -48,7 +48,7 @@ def test_any_text_gives_a_set_or_none(text):
     ("text", "expected"),
     [("", 0), ("0", 1), ("0-3,8", 0x10F), ("0-3\n", 0xF), (" 1 ", 2)],
 )
-def test_lists(text, expected):
+def test_lists_are_read(text, expected):
     assert cpuset.from_list(text) == expected
 
 
@@ -56,14 +56,14 @@ def test_lists(text, expected):
     "text",
     ["3-1", "0-", "-1", "a", "0,,1", "0-3-5", "0x1", "0-99999999", "9" * 5000, "\u00b2", "\u0663", "0 1"],
 )
-def test_malformed_lists(text):
+def test_malformed_lists_give_none(text):
     assert cpuset.from_list(text) is None
 
 
 @pytest.mark.parametrize(
     "text", ["", "g", "1,2", "ffffffff,", "00000001,0000000", "123456789", "f" * 20000, "0x", "0x1,0x2", "1x0"]
 )
-def test_malformed_masks(text):
+def test_malformed_masks_give_none(text):
     assert cpuset.from_mask(text) is None
 
 

@@ -61,7 +61,7 @@ def test_unreadable_names_file_and_reason(machine):
     assert finding.evidence == [f"/{machine.folder(NIC0)}/numa_node: not UTF-8 text"]
 
 
-def test_config_space_restricted(machine):
+def test_a_restricted_config_space_is_reported(machine):
     machine.write(f"{machine.folder('0000:17:01.0')}/config", bytes(64))
     assert one(machine, "config-space-restricted").severity == "info"
 
@@ -158,7 +158,7 @@ def test_port_of_a_vf_follows_its_pf(machine):
     assert found(machine, "rdma-port-down") == []
 
 
-def test_gpu_whose_fabric_nics_are_on_the_other_socket(machine):
+def test_a_gpu_whose_fabric_nics_are_on_the_other_socket_is_reported(machine):
     (machine.root / "sys/bus/pci/devices" / NIC1).unlink()
     (machine.root / "sys/class/infiniband/mlx5_1").unlink()
     machine.pci("pci0000:97/0000:97:05.0/0000:a0:00.0", ETHERNET, 1, driver="igb")  # near, but no RDMA NIC
@@ -167,7 +167,7 @@ def test_gpu_whose_fabric_nics_are_on_the_other_socket(machine):
     assert "SYS" in finding.evidence[0] and NIC0 in finding.evidence[0]
 
 
-def test_gpu_and_nic_of_one_node_on_two_roots(tree):
+def test_a_gpu_and_a_nic_of_one_node_on_two_roots_are_reported(tree):
     tree.nodes("0-3", "4-7")
     tree.pci("pci0000:17/0000:17:01.0/0000:18:00.0", GPU, 0)
     tree.pci("pci0000:27/0000:27:01.0/0000:28:00.0", NIC, 0)
@@ -175,7 +175,7 @@ def test_gpu_and_nic_of_one_node_on_two_roots(tree):
     assert (finding.devices, finding.evidence) == (["0000:18:00.0"], ["NUMA node 0: NODE"])
 
 
-def test_locality_that_the_machine_does_not_report(tree):
+def test_an_unknown_locality_is_reported(tree):
     tree.pci("pci0001:00/0001:00:00.0", GPU)
     tree.pci("pci0002:00/0002:00:00.0", NIC)
     assert one(tree, "gpu-nic-locality-unknown").devices == ["0001:00:00.0"]
@@ -187,7 +187,7 @@ def test_a_node_without_nics_has_no_finding_about_nearness(tree):
     assert found(tree, "gpu-nic-locality-unknown") == []
 
 
-def test_groups_of_different_size(machine):
+def test_groups_of_different_size_are_reported(machine):
     machine.pci(f"{SWITCH}/0000:19:05.0/0000:1e:00.0", GPU, 0, driver="nvidia")
     finding = one(machine, "asymmetric-groups")
     assert finding.evidence == ["0000:18:00.0: 2 GPU(s), 1 NIC(s)", "0000:98:00.0: 1 GPU(s), 1 NIC(s)"]
@@ -274,14 +274,14 @@ def test_acs_that_a_data_direct_board_needs_but_lacks_is_reported(tree):
     assert finding.evidence == ["0000:19:00.0 towards the gpu: nothing enabled, needs RR on and CR off"]
 
 
-def test_pcie_roots_that_no_claim_can_match(tree):
+def test_pcie_roots_that_no_claim_can_match_are_reported(tree):
     data_direct(tree, 0x04, 0x08)
     finding = one(tree, "disjoint-pcie-roots")
     assert finding.devices == [GPU0]
     assert finding.evidence == [f"{GPU0} on pci0000:17, 0001:01:00.0 on pci0001:00"]
 
 
-def test_no_pcie_root_attribute_behind_vmbus(tree):
+def test_a_gpu_behind_vmbus_without_a_pcie_root_is_reported(tree):
     address = tree.pci("LNXSYSTM:00/VMBUS:00/abcd/pci0001:00/0001:00:00.0", GPU, 0)
     assert one(tree, "no-pcie-root-attribute").devices == [address]
 

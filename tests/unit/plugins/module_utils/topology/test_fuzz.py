@@ -96,7 +96,7 @@ def intact(machine):
 
 @settings(max_examples=80, deadline=None)
 @given(changes=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 1 << 16), JUNK), min_size=1, max_size=8))
-def test_broken_trees(machine, intact, changes):
+def test_a_broken_tree_invents_nothing_and_reports_what_is_unreadable(machine, intact, changes):
     entries = entries_below(machine.root)
     with Damage(machine.root) as damage:
         for kind, number, junk in changes:
@@ -167,7 +167,7 @@ def test_every_invalid_link_is_named(machine, monkeypatch):
 
 
 @pytest.mark.parametrize(("levels_deep", "believed"), [(50, 50), (150, 0)])
-def test_very_deep_trees(tmp_path, levels_deep, believed):
+def test_a_path_that_is_too_deep_is_not_believed(tmp_path, levels_deep, believed):
     tree = healthy(tmp_path / "m")
     path = "pci0000:20/" + "/".join(f"0000:{number:02x}:00.0" for number in range(0x30, 0x30 + levels_deep))
     tree.link("sys/bus/pci/devices/0000:20:00.0", f"sys/devices/{path}/0000:20:00.0")

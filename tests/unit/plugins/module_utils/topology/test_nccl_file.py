@@ -138,19 +138,19 @@ def compare_levels(topology, found):
 
 
 @pytest.mark.parametrize("name", names())
-def test_example_machine(name, tmp_path):
+def test_the_file_of_an_example_machine_agrees_with_nccl(name, tmp_path):
     assert compare_with_nccl(build(name, tmp_path / "machine"), tmp_path)
 
 
 @needs_real_files
 @pytest.mark.parametrize("archive", TREES_ON_FILE, ids=lambda path: path and path.name)
-def test_recorded_tree(archive, tmp_path):
+def test_the_file_of_a_recorded_tree_agrees_with_nccl(archive, tmp_path):
     root = unpacked(archive, tmp_path)
     compare_with_nccl(root, tmp_path)
 
 
 @needs_real_files
-def test_recorded_files_of_nccl(tmp_path):
+def test_a_file_written_from_a_recorded_one_keeps_the_places(tmp_path):
     """A file that is written from a recorded one places devices alike, below switches with made-up addresses, too."""
     for path in sorted(REAL.glob("nccl/*.xml")):
         before = read_xml(str(path))
@@ -214,7 +214,7 @@ def forest(trees, places_of_roots):
     trees=st.lists(TREES, min_size=1, max_size=4),
     places_of_roots=st.lists(st.sampled_from([None, 0, 1]), min_size=4, max_size=4),
 )
-def test_any_tree(trees, places_of_roots, tmp_path_factory):
+def test_the_file_of_any_tree_reads_back_the_same(trees, places_of_roots, tmp_path_factory):
     topology = forest(trees, places_of_roots)
     facts = as_dict(topology)
     found = read_back(facts, tmp_path_factory.getbasetemp())
@@ -233,7 +233,7 @@ def machine(name, folder, *stated):
     return topology, read_back(as_dict(topology), folder)
 
 
-def test_stated_locality_of_a_virtual_machine(tmp_path):
+def test_the_file_has_the_stated_locality_of_a_virtual_machine(tmp_path):
     """The provider hides switches and sockets; the file has those that the site states."""
     plain, found = machine("azure-vm", tmp_path / "plain")
     assert all(not found.functions[address].bridges for address in devices(plain))

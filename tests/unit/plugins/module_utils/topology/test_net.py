@@ -25,7 +25,7 @@ def carriers(tree):
     return [nic.address for nic in tree.probe().nics if nic.default_route]
 
 
-def test_physical_interface(tree, nic):
+def test_a_physical_interface_has_all_its_values(tree, nic):
     tree.net(
         "eth0",
         nic,
@@ -57,7 +57,7 @@ def test_changed_mac_is_not_the_permanent_one(tree, nic):
     assert interface(tree, "eth0").permanent_mac is None
 
 
-def test_permanent_mac_of_a_bonds_port(tree, nic):
+def test_a_port_of_a_bond_has_the_permanent_mac_that_the_bond_reports(tree, nic):
     tree.net("eth0", nic, addr_assign_type=3)
     tree.net("bond0", **{"bonding/mode": "802.3ad 4"})
     tree.write(
@@ -83,7 +83,7 @@ def test_vlan_does_not_take_its_parents_permanent_mac(tree, nic):
         ({}, "virtual"),
     ],
 )
-def test_kinds_of_virtual_interfaces(tree, attributes, kind):
+def test_virtual_interfaces_are_distinguished_by_kind(tree, attributes, kind):
     tree.net("x", **attributes)
     assert interface(tree, "x").kind == kind
 
@@ -114,13 +114,13 @@ def test_representor_is_not_an_interface_of_its_nic(tree, nic):
     assert (found.interfaces, found.representors) == (["eth0"], ["eth0_0"])
 
 
-def test_vf_interface(tree, nic):
+def test_the_interface_of_a_vf_is_of_kind_vf(tree, nic):
     vf = tree.vf(nic, 0, "pci0000:17/0000:17:01.0/0000:18:00.2", NIC_VF)
     tree.net("eth0v0", vf)
     assert interface(tree, "eth0v0").kind == "vf"
 
 
-def test_subfunction_interface(tree, nic):
+def test_the_interface_of_a_subfunction_has_the_address_of_its_pf(tree, nic):
     tree.net("en0s88", f"{tree.folder(nic)}/mlx5_core.sf.4")
     found = interface(tree, "en0s88")
     assert (found.kind, found.address) == ("sf", nic)
@@ -141,7 +141,7 @@ def test_ipoib_child_has_its_parent_as_lower_interface(tree):
     assert interface(tree, "ib0").kind == "physical"
 
 
-def test_ipoib_child_whose_parent_is_in_another_namespace(tree):
+def test_an_ipoib_child_without_its_parent_here_has_no_lower_interface(tree):
     nic = tree.pci(PATH, NIC)
     tree.net("ib0.8001", nic, type=32, ifindex=6, iflink=5)
     found = interface(tree, "ib0.8001")
@@ -179,7 +179,7 @@ def test_interface_whose_link_dangles_is_still_on_its_function(tree):
 
 
 @pytest.mark.parametrize("attribute", ["addr_assign_type", "mtu", "operstate", "type"])
-def test_interface_of_which_a_recording_has_one_file(tree, attribute):
+def test_an_interface_with_only_one_recorded_file_is_listed(tree, attribute):
     nic = tree.pci(PATH, NIC)
     tree.link("sys/class/net/enp3s0", f"{tree.folder(nic)}/net/enp3s0")
     tree.write(f"{tree.folder(nic)}/net/enp3s0/{attribute}", "0")
@@ -204,7 +204,7 @@ def test_loopback_that_a_recording_left_out_is_not_missed(tree):
     assert topology.interfaces == topology.source.unreadable == []
 
 
-def test_ipv4_default_route(tree):
+def test_interfaces_of_ipv4_default_routes_are_found(tree):
     tree.routes("eth0", "eth1")
     assert net.default_route_interfaces(Reader(str(tree.root))) == {"eth0", "eth1"}
 
@@ -221,24 +221,24 @@ def test_ipv4_default_route(tree):
         ("0" * 32 + " 00 zz", set()),
     ],
 )
-def test_ipv6_default_route(tree, line, expected):
+def test_interfaces_of_ipv6_default_routes_are_found(tree, line, expected):
     tree.write("proc/net/ipv6_route", line)
     assert net.default_route_interfaces(Reader(str(tree.root))) == expected
 
 
 @pytest.mark.parametrize("flags", ["0000", "0201", "zz"])
-def test_route_that_is_down_or_rejects(tree, flags):
+def test_a_route_that_is_down_or_rejects_does_not_count(tree, flags):
     tree.write("proc/net/route", f"Iface\tDestination\neth0\t00000000\t0\t{flags}\t0\t0\t0\t00000000\t0\t0\t0")
     assert net.default_route_interfaces(Reader(str(tree.root))) == set()
 
 
-def test_default_route_on_the_interface_itself(tree, nic):
+def test_a_nic_with_the_default_route_carries_it(tree, nic):
     tree.net("eth0", nic)
     tree.routes("eth0")
     assert carriers(tree) == [nic]
 
 
-def test_default_route_through_a_vlan_on_a_bond(tree, nic):
+def test_all_nics_below_a_vlan_on_a_bond_carry_its_default_route(tree, nic):
     second = tree.pci("pci0000:17/0000:17:02.0/0000:19:00.0", ETHERNET)
     spare = tree.pci("pci0000:17/0000:17:03.0/0000:1a:00.0", ETHERNET)
     for name, address in (("eth0", nic), ("eth1", second), ("eth2", spare)):
@@ -251,7 +251,7 @@ def test_default_route_through_a_vlan_on_a_bond(tree, nic):
     assert carriers(tree) == [nic, second]
 
 
-def test_default_route_through_a_bridge_known_by_its_ports_only(tree, nic):
+def test_a_port_of_a_bridge_carries_its_default_route(tree, nic):
     tree.net("eth0", nic)
     tree.net("br0", **{"bridge/stp_state": "0"})
     tree.link(f"{tree.folder(nic)}/net/eth0/master", "sys/devices/virtual/net/br0")
@@ -259,7 +259,7 @@ def test_default_route_through_a_bridge_known_by_its_ports_only(tree, nic):
     assert carriers(tree) == [nic]
 
 
-def test_default_route_through_hyper_v_and_its_accelerated_vf(tree):
+def test_the_accelerated_vf_of_hyper_v_carries_the_default_route(tree):
     vmbus = "sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00"
     vf = tree.pci(
         "LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/abcd-0001/pci0001:00/0001:00:02.0",

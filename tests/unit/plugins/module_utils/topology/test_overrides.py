@@ -22,7 +22,7 @@ def ids(topology):
     return [finding.id for finding in topology.findings]
 
 
-def test_numa_node_by_address(vm):
+def test_an_override_by_address_sets_the_numa_node(vm):
     topology = vm.probe({"address": "0001:00:00.0", "numa_node": 1})
     function = topology.functions["0001:00:00.0"]
     assert (function.numa_node, function.numa_source) == (1, "override")
@@ -108,7 +108,7 @@ def test_rail_zero_and_node_zero_are_values(vm):
         ({"address": "0000:1b:00.0", "numa": 0}, "unknown key 'numa'"),
     ],
 )
-def test_malformed_overrides(entry, words):
+def test_malformed_overrides_are_refused(entry, words):
     with pytest.raises(OverrideError, match=r"locality_overrides\[1\]") as error:
         check_overrides([{"address": "0000:1b:00.0", "numa_node": 0}, entry])
     assert words in str(error.value)

@@ -36,7 +36,7 @@ PATH = "pci0000:17/0000:17:01.0/0000:18:00.0"
         ),
     ],
 )
-def test_root_complex_and_bridges(tree, path, root, bridges):
+def test_a_function_has_its_root_complex_and_bridges(tree, path, root, bridges):
     address = tree.pci(path, GPU)
     function = tree.probe().functions[address]
     assert (function.root_complex, function.bridges) == (root, bridges)
@@ -45,7 +45,7 @@ def test_root_complex_and_bridges(tree, path, root, bridges):
 @pytest.mark.parametrize(
     "target", ["sys/devices/pci0000:17/0000:17:01.0", "proc/pci0000:17/0000:18:00.0", "sys/devices/0000:18:00.0"]
 )
-def test_link_that_does_not_locate(tree, target):
+def test_a_link_to_a_wrong_place_gives_no_root_and_no_bridges(tree, target):
     tree.write(f"{target}/class", "0x030200")
     tree.link("sys/bus/pci/devices/0000:18:00.0", target)
     topology = tree.probe()
@@ -172,7 +172,7 @@ def test_the_slot_is_the_one_with_the_functions_address(tree):
         ("-1", "0-7", None, None),
     ],
 )
-def test_numa_node_and_its_source(tree, numa, local, node, source):
+def test_the_numa_node_comes_from_the_kernel_or_the_local_cpus(tree, numa, local, node, source):
     tree.nodes("0-3", "4-7")
     given = {"numa_node": numa, "local_cpulist": local}
     tree.pci(PATH, {**GPU, **{name: value for name, value in given.items() if value}})
@@ -215,7 +215,7 @@ def test_numa_node_that_the_local_cpus_contradict_is_unknown(tree, number, cpus,
 
 
 @pytest.mark.parametrize(("number", "node"), [("0", 0), ("1023", 1023), ("1024", None)])
-def test_numa_node_of_a_tree_without_nodes(tree, number, node):
+def test_without_a_list_of_nodes_a_plausible_numa_node_is_kept(tree, number, node):
     tree.pci(PATH, {**GPU, "numa_node": number})
     assert tree.probe().functions["0000:18:00.0"].numa_node == node
 
@@ -274,7 +274,7 @@ def test_the_link_has_its_current_and_its_best_speed_and_width(tree):
     assert tree.probe().functions["0000:18:00.0"].link == Link(2.5, 8, 32.0, 16, gb_per_s=2.0)
 
 
-def test_link_in_the_spelling_of_old_kernels(tree):
+def test_a_link_is_read_in_the_spelling_of_old_kernels(tree):
     tree.pci(PATH, {**GPU, "current_link_speed": "8 GT/s", "max_link_speed": "16 GT/s"})
     assert tree.probe().functions["0000:18:00.0"].link == Link(speed_gts=8.0, max_speed_gts=16.0)
 
@@ -383,7 +383,7 @@ def test_enabled_acs_controls_of_a_bridge_are_read(tree):
     assert topology.source.config_space is True
 
 
-def test_acs_unknown_to_an_ordinary_user(tree):
+def test_acs_is_unknown_to_an_ordinary_user(tree):
     tree.pci("pci0000:17/0000:17:01.0", BRIDGE, config=bytes(64))
     topology = tree.probe()
     assert topology.functions["0000:17:01.0"].acs is None

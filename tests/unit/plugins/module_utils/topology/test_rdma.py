@@ -56,7 +56,7 @@ def test_an_invalid_rate_is_unknown(tree, nic, rate):
     assert only(tree).ports[0].rate_gbps is None
 
 
-def test_character_devices_by_device(tree, nic):
+def test_a_device_has_its_character_devices(tree, nic):
     tree.rdma("mlx5_0", nic)
     for path, device in (
         ("infiniband_verbs/uverbs0", "mlx5_0"),
@@ -69,7 +69,7 @@ def test_character_devices_by_device(tree, nic):
     assert only(tree).char_devices == ["/dev/infiniband/uverbs0", "/dev/infiniband/issm0", "/dev/infiniband/umad0"]
 
 
-def test_gids_with_type_and_interface(tree, nic):
+def test_gids_have_their_type_and_interface(tree, nic):
     folder = tree.rdma("mlx5_0", nic) + "/ports/1"
     for index, (gid, kind) in {
         0: (LOCAL, "IB/RoCE v1"),
@@ -185,7 +185,7 @@ def test_speed_of_a_port_that_is_down_does_not_count(tree, nic):
     assert (found.speed_mbps, found.up) == (None, False)
 
 
-def test_odd_entries_beside_the_ports(tree, nic):
+def test_odd_entries_beside_ports_and_gids_are_ignored(tree, nic):
     folder = tree.rdma("mlx5_0", nic)
     tree.write(f"{folder}/ports/\u00b2/state", "4: ACTIVE")
     tree.write(f"{folder}/ports/1/gids/\u00b2", LOCAL)

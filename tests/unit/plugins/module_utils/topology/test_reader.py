@@ -25,13 +25,13 @@ def test_missing_file_is_nothing_to_report(reader):
     assert reader.unreadable_count == 0
 
 
-def test_nul_byte_in_a_path(reader):
+def test_a_nul_byte_in_a_path_gives_nothing(reader):
     assert reader.text("/sys/\0") is None
     assert reader.names("/sys/\0") == []
     assert reader.link("/sys/\0") is None
 
 
-def test_directory_in_place_of_a_file(tree, reader):
+def test_a_directory_in_place_of_a_file_is_unreadable(tree, reader):
     (tree.root / "sys/a").mkdir()
     assert reader.text("/sys/a") is None
     assert reader.unreadable == ["/sys/a: Is a directory"]
@@ -63,7 +63,7 @@ def test_directory_that_leads_out_of_the_root_is_not_entered(tree, reader, tmp_p
     assert reader.unreadable == ["/sys/node0: leads out of the root"]
 
 
-def test_looping_link(tree, reader):
+def test_a_looping_link_is_unreadable(tree, reader):
     (tree.root / "sys/a").symlink_to("a")
     assert reader.text("/sys/a/b") is None
     assert reader.names("/sys/a") == []
@@ -76,7 +76,7 @@ def test_bytes_that_are_no_text(tree, reader):
     assert reader.unreadable == ["/sys/a: not UTF-8 text"]
 
 
-def test_character_cut_at_the_size_limit(tree, reader):
+def test_a_character_cut_at_the_size_limit_is_dropped(tree, reader):
     tree.write("sys/a", "aaa\u00e9")
     assert reader.text("/sys/a", 4) == "aaa"
 

@@ -425,7 +425,7 @@ def test_too_many_elements_are_refused():
         load("<system>" + "<cpu/>" * 200_001 + "</system>")
 
 
-def test_unreadable_file(tmp_path):
+def test_an_unreadable_file_raises_oserror(tmp_path):
     with pytest.raises(OSError):
         read_xml(str(tmp_path / "absent.xml"))
     with pytest.raises(OSError):

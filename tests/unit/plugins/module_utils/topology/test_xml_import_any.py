@@ -147,7 +147,7 @@ def unpacked(archive, folder):
 
 
 @needs_real_files
-def test_real_nccl_files():
+def test_real_nccl_files_have_the_expected_devices_and_groups():
     shapes = {}
     for path in sorted(REAL.glob("nccl/*.xml")):
         topology = read_xml(str(path))

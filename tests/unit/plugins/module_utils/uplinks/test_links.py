@@ -84,7 +84,9 @@ SWITCH: dict[str, dict[str, t.Any]] = {
         ({"eth0": {}, "enP1": {"master": "eth0"}}, "eth0", {"enP1"}),
     ],
 )
-def test_lower_interfaces_of_a_link(described: dict[str, dict[str, t.Any]], name: str, expected: set[str]) -> None:
+def test_a_link_has_the_lower_interfaces_of_its_kind(
+    described: dict[str, dict[str, t.Any]], name: str, expected: set[str]
+) -> None:
     assert below(links(**described), name) == expected
 
 
@@ -107,7 +109,7 @@ def test_lower_interfaces_of_a_link(described: dict[str, dict[str, t.Any]], name
     ],
     ids=["port", "bond", "VLAN on a bridge", "VLAN as a port", "not by the switch"],
 )
-def test_lower_interfaces_of_an_open_vswitch_bridge(
+def test_a_bridge_of_open_vswitch_has_the_ports_of_its_switch(
     others: dict[str, dict[str, t.Any]], carrier: str, expected: set[str]
 ) -> None:
     assert below(links(**SWITCH, **others), carrier) == expected

@@ -56,7 +56,7 @@ def test_a_network_mount_has_the_addresses_of_its_servers(tmp_path: Path, line: 
     assert ends(tree(tmp_path, {"proc/1/mounts": line + "\n"})) == (expected, [])
 
 
-def test_nvme_controllers(tmp_path: Path) -> None:
+def test_nvme_controllers_over_a_network_have_far_ends(tmp_path: Path) -> None:
     root = tree(
         tmp_path,
         {
@@ -77,8 +77,8 @@ def test_nvme_controllers(tmp_path: Path) -> None:
     )
 
 
-def test_iscsi_connections(tmp_path: Path) -> None:
-    """Also one that is down: its address stays. The host names the interface where one was chosen."""
+def test_iscsi_connections_have_current_and_persistent_far_ends(tmp_path: Path) -> None:
+    """A connection that is down keeps its address. The host names an interface only if one was chosen."""
     root = tree(tmp_path, {})
     for number, netdev in ((3, "eth1"), (4, "default")):
         host = tmp_path / f"sys/devices/platform/host{number}"
@@ -97,7 +97,7 @@ def test_iscsi_connections(tmp_path: Path) -> None:
     ]
 
 
-def test_block_devices_of_ceph(tmp_path: Path) -> None:
+def test_block_devices_of_ceph_have_their_monitors_as_far_ends(tmp_path: Path) -> None:
     root = tree(
         tmp_path, {"sys/bus/rbd/devices/0/config_info": "10.0.0.1:6789,[2001:db8::1]:6789 name=x pool image -\n"}
     )

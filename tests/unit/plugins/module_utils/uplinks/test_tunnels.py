@@ -60,8 +60,8 @@ def test_each_kind_of_tunnel_has_its_far_end(kind: str, data: dict[int, bytes], 
     assert underlay(Silent(), Link(9, "t0", kind, data=data)) == expected
 
 
-def test_peers_of_wireguard() -> None:
-    """In two messages, as the kernel splits them; with a mark that its packets have."""
+def test_the_peers_of_wireguard_are_its_far_ends() -> None:
+    """The kernel splits the peers over two messages. Packets have the mark of the interface."""
     four = struct.pack("=H", socket.AF_INET) + struct.pack("!H", 51820) + FAR.packed + bytes(8)
     six = struct.pack("=H", socket.AF_INET6) + struct.pack("!HI", 51820, 0) + SIX.packed + struct.pack("=I", 4)
     head = struct.pack("=BBH", 0, 1, 0)

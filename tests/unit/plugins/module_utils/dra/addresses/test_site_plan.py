@@ -72,7 +72,7 @@ def test_addresses_of_the_subnet_and_its_gateway_are_not_handed_out() -> None:
     assert found[0] == "10.101.2.34" and found[-1] == "10.101.2.62"
 
 
-def test_tables_of_addresses_differ() -> None:
+def test_every_address_has_its_own_routing_table() -> None:
     found = site_plan([node("b", 17)]).ranges["b"]
     tables = [one.table(address) for one in found if one.family == "ipv4" for address in one.addresses()]
     assert len(set(tables)) == len(tables)

@@ -59,7 +59,7 @@ def test_perftest_bandwidth_output_is_read():
     assert found["gb_per_s"] == pytest.approx(0.19 / 8, abs=1e-4)
     best = read("ib_write_bw", SIZES)
     assert best["bytes"] == 262144 and best["gb_per_s"] == pytest.approx(15.63 * 2**20 / 1e9, abs=1e-4)
-    # older ones write MB for the same number (perftest_parameters.c, print_report_bw)
+    # older versions write MB for the same number (perftest_parameters.c, print_report_bw)
     assert read("ib_write_bw", SIZES.replace("MiB/sec", "MB/sec")) == best
 
 
@@ -96,7 +96,7 @@ def test_a_run_that_failed_is_no_measurement():
         assert read(tool, text) == read(tool, text, 0)
         with pytest.raises(Unreadable, match="ended with 1"):
             read(tool, text, 1)
-    # what the program says itself comes first
+    # the program's own error comes first
     with pytest.raises(Unreadable, match="^unable to connect"):
         read("iperf3", REFUSED, 1)
     with pytest.raises(Unreadable, match="did not end in time"):
@@ -104,7 +104,7 @@ def test_a_run_that_failed_is_no_measurement():
 
 
 def test_nccl_tests_output_under_mpirun_is_read():
-    """C(mpirun --tag-output) marks lines; those of the ranks' own logs stand between."""
+    """`mpirun --tag-output` marks each line, and lines of the ranks' own logs stand between them."""
     tagged = "".join(f"[1,0]<stdout>:{line}\n" for line in NCCL.splitlines())
     other = "[1,1]<stdout>:node-1:21:21 [0] NCCL INFO comm 0x7f9c0c000f60 rank 1 nranks 2 - Destroy COMPLETE\n"
     lines = tagged.splitlines(keepends=True)
@@ -115,7 +115,7 @@ def test_nccl_tests_output_under_mpirun_is_read():
 @pytest.mark.parametrize(
     "columns, row",
     [
-        # a reduction of old, with an error that is rounding, and rows without a root
+        # an old version's reduction, with a rounding error, and rows without a root
         (
             "redop     time   algbw   busbw  error     time   algbw   busbw  error",
             "sum 95.0 1 41.5 1e-06 96.0 1 2 1e-06",
@@ -131,7 +131,7 @@ def test_nccl_tests_output_under_mpirun_is_read():
     ids=["error", "no redop", "every column"],
 )
 def test_nccl_tests_columns_are_found_by_their_names(columns, row):
-    """Which there are depends on the version and on its options."""
+    """The columns depend on the version of nccl-tests and on its options."""
     head = f"#       size         count      type   {columns}\n#        (B)    (elements)\n"
     found = read("all_gather_perf", f"{head}  1048576        262144     float {row}\n")
     assert (found["gb_per_s"], found["bytes"], found["details"]["time_us"]) == (41.5, 1048576, 95.0)

@@ -56,7 +56,7 @@ def test_a_nearest_pair_is_kept_and_proven() -> None:
     assert (report["verdict"], report["proven"]) == ("kept", True)
     assert [one["rule"] for one in report["promises"]].count("nearest") == 1
     assert report["pairs"][0]["promised"] and report["pairs"][0]["level"] == "PIX"
-    # an alternative is a place here, and no second choice
+    # each alternative stands for a pair of the board, and none is a fallback
     assert report["preferences"] == [] and "fallback" not in ids(report)
 
 

@@ -115,7 +115,7 @@ def test_flows_share_what_they_cross():
 
 
 @pytest.mark.parametrize("name", names())
-def test_predictions_of_every_pair_of_every_machine(name):
+def test_predictions_have_ordered_bounds_below_the_rate_of_the_nic(name):
     machine = Machine(facts(name))
     pairs = [(gpu, nic) for gpu in machine.gpus for nic in list(machine.nics)[:40]]
     for pair, found in zip(pairs, [one(machine, pair) for pair in pairs]):
@@ -151,7 +151,7 @@ def test_an_idle_gpu_is_no_bound():
     ends[1]["link"]["max_speed_gts"] = ends[0]["link"]["max_speed_gts"]
     ends[0]["link"]["width"] = 4
     assert one(Machine(known), (gpu, nic))["gb_per_s"]["high"] < 16
-    # and NICs do not lower theirs
+    # NICs do not lower the speed of their links
     ends[0]["link"]["width"] = 16
     known["functions"][nic]["link"]["speed_gts"] = 2.5
     assert one(Machine(known), (gpu, nic))["gb_per_s"]["high"] < 5
@@ -197,7 +197,7 @@ def test_unknown_values_are_not_predicted():
         (None, 6),
     ],
 )
-def test_links_between_sockets_by_cpu(name, rate):
+def test_the_cpu_model_decides_the_rate_between_sockets(name, rate):
     known = facts("hgx-h100")
     known["system"]["cpu_model"] = name
     machine = Machine(known)
@@ -319,7 +319,7 @@ def test_nics_in_use_are_predicted_with():
     assert predicted()[0]["gb_per_s"] is None
 
 
-def test_claims_send_by_their_nearest_nics():
+def test_each_gpu_of_a_claim_sends_by_its_nearest_nic():
     world = World("hgx-h100")
     known = world.devices()
     gpus = [gpu for gpu in world.machine.gpus if gpu in known]

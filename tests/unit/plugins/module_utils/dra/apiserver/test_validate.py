@@ -415,7 +415,7 @@ def test_node_selectors_are_validated():
     assert problems(per_device) == set(), "a device may have several terms"
 
 
-def test_64_devices_with_taints_or_counters():
+def test_a_slice_with_taints_or_lists_has_at_most_64_devices():
     def devices(count, **more):
         return change(SLICE, ("spec.devices", [{"name": f"d{n}", **(more if not n else {})} for n in range(count)]))
 
@@ -471,7 +471,7 @@ def test_counter_limits_of_134():
     assert problems(change(TOGETHER, *edits), "1.34", ALL_ON) == {("spec.devices", "too-many")}
 
 
-def test_effect_none_came_with_135():
+def test_effect_none_is_valid_from_135_on():
     rule = change(RULE, ("spec.taint.effect", "None"), ("apiVersion", versions.V1ALPHA3))
     assert problems(rule, "1.34") == {("spec.taint.effect", "value")}
     assert problems(rule, "1.35") == set()
@@ -548,7 +548,7 @@ def test_derived_attributes_are_validated():
     assert problems(elsewhere, gates=gates) == {(f"{path}[0].name", "unknown-reference")}
 
 
-def test_slices_behind_alpha_gates():
+def test_fields_of_slices_behind_alpha_gates_are_validated():
     def faults(obj, *edits):
         return problems(change(obj, *edits), gates=ALL_ON)
 
@@ -592,7 +592,7 @@ def test_node_resources_are_validated():
     assert faults({"overhead": {"perContainer": "-1"}}) == {(f"{where}.overhead.perContainer", "value")}
 
 
-def test_node_resources_of_136():
+def test_node_resources_of_136_are_validated():
     path, where = (
         "spec.devices[0].nodeAllocatableResourceMappings",
         "spec.devices[0].nodeAllocatableResourceMappings[cpu]",

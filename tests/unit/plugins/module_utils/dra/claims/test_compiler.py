@@ -701,7 +701,7 @@ def test_levels_of_one_name_in_two_domains() -> None:
     assert [entry["name"] for entry in nic["firstAvailable"]] == ["zone", "zone-2", "zone-3"]
 
 
-def test_distinct_by_an_attribute_in_common() -> None:
+def test_distinct_devices_of_two_drivers_use_a_common_attribute() -> None:
     pair = [{"name": "cpu", "kind": "cpu"}, NIC]
     made = compile_site(site({"devices": pair, "distinct": ["numa_node"]}, drivers={**CPU, **OURS}))
     assert devices(made)["constraints"] == [{"requests": ["cpu", "nic"], "distinctAttribute": "dra.net/numaNode"}]

@@ -182,7 +182,7 @@ def test_constraints_forbid_different_alternatives_and_no_others(number: int) ->
     assert [len(exclusions(count)) for count in range(1, 9)] == [0, 2, 3, 4, 4, 4, 5, 5][: len(range(1, 9))]
 
 
-def test_one_pair_of_a_board_without_a_common_attribute(machines: t.Callable[[str], Values]) -> None:
+def test_without_a_common_attribute_each_pair_is_an_alternative(machines: t.Callable[[str], Values]) -> None:
     made = compile_site(site([GPU, NIC]), {"node": machines("gb300")})
     body = templates(made)["pair"]
     gpu, nic = body["requests"]
@@ -322,7 +322,7 @@ def _drained(values: Values, nodes: Values, node: str, name: str, at_least: str 
     return len(world.held), most_pairs(allowed, _taken(World(values, nodes, node, name)))
 
 
-def test_one_template_for_boards_with_the_same_gpus(machines: t.Callable[[str], Values]) -> None:
+def test_boards_with_the_same_gpus_share_a_template(machines: t.Callable[[str], Values]) -> None:
     """NICs publish their own map, so boards that differ in it share the alternatives."""
     nodes = {
         "a": with_own(machines("hgx-h100"), lambda i: [i]),
@@ -441,7 +441,7 @@ def test_boards_without_a_distinct_attribute_are_split_for_dranet(machines: t.Ca
     assert sorted(one.nodes for one in made.boards) == [["a"], ["b"]]
 
 
-def test_several_nics_for_each_gpu(machines: t.Callable[[str], Values]) -> None:
+def test_a_gpu_can_get_several_of_its_nearest_nics(machines: t.Callable[[str], Values]) -> None:
     near = with_own(machines("gb300"), lambda i: [2 * i, 2 * i + 1] if i < 2 else [])
     world = World(site([GPU, {**NIC, "count": 2}]), {"node": near})
     assert [one["name"] for one in world.claim["devices"]["requests"]] == ["gpu", "nic-a", "nic-b"]

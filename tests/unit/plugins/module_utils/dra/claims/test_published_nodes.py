@@ -49,7 +49,7 @@ def reach_of(made: Site) -> dict[str, tuple[list[str], Object, Object]]:
     return {one.claim.partition("/")[2]: (one.nodes, one.refused, one.unknown) for one in made.reach}
 
 
-def test_claims_of_a_fleet_that_was_never_probed() -> None:
+def test_claims_are_checked_on_a_fleet_that_was_never_probed() -> None:
     """Every node can satisfy a claim, cannot, or is unknown, with what its slices lack."""
     claims = {
         "gpus": {"devices": [{"name": "gpu", "kind": "gpu", "count": 8}]},

@@ -35,7 +35,7 @@ def test_slices_have_basic_devices_in_v1beta1():
 
 @pytest.mark.parametrize("obj", [CLAIM, template(CLAIM), SLICE], ids=lambda obj: obj["kind"])
 @pytest.mark.parametrize("version", [versions.V1, versions.V1BETA2, versions.V1BETA1])
-def test_conversion_to_a_version_and_back(obj, version):
+def test_conversion_to_a_version_and_back_changes_nothing(obj, version):
     assert versions.convert(versions.convert(obj, version), versions.V1) == obj
 
 
@@ -99,7 +99,7 @@ def test_invalid_releases_are_refused(text):
         versions.minor_of(text)
 
 
-def test_a_release_that_yaml_took_for_a_number():
+def test_a_release_that_yaml_took_for_a_number_is_refused_with_a_hint():
     with pytest.raises(ValueError, match="if you mean 1.40, quote it"):
         versions.minor_of("1.4")
     with pytest.raises(ValueError, match=r"older than 1.34$"):

@@ -150,7 +150,7 @@ def test_nodes_that_are_cordoned_tainted_or_not_selected_take_no_pod(engine: Eng
 
 
 @pytest.mark.parametrize(("skew", "total"), [(1, 17), (2, 18), (8, 24), (20, 24)])
-def test_spread_by_zone(engine: Engine, skew: int, total: int) -> None:
+def test_a_topology_spread_constraint_limits_the_count(engine: Engine, skew: int, total: int) -> None:
     """Zone b has eight pairs and zone a sixteen: b is full at eight, and a may have more by the skew."""
     fleet = cluster([node("a-0"), node("a-1"), node("b-0")])
     rule = {

@@ -122,7 +122,7 @@ def test_pairs_by_an_attribute_are_named_too(engine: Engine) -> None:
     assert says.startswith("nic 0000:") and says.endswith(f" is free, its gpu {gpu} is in use by team/c")
 
 
-def test_stranded_and_freed(site: Site, engine: Engine) -> None:
+def test_a_gpu_is_stranded_until_its_nearest_nic_is_released(site: Site, engine: Engine) -> None:
     gpu, nic = next(iter(site.pairs.items()))
     fleet = site.fleet(("training", "a-0", [nic]))
     lost = [one for one in stranded(fleet, [site.work(1)], engine) if one.holders]

@@ -230,7 +230,7 @@ def test_a_quota_limits_the_count(engine: Engine, hard: Object, used: Object, co
         assert any("not admitted: quota default/q" in line for line in words.lines([found], [], []))
 
 
-def test_the_devices_of_alternatives_and_of_all() -> None:
+def test_a_quota_counts_the_most_of_alternatives_and_32_for_all() -> None:
     """As pkg/quota/v1/evaluator/core/resource_claims.go counts: the maximum over alternatives, and 32 for `all`."""
     body = {"deviceClassName": "a", "allocationMode": "ExactCount", "count": 2}
     subs = [{"name": "x", **body}, {"name": "y", **body, "count": 3}, {"name": "z", **body, "deviceClassName": "b"}]
