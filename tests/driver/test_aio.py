@@ -31,7 +31,7 @@ def _said(path: Path, read: t.Callable[[int], bytes]) -> bytes | int | None:
         os.close(descriptor)
 
 
-def test_every_sysctl_reads_as_it_does_otherwise() -> None:
+def test_every_sysctl_reads_the_same_as_by_a_plain_read() -> None:
     files = [
         path for folder in (CONF / "lo", CONF / "default") for path in folder.iterdir() if path.stat().st_mode & 0o400
     ]
@@ -40,7 +40,7 @@ def test_every_sysctl_reads_as_it_does_otherwise() -> None:
         assert _said(path, aio.read) == _said(path, lambda descriptor: os.read(descriptor, 4096)), path
 
 
-def test_secret_that_is_not_set_is_an_error() -> None:
+def test_reading_a_secret_that_is_not_set_is_an_error() -> None:
     """As with a usual read, which sysctls.read goes by."""
 
     def look() -> None:
@@ -65,7 +65,7 @@ def test_writes_what_the_kernel_accepts_and_reports_what_it_refuses() -> None:
     _elsewhere(change)
 
 
-def test_a_result_that_was_not_collected_is_not_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_uncollected_result_is_not_returned_by_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after an exception between the two system calls of a request."""
     real = aio._call
 

@@ -37,7 +37,7 @@ def address_of(link: t.Mapping[str, t.Any]) -> list[str]:
 # one claim after the other
 
 
-def test_prepared_attached_and_given_back(clean: World, sandbox: Sandbox) -> None:
+def test_a_device_is_prepared_attached_and_returned(clean: World, sandbox: Sandbox) -> None:
     service = clean.service()
     (prepared,) = service.prepare(clean.claims["one"])
     assert (prepared.pool, prepared.device, prepared.requests) == (world_module.NODE, "net-wire0", ("nic",))
@@ -144,7 +144,7 @@ def test_devices_are_in_the_pod_before_its_containers_start(  # noqa: PLR0915
     assert set(sandbox.links()) == {"lo"}
 
 
-def test_two_devices_and_a_child(clean: World, sandbox: Sandbox) -> None:
+def test_pods_get_two_devices_of_one_claim_or_a_child_of_a_device(clean: World, sandbox: Sandbox) -> None:
     service = clean.service()
     other = Sandbox()
     for name, pod in (("two", sandbox), ("child", other)):
@@ -180,7 +180,7 @@ def test_a_failed_prepare_or_attach_leaves_nothing(clean: World, sandbox: Sandbo
     service.unprepare(clean.claims["failing"])
 
 
-def test_only_the_pod_of_the_claim(clean: World, sandbox: Sandbox) -> None:
+def test_only_the_pod_of_a_claim_gets_its_device(clean: World, sandbox: Sandbox) -> None:
     service = clean.service()
     request = clean.request("one", sandbox.path)
     with pytest.raises(Refused, match="not prepared"):
@@ -201,7 +201,7 @@ def test_only_the_pod_of_the_claim(clean: World, sandbox: Sandbox) -> None:
     service.unprepare(clean.claims["one"])
 
 
-def test_a_new_sandbox_takes_over(clean: World, sandbox: Sandbox) -> None:
+def test_a_new_sandbox_of_the_pod_takes_over_the_device(clean: World, sandbox: Sandbox) -> None:
     service = clean.service()
     service.prepare(clean.claims["one"])
     first = Sandbox()
@@ -219,7 +219,7 @@ def test_a_new_sandbox_takes_over(clean: World, sandbox: Sandbox) -> None:
     service.unprepare(clean.claims["one"])
 
 
-def test_a_claim_that_was_deleted_and_created_again(clean: World) -> None:
+def test_a_claim_with_another_uid_than_the_servers_is_refused(clean: World) -> None:
     service = clean.service()
     with pytest.raises(Refused, match="metadata.uid"):
         service.prepare(dataclasses.replace(clean.claims["one"], uid=UNKNOWN.uid))
@@ -230,7 +230,7 @@ def test_a_claim_that_was_deleted_and_created_again(clean: World) -> None:
     service.unprepare(UNKNOWN)
 
 
-def test_a_record_that_cannot_be_read(clean: World) -> None:
+def test_a_damaged_record_is_replaced_and_a_newer_one_is_kept(clean: World) -> None:
     service = clean.service()
     service.prepare(clean.claims["one"])
     path = service.store.path(clean.claims["one"].uid)
@@ -270,7 +270,7 @@ def test_files_without_a_record_are_removed(clean: World, sandbox: Sandbox) -> N
     service.unprepare(clean.claims["two"])
 
 
-def test_a_deleted_claim_without_processes_is_taken_back(clean: World, sandbox: Sandbox) -> None:
+def test_devices_of_a_deleted_claim_return_once_its_pod_has_no_process(clean: World, sandbox: Sandbox) -> None:
     service = clean.service()
     service.prepare(clean.claims["one"])
     service.attach(clean.request("one", sandbox.path))
@@ -286,7 +286,7 @@ def test_a_deleted_claim_without_processes_is_taken_back(clean: World, sandbox: 
     assert store.uids() == []
 
 
-def test_a_claim_that_lost_its_devices_without_processes_is_taken_back(clean: World, sandbox: Sandbox) -> None:
+def test_devices_that_a_claim_lost_return_once_its_pod_has_no_process(clean: World, sandbox: Sandbox) -> None:
     """The same claim, with its UID, that is allocated no more or has got other devices."""
     service = clean.service()
     service.prepare(clean.claims["one"])

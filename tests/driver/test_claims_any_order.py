@@ -39,7 +39,7 @@ UNKNOWN = ClaimRef("claims", "unknown", "00000000-0000-4000-8000-000000000000")
 # at the same time
 
 
-def test_many_at_a_time(clean: World) -> None:
+def test_two_drivers_handle_many_claims_at_a_time(clean: World) -> None:
     """Threads of two drivers over one folder do everything with all claims; each call may only fail with words."""
     services = [clean.service(), clean.service()]
     sandboxes = {name: Sandbox() for name in ("one", "two", "child")}
@@ -236,7 +236,7 @@ class Life(RuleBasedStateMachine):
         assert differences(self.before, host_state()) == []
 
 
-def test_operations_in_any_order(clean: World) -> None:
+def test_operations_in_any_order_leave_the_node_as_it_was(clean: World) -> None:
     Life.world = clean
     Life.before = host_state()
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
@@ -251,7 +251,7 @@ def test_operations_in_any_order(clean: World) -> None:
 
 
 @pytest.mark.parametrize("act", ["prepare", "attach", "sandbox", "unprepare"])
-def test_killed_at_each_step(clean: World, act: str) -> None:
+def test_after_a_kill_at_any_step_the_next_driver_finishes_or_takes_back(clean: World, act: str) -> None:
     """Changes all along an operation are the driver's last; the next driver finishes or takes back."""
     stride = int(os.environ.get("LANEWISE_KILL_STRIDE", "250"))
     before = host_state()

@@ -91,7 +91,7 @@ def test_a_full_disk_keeps_no_device_in_its_pod(small: World, sandbox: Sandbox) 
     assert service.store.uids() == []
 
 
-def test_a_new_sandbox_on_a_full_disk(small: World, sandbox: Sandbox) -> None:
+def test_a_new_sandbox_gets_no_device_while_the_disk_is_full(small: World, sandbox: Sandbox) -> None:
     service = small.service()
     service.prepare(small.claims["one"])
     first = Sandbox()
@@ -107,7 +107,7 @@ def test_a_new_sandbox_on_a_full_disk(small: World, sandbox: Sandbox) -> None:
     service.unprepare(small.claims["one"])
 
 
-def test_killed_while_the_disk_is_full(small: World, sandbox: Sandbox) -> None:
+def test_a_driver_killed_on_a_full_disk_leaves_no_device_in_a_pod(small: World, sandbox: Sandbox) -> None:
     """Wherever it dies in taking back: the next driver, which finds the older record, does it again."""
     step, killed = 0, True
     while killed:
@@ -251,7 +251,7 @@ def test_addresses_beyond_the_limit_of_the_status_are_left_out_with_a_message(cl
     writer.stop()
 
 
-def test_a_status_that_the_server_refuses_is_an_event_and_a_number(clean: World) -> None:
+def test_a_status_that_the_server_refuses_is_reported_by_an_event_and_a_metric(clean: World) -> None:
     metrics = Metrics()
     reporter = events.Reporter(clean.cluster)
     reporter.start()
@@ -312,7 +312,7 @@ def test_an_rdma_device_that_vanished_blocks_nothing(clean: World, sandbox: Sand
     assert again.store.uids() == []
 
 
-def test_an_rdma_device_that_stays_in_its_pod_is_not_left_there(
+def test_an_rdma_device_that_cannot_be_moved_back_keeps_the_claim_detaching(
     clean: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(link: str, _netns: Path, back: bool = False) -> None:
@@ -337,7 +337,7 @@ def test_an_rdma_device_that_stays_in_its_pod_is_not_left_there(
     service.unprepare(claim)
 
 
-def test_failures_are_events(clean: World, sandbox: Sandbox) -> None:
+def test_failures_are_reported_as_events(clean: World, sandbox: Sandbox) -> None:
     reporter = events.Reporter(clean.cluster)
     reporter.start()
     service = clean.service(reporter=reporter)

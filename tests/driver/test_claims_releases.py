@@ -64,7 +64,9 @@ def keep(world: World, claim: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_after_an_upgrade(clean: World, sandbox: Sandbox, claim: str) -> None:
+def test_an_upgrade_keeps_the_devices_of_pods_and_returns_them_later(
+    clean: World, sandbox: Sandbox, claim: str
+) -> None:
     old_driver.run(job(clean, of_claim(clean, "prepare", claim)))
     keep(clean, claim, f"prepared-{claim}")
     old_driver.run(job(clean, attach(clean, claim, sandbox)))
@@ -80,7 +82,9 @@ def test_after_an_upgrade(clean: World, sandbox: Sandbox, claim: str) -> None:
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_after_a_rollback(clean: World, sandbox: Sandbox, claim: str) -> None:
+def test_a_rollback_keeps_the_devices_of_pods_and_returns_them_later(
+    clean: World, sandbox: Sandbox, claim: str
+) -> None:
     service = clean.service()
     service.prepare(clean.claims[claim])
     service.attach(clean.request(claim, sandbox.path))
@@ -101,7 +105,9 @@ def clear_marks(world: World) -> None:
 
 
 @pytest.mark.parametrize("act, phase_, stride", [("attach", ATTACHING, 60), ("unprepare", DETACHING, 120)])
-def test_an_upgrade_of_one_that_was_killed(clean: World, sandbox: Sandbox, act: str, phase_: str, stride: int) -> None:
+def test_an_upgrade_recovers_what_a_killed_release_left(
+    clean: World, sandbox: Sandbox, act: str, phase_: str, stride: int
+) -> None:
     """Killed at every n-th change that 1.0.0 makes."""
     step, turns, killed = 0, 0, True
     while killed:

@@ -153,7 +153,7 @@ def conditions(world: World, name: str) -> dict[str, dict[str, str]]:
     }
 
 
-def test_conditions_are_true_and_false(clean: World, sandbox: Sandbox) -> None:
+def test_conditions_follow_whether_the_device_is_in_the_pod(clean: World, sandbox: Sandbox) -> None:
     writer = Writer(clean.cluster, settle=0)
     writer.start()
     service = clean.service(writer)

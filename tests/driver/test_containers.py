@@ -161,7 +161,7 @@ def test_any_names_make_a_valid_spec(paths: Paths, consumer: Path) -> None:
     check()
 
 
-def test_versions_of_the_library(paths: Paths) -> None:
+def test_specs_use_nothing_newer_than_cdi_0_5_0(paths: Paths) -> None:
     """A library refuses specs newer than itself: nothing newer than 0.5.0 is used (specs-go/version.go)."""
     listed, _unused = devices(paths)
     common = cdi.Common(("LANEWISE_MAP=/run/lanewise/map",), (cdi.Mount(paths.pod_map(CLAIM.uid), "/run/map"),))
@@ -182,7 +182,7 @@ def test_values_that_the_library_refuses_are_not_written(paths: Paths) -> None:
     assert cdi.write(paths, CLAIM.uid, []) == [] and cdi.written(paths) == set()
 
 
-def test_written_and_removed(paths: Paths) -> None:
+def test_specs_are_written_once_and_removed(paths: Paths) -> None:
     listed, _unused = devices(paths)
     for number in (1, 2):
         cdi.write(paths, UID.format(number), listed)
@@ -203,7 +203,7 @@ def test_written_and_removed(paths: Paths) -> None:
     assert cdi.written(paths) == {UID.format(2)}
 
 
-def test_killed_while_writing(paths: Paths, consumer: Path) -> None:
+def test_a_writer_killed_at_any_step_leaves_a_whole_spec(paths: Paths, consumer: Path) -> None:
     """A runtime sees the old spec or the new one, whenever the driver dies; the next try succeeds."""
     listed, _unused = devices(paths)
     ids = cdi.write(paths, CLAIM.uid, listed[:1])
@@ -216,7 +216,7 @@ def test_killed_while_writing(paths: Paths, consumer: Path) -> None:
     assert seen == sorted(seen)
 
 
-def test_metadata_decodes(paths: Paths, consumer: Path) -> None:
+def test_kubernetes_decodes_the_metadata(paths: Paths, consumer: Path) -> None:
     _unused, mounts = devices(paths)
     found = read(consumer, "metadata", mounts["nic"].host)
     identity = (found["namespace"], found["name"], found["uid"])
@@ -233,7 +233,7 @@ def test_metadata_decodes(paths: Paths, consumer: Path) -> None:
     assert stat.S_IMODE(mounts["nic"].host.stat().st_mode) == 0o644
 
 
-def test_metadata_paths(paths: Paths) -> None:
+def test_metadata_is_mounted_at_the_paths_of_kubernetes(paths: Paths) -> None:
     _unused, mounts = devices(paths)
     base = "/var/run/kubernetes.io/dra-device-attributes"
     assert mounts["nic"].container == f"{base}/resourceclaims/worker-0-nics/nic/lanewise.dev-metadata.json"
@@ -262,7 +262,7 @@ def test_network_data_reaches_a_container_that_has_the_file(paths: Paths, consum
             assert network == (NETWORK if now is attached else None)
 
 
-def test_metadata_after_a_broken_writer(paths: Paths, consumer: Path) -> None:
+def test_damaged_metadata_is_written_again(paths: Paths, consumer: Path) -> None:
     device = DeviceMetadata("nic", "node", "a", {})
     mount = metadata.write(paths, CLAIM, [device])["nic"]
     inode = mount.host.stat().st_ino

@@ -196,7 +196,7 @@ def test_a_renewal_is_reported_until_it_is_recorded() -> None:
 
 
 @on_a_node
-def test_a_clock_that_is_set_ends_no_lease_and_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_the_clock_does_not_change_when_a_lease_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     host = node()
     config = {"name": "net1", "dhcp": ["ipv4"]}
     renewer, changes = recording()
@@ -218,7 +218,7 @@ def test_a_clock_that_is_set_ends_no_lease_and_keeps_none(monkeypatch: pytest.Mo
 
 
 @on_a_node
-def test_a_lease_of_an_older_release_has_its_age_by_the_clock() -> None:
+def test_a_lease_of_an_older_release_is_aged_by_the_wall_clock() -> None:
     lease = {"obtained": int(time.time()) - 100, "lifetime": 120}
     assert 99 <= dhcp.age(lease) <= 102
 
@@ -387,6 +387,8 @@ def test_a_lying_server_does_no_harm() -> None:
         (0, 0, 0, (5, 5)),
     ],
 )
-def test_times_of_a_lease(lifetime: int, renew: int, rebind: int, expected: tuple[int, int]) -> None:
+def test_impossible_renewal_times_of_a_lease_are_replaced(
+    lifetime: int, renew: int, rebind: int, expected: tuple[int, int]
+) -> None:
     lease = dhcp._lease("ipv6", "net1", "fd00::1/128", lifetime, renew, rebind)
     assert (lease["renew"], lease["rebind"]) == expected and lease["lifetime"] == lifetime

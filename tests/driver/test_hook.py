@@ -121,7 +121,9 @@ class Hook(subprocess.Popen[bytes]):
         return self.returncode, err.decode()
 
 
-def test_attach(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+def test_the_hook_sends_the_container_and_its_namespace(
+    server: HookServer, paths: Paths, shelf: Shelf, container: int
+) -> None:
     assert Hook(paths, container).ended() == (0, "")
     (request,) = shelf.attached
     assert (request.uid, request.pid, request.container) == (CLAIM, container, "c0ffee")
@@ -151,7 +153,9 @@ def test_attach_while_a_client_holds_all_connections_to_the_metrics(
         web.stop()
 
 
-def test_cri_o_annotations(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+def test_the_pod_is_read_from_the_annotations_of_cri_o(
+    server: HookServer, paths: Paths, shelf: Shelf, container: int
+) -> None:
     ours = {name: "" for name in ANNOTATIONS}
     theirs = {
         "io.kubernetes.pod.uid": "u",
@@ -180,14 +184,16 @@ def test_a_busy_answer_is_tried_again(server: HookServer, paths: Paths, shelf: S
     assert (status, reported) == (1, "lanewise.dev: gave up after 3 seconds: nic0 is still with claim other\n")
 
 
-def test_the_last_reason_outlives_the_last_try(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+def test_a_timeout_reports_the_last_answer_of_the_driver(
+    server: HookServer, paths: Paths, shelf: Shelf, container: int
+) -> None:
     """At a timeout in the middle of an attempt, the driver's last answer says more than the timeout."""
     shelf.busy, shelf.delay = 1000, 3
     status, reported = Hook(paths, container, wait=5.5).ended()
     assert (status, reported) == (1, "lanewise.dev: gave up after 5.5 seconds: nic0 is still with claim other\n")
 
 
-def test_waits_for_a_driver_that_starts(paths: Paths, shelf: Shelf, container: int) -> None:
+def test_the_hook_waits_for_a_driver_that_starts(paths: Paths, shelf: Shelf, container: int) -> None:
     waiting = Hook(paths, container)
     time.sleep(1)
     assert waiting.poll() is None
@@ -214,7 +220,7 @@ time.sleep(300)
 """
 
 
-def test_waits_for_a_driver_that_was_killed_at_work(paths: Paths, shelf: Shelf, container: int) -> None:
+def test_the_hook_waits_for_the_next_driver_after_a_kill(paths: Paths, shelf: Shelf, container: int) -> None:
     root = paths.run_dir.parent.parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     daemon = subprocess.Popen([sys.executable, "-c", DAEMON, str(root)], stdout=subprocess.PIPE, env=environment)
@@ -260,7 +266,7 @@ def test_the_hook_does_not_ask_the_driver_if_the_devices_are_attached(paths: Pat
     assert Hook(paths, container, 0.1).ended()[0] == 1  # taken back
 
 
-def test_gives_up_in_time(paths: Paths, shelf: Shelf, container: int) -> None:
+def test_the_hook_gives_up_in_time(paths: Paths, shelf: Shelf, container: int) -> None:
     status, reported = Hook(paths, container, wait=0.5).ended()
     missing = f"the driver does not answer at {paths.hook_socket}: No such file or directory"
     assert (status, reported) == (1, f"lanewise.dev: gave up after 0.5 seconds: {missing}\n")
@@ -275,7 +281,7 @@ def test_gives_up_in_time(paths: Paths, shelf: Shelf, container: int) -> None:
 @pytest.mark.parametrize(
     "python", OLD or [pytest.param(None, marks=pytest.mark.skip("no old Python is here"))], ids=str
 )
-def test_an_old_python_runs_it(
+def test_an_old_python_runs_the_hook(
     server: HookServer, paths: Paths, shelf: Shelf, container: int, python: Path, tmp_path: Path
 ) -> None:
     there = dataclasses.replace(paths, hook_python=python)
@@ -348,7 +354,9 @@ def test_only_root_may_ask(server: HookServer, paths: Paths, shelf: Shelf, conta
     assert len(shelf.attached) == 1
 
 
-def test_does_not_depend_on_its_caller(server: HookServer, paths: Paths, tmp_path: Path, container: int) -> None:
+def test_the_hook_does_not_depend_on_its_callers_environment(
+    server: HookServer, paths: Paths, tmp_path: Path, container: int
+) -> None:
     for name in ("os", "time", "_socket", "socket", "sitecustomize", "usercustomize"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(99)\n")
         (paths.hook_program.parent / f"{name}.py").write_text("raise SystemExit(98)\n")
@@ -398,7 +406,7 @@ def test_a_lost_socket_comes_back(paths: Paths, shelf: Shelf, container: int, mo
     server.stop(1)
 
 
-def test_the_socket_of_a_newer_instance_that_was_killed(
+def test_the_socket_of_a_killed_newer_instance_is_replaced(
     paths: Paths, shelf: Shelf, container: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hook_server, "WATCH_INTERVAL", 0.1)
@@ -432,7 +440,7 @@ def test_sockets_of_killed_drivers_are_removed(paths: Paths, shelf: Shelf) -> No
     fresh.unlink()
 
 
-def test_many_containers_at_once(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+def test_many_containers_start_at_once(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
     shelf.delay = 0.2
     hooks = [Hook(paths, container) for _unused in range(40)]
@@ -442,7 +450,7 @@ def test_many_containers_at_once(server: HookServer, paths: Paths, shelf: Shelf,
     assert threading.active_count() < 40
 
 
-def test_a_machine_without_threads_to_spare(
+def test_the_server_survives_a_machine_without_threads_to_spare(
     server: HookServer, paths: Paths, shelf: Shelf, container: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server continues, and the hook asks again."""
@@ -522,7 +530,7 @@ def test_any_bytes_do_no_harm(server: HookServer, paths: Paths, shelf: Shelf, co
     os.close(netns)
 
 
-def test_required_parts_of_a_request(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+def test_incomplete_requests_are_refused(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
     netns = os.open(f"/proc/{container}/ns/net", os.O_RDONLY)
     mount = os.open(f"/proc/{container}/ns/mnt", os.O_RDONLY)
     plain = os.open("/dev/null", os.O_RDONLY)
@@ -563,7 +571,7 @@ NAMES = st.text(st.characters(codec="utf-8"), max_size=10) | st.sampled_from(["p
     st.sampled_from([None, 1, "\t"]),
     st.booleans(),
 )
-def test_process_id_is_that_of_json(
+def test_the_hook_finds_the_same_process_id_as_a_json_parser(
     annotations: dict[str, str], pid: int, first: bool, indent: int | str | None, ascii_only: bool
 ) -> None:
     """The hook finds the number without a JSON parser, in whatever way a runtime writes its state."""
@@ -573,7 +581,7 @@ def test_process_id_is_that_of_json(
 
 
 @pytest.mark.parametrize("state", [b"", b"{}", b'{"pid": "7"}', b'{"pid"', b'{"pid": 0}', b'{"pid": -4}', b"\xff"])
-def test_no_process(paths: Paths, state: bytes) -> None:
+def test_a_state_without_a_process_id_is_refused(paths: Paths, state: bytes) -> None:
     command = cdi.hook_command(paths, CLAIM)
     done = subprocess.run(command, input=state, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (
@@ -582,7 +590,7 @@ def test_no_process(paths: Paths, state: bytes) -> None:
     )
 
 
-def test_process_that_ended(paths: Paths) -> None:
+def test_a_process_that_ended_is_reported(paths: Paths) -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     status, reported = Hook(paths, child.pid).ended()
@@ -593,7 +601,7 @@ def test_process_that_ended(paths: Paths) -> None:
     )
 
 
-def test_arguments(paths: Paths) -> None:
+def test_wrong_arguments_print_the_usage(paths: Paths) -> None:
     for arguments in ([], ["a", "b"], ["a", "b", "soon"]):
         command = [*cdi.hook_command(paths, CLAIM)[:4], *arguments]
         done = subprocess.run(command, input=b"", capture_output=True, check=False)
@@ -616,7 +624,7 @@ def processor_time(command: list[str], state: bytes = b"") -> float:
     return min(times)
 
 
-def test_starts_quickly(
+def test_the_hook_starts_quickly(
     server: HookServer, paths: Paths, container: int, record_property: t.Callable[[str, object], None]
 ) -> None:
     """Little more than an interpreter takes to start: it loads nothing large."""

@@ -108,7 +108,7 @@ def _stopping(connection: Netlink, left: list[int]) -> t.Callable[..., t.Any]:
 
 
 @on_a_node
-def test_any_step_can_be_the_last() -> None:
+def test_a_failure_at_any_request_is_repaired_by_the_next_call() -> None:
     """A failure before any request leaves a state from which the next call reaches the wanted one."""
     wanted = {3: Class(A, 700 * 10**6, GIGA), 4: Class(B, 200 * 10**6, GIGA)}
     other = {4: Class(A, 100 * 10**6, GIGA)}

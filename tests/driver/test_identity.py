@@ -50,7 +50,7 @@ TRICKS = {
 @pytest.mark.parametrize("peer", ["on the node", "elsewhere"])
 @pytest.mark.parametrize("trick", TRICKS)
 @nodes.on_a_node
-def test_what_a_pod_does(trick: str, peer: str) -> None:
+def test_no_trick_of_a_pod_makes_the_driver_lose_or_mistake_its_interface(trick: str, peer: str) -> None:
     command, kept = TRICKS[trick]
     nodes.without_dad()
     nodes.pair("one")
@@ -79,7 +79,7 @@ def test_what_a_pod_does(trick: str, peer: str) -> None:
 
 
 @nodes.on_a_node
-def test_a_record_without_the_mark() -> None:
+def test_an_interface_is_found_by_a_record_without_a_mark() -> None:
     """As drivers before this one wrote them: the altname alone counts."""
     nodes.without_dad()
     nodes.pair("one")
@@ -98,7 +98,7 @@ def test_a_record_without_the_mark() -> None:
 
 
 @nodes.on_a_node
-def test_the_peer_moves_to_another_namespace_meanwhile() -> None:
+def test_an_interface_is_found_after_its_peer_moved_to_another_namespace() -> None:
     nodes.pair("one")
     host = interfaces.snapshot(ONE)
     with nodes.Pod() as pod:

@@ -326,7 +326,7 @@ def _macvlan(link: dict[str, t.Any]) -> dict[str, t.Any]:
 
 
 @nodes.on_a_node
-def test_never_into_the_nodes_own_namespace() -> None:
+def test_attach_into_the_nodes_own_namespace_is_refused() -> None:
     host = nodes.node()
     with pytest.raises(Refused):
         interfaces.attach(nodes.ONE, host, {}, interfaces.Path(f"/proc/{os.getpid()}/ns/net"))
@@ -350,7 +350,7 @@ def test_snapshot_has_what_iproute2_shows() -> None:
 
 
 @nodes.on_a_node
-def test_interfaces_come_and_go_side_by_side() -> None:
+def test_interfaces_can_be_attached_and_detached_in_parallel() -> None:
     nodes.without_dad()
     names = [f"nic{place}" for place in range(6)]
     for place, name in enumerate(names):

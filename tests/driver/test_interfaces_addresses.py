@@ -197,7 +197,7 @@ def test_a_link_that_comes_up_late_gets_all_back() -> None:
 
 
 @nodes.on_a_node
-def test_a_node_without_ipv6() -> None:
+def test_a_node_without_ipv6_refuses_only_ipv6_settings() -> None:
     """Its kernel has no sysctls of IPv6; what asks for IPv6 is refused, and nothing else."""
     nodes.run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1; mount -t tmpfs -o ro tmpfs /proc/sys/net/ipv6")
     nodes.run("ip link add one type veth peer name one-far; ip link set one-far up; ip link set one up")

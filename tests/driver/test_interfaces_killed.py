@@ -56,7 +56,7 @@ def inside(pod: nodes.Pod) -> str:
 
 
 @pytest.mark.parametrize("after", ["detach", "attach"])
-def test_attach(after: str) -> None:
+def test_an_attach_killed_at_any_step_can_be_undone_or_repeated(after: str) -> None:
     @nodes.on_a_node
     def test() -> None:
         host = node()
@@ -89,7 +89,7 @@ def test_attach(after: str) -> None:
 
 
 @nodes.on_a_node
-def test_detach() -> None:
+def test_a_detach_killed_at_any_step_is_finished_by_the_next() -> None:
     host = node()
     before = nodes.shown("one")
     pods: list[nodes.Pod] = []

@@ -76,7 +76,7 @@ def traced(attribute: str, *command: str) -> list[str]:
         ({"linkState": "disable"}, "state disable"),
     ],
 )
-def test_settings_of_a_virtual_function(settings: dict[str, t.Any], command: str) -> None:
+def test_requests_for_vf_settings_equal_those_of_iproute2(settings: dict[str, t.Any], command: str) -> None:
     @on_a_node
     def test() -> None:
         pair("one")
@@ -99,7 +99,9 @@ def test_settings_of_a_virtual_function(settings: dict[str, t.Any], command: str
         ("child", {"type": "macvlan", "mode": "vepa"}, "add link one name net1 type macvlan mode vepa"),
     ],
 )
-def test_kinds_of_links(what: str, argument: dict[str, t.Any], command: str) -> None:
+def test_requests_for_vrfs_and_children_equal_those_of_iproute2(
+    what: str, argument: dict[str, t.Any], command: str
+) -> None:
     @on_a_node
     def test() -> None:
         pair("one")

@@ -60,7 +60,7 @@ def test_devices_have_what_the_kernel_side_needs(sriov: Path) -> None:
     assert node.withheld(PF) == "" and node.withheld("none") == ""
 
 
-def test_settings_choose(sriov: Path) -> None:
+def test_settings_choose_the_published_devices(sriov: Path) -> None:
     every = set(inventory(sriov).refresh().addresses)
     vfs = set(inventory(sriov, include=[{"type": "vf"}]).refresh().addresses)
     assert vfs < every and PF not in vfs and VF in vfs
@@ -85,7 +85,7 @@ def test_interfaces_of_infiniband_may_stay_on_the_node(sriov: Path) -> None:
     assert device and device.interface
 
 
-def test_aliases_and_rails(sriov: Path) -> None:
+def test_aliases_and_rails_are_published_as_attributes(sriov: Path) -> None:
     node = inventory(sriov, aliases={"0000:c9:00.1": "storage"}, rails={"0000:c9:00.1": 7})
     device = node.device(PF)
     assert device and device.device["attributes"]["alias"] == {"string": "storage"}
@@ -183,7 +183,7 @@ def test_a_function_that_is_gone_stays_for_its_pod(sriov: Path) -> None:
     assert "taints" not in device
 
 
-def test_several_interfaces_and_a_hidden_one(sriov: Path, tmp_path: Path) -> None:
+def test_a_function_with_an_interface_in_another_namespace_is_withheld(sriov: Path, tmp_path: Path) -> None:
     device = inventory(sriov).device("pci-0000-16-00-2")
     assert device and device.interface and device.rdma_devices
     node = inventory(without(sriov, tmp_path / "moved", device.interface))
@@ -227,7 +227,7 @@ def in_namespace(script: str, *setup: str) -> t.Any:
 
 
 @needs_namespaces
-def test_virtual_interfaces() -> None:
+def test_virtual_interfaces_that_the_settings_name_are_published() -> None:
     found = in_namespace(
         """
         node = inventory(aliases={"nic0": "one"}, virtual_interfaces=["nic*", "Odd.*"])
@@ -320,7 +320,7 @@ ROUTES: dict[str, tuple[list[str], list[str]]] = {
 
 @needs_namespaces
 @pytest.mark.parametrize("name", ROUTES)
-def test_default_routes(name: str) -> None:
+def test_the_interfaces_of_default_routes_are_not_published(name: str) -> None:
     setup, expected = ROUTES[name]
     if name == "next hop objects":
         setup = ["-V > /dev/null; echo 0 > /proc/sys/net/ipv4/nexthop_compat_mode", *setup]
@@ -342,7 +342,7 @@ def test_which_default_routes_count() -> None:
 
 
 @needs_namespaces
-def test_the_ssh_path() -> None:
+def test_the_interface_of_an_ssh_session_is_not_published() -> None:
     """A session keeps its interface until the address has gone, also when it has ended."""
     found = in_namespace(
         """
@@ -385,7 +385,7 @@ def test_the_ssh_path() -> None:
 
 
 @needs_namespaces
-def test_the_nodes_address_and_the_way_to_the_api_server() -> None:
+def test_interfaces_of_the_nodes_address_and_of_the_api_server_are_not_published() -> None:
     found = in_namespace(
         """
         import ipaddress
@@ -441,7 +441,7 @@ def tc(*commands: str) -> t.Any:
         (["qdisc add dev nic0 root tbf rate 1mbit burst 10k latency 1s"], ""),
     ],
 )
-def test_filters_and_classes_that_a_claim_would_lose(commands: list[str], what: str) -> None:
+def test_an_interface_with_filters_or_classes_is_withheld(commands: list[str], what: str) -> None:
     """An interface that has some is withheld; prepare sees those that came after it was published, too."""
     before, needed, after, withheld = tc(*commands)
     reason = f"it has tc {what}, which a claim would lose" if what else ""
@@ -489,7 +489,7 @@ def test_a_prefetched_answer_is_for_the_next_caller() -> None:
     assert found == [{"nic1": "it carries the default route"}, True, {}, {}]
 
 
-def test_settings_are_asked_each_time(sriov: Path) -> None:
+def test_current_settings_are_used_each_time(sriov: Path) -> None:
     current = [Settings()]
     node = Inventory(lambda: current[0], lambda: (), str(sriov))
     assert PF in node.refresh().addresses

@@ -48,7 +48,7 @@ def get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_outcomes() -> None:
+def test_operations_are_counted_by_their_outcome() -> None:
     metrics = Metrics()
     raised: list[tuple[Exception | None, str]] = [
         (None, "ok"),
@@ -78,7 +78,7 @@ def test_the_guide_lists_every_metric() -> None:
     assert listed == {name for name in names if not name.endswith("_created")}
 
 
-def test_http() -> None:
+def test_http_serves_health_readiness_and_metrics() -> None:
     reasons: list[str] = ["kubelet has not contacted it yet", "nothing is published"]
     metrics = Metrics()
     metrics.devices(PUBLISHED, 8)
@@ -244,7 +244,7 @@ def computed(thread: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_http_by_ipv6() -> None:
+def test_http_is_served_by_ipv6() -> None:
     web = Web("[::1]:0", Metrics(), list)
     try:
         web.start()
@@ -327,14 +327,14 @@ def test_a_condition_that_lasts_is_logged_once(lines: t.Callable[[], list[dict[s
     ]
 
 
-def test_unknown_fields_and_levels() -> None:
+def test_unknown_log_fields_and_levels_are_errors() -> None:
     with pytest.raises(KeyError), logs.about(clam="x"):
         pass
     with pytest.raises(ValueError):
         logs.setup("loud")
 
 
-def test_level_changes_without_second_lines(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
+def test_a_changed_log_level_repeats_no_line(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
     stream = io.StringIO()
     logs.setup("debug", stream)
     logging.getLogger("lanewise_driver").debug("once")

@@ -60,7 +60,7 @@ def test_a_pin_keeps_a_namespace_after_its_processes() -> None:
 
 
 @on_a_node
-def test_a_pin_in_another_mount_namespace() -> None:
+def test_a_pin_can_be_made_in_another_mount_namespace() -> None:
     holder = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sleep", "1000"])
     pod = process()
     mounts, pin = f"/proc/{holder.pid}/ns/mnt", Path("/run/lanewise/netns/uid")
@@ -97,7 +97,7 @@ def test_work_inside_leaves_no_thread_there() -> None:
 
 
 @on_a_node
-def test_netlink_says_why() -> None:
+def test_a_refused_netlink_request_raises_the_kernels_reason() -> None:
     pair("one")
     with Netlink() as connection:
         link = links.get(connection, name="one")
@@ -112,7 +112,7 @@ def test_netlink_says_why() -> None:
 
 
 @on_a_node
-def test_only_the_kernel_is_believed() -> None:
+def test_netlink_messages_of_other_processes_are_ignored() -> None:
     """Processes of a pod may send to sockets in its namespace, those of the driver too."""
     with Netlink() as connection, socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, netlink.NETLINK_ROUTE) as other:
         links.listed(connection)  # binds it

@@ -30,7 +30,7 @@ from lanewise_driver.publish.publisher import BUSY_SECONDS, Publisher
 LONG = 60.0
 
 
-def test_operations_that_overlap_are_one_busy_time() -> None:
+def test_the_node_is_busy_until_all_overlapping_operations_have_ended() -> None:
     measured = Pace()
     assert not measured.busy()
     with measured.working():
@@ -63,7 +63,7 @@ class Recorder(Publisher):
             return self.published.wait_for(lambda: len(self.times) >= count, LONG)
 
 
-def test_a_probe_waits_for_pods_that_start_and_not_for_ever() -> None:
+def test_a_probe_waits_a_limited_time_for_pods_that_start() -> None:
     busy = threading.Event()
     recorder = Recorder(busy.is_set)
     recorder.start()
@@ -202,7 +202,7 @@ def test_threads_that_wait_for_a_lock_are_woken(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_interpreter_changes_threads_soon() -> None:
+def test_the_interpreter_switches_threads_within_a_millisecond() -> None:
     before = sys.getswitchinterval()
     try:
         pace.tune()

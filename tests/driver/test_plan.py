@@ -39,7 +39,7 @@ from lanewise_driver.claims.records import Pod, decode, encode
 # one claim each
 
 
-def test_a_record_says_all_that_attach_needs() -> None:
+def test_a_record_has_all_that_attach_needs() -> None:
     of = claim(
         [result("nic", PF), result("fast/vf", VF, shareID="s-1")], [config({"name": "net1", "mtu": 9000}, "nic")]
     )
@@ -124,7 +124,7 @@ def test_other_settings_than_those_of_the_class_are_refused() -> None:
     assert made(claim([result("nic", VF)], [OPEN, config({"vf": {"vlan": 5, "trust": True}})])).devices[0].config
 
 
-def test_what_a_class_lets_claims_set() -> None:
+def test_a_claim_may_set_only_what_its_class_allows() -> None:
     nic = [result("nic", VF)]
     closed: list[Object] = [{"mac": "02:00:00:00:00:01"}, {"ethtool": {"privateFlags": {"x": True}}}]
     closed += [{"vf": {name: value}} for name, value in (("vlan", 5), ("trust", True), ("spoofchk", False))]
@@ -175,7 +175,7 @@ def test_another_claim_or_allocation_is_refused() -> None:
     refused(claim([result("x", "pci-none")]), "default route", kind=Busy, withheld=held)
 
 
-def test_not_for_one_pod() -> None:
+def test_a_claim_that_is_not_for_one_pod_of_this_node_is_refused() -> None:
     good = claim([result("nic", PF)])
 
     def reserved(*entries: t.Any) -> Object:
@@ -236,7 +236,7 @@ def test_two_interfaces_of_a_pod_have_two_names() -> None:
     assert made(mine, others=[other])
 
 
-def test_vrfs_of_a_pod() -> None:
+def test_conflicting_vrfs_of_a_pod_are_refused() -> None:
     red = {"vrf": {"name": "red", "table": 100}}
     both = [result("a", PF), result("b", OTHER)]
     assert made(claim(both, [config(red)])).devices[1].config == red
@@ -265,7 +265,7 @@ def test_a_vrf_without_a_table_has_the_one_of_its_name() -> None:
     assert blue.config["vrf"]["table"] not in (first.config["vrf"]["table"], 253, 254, 255)
 
 
-def test_settings_that_a_device_cannot_have() -> None:
+def test_settings_that_a_device_cannot_have_are_refused() -> None:
     refused(claim([result("r", RDMA_ONLY)], [config({"mtu": 1500})]), "config[0].opaque.parameters.mtu", RDMA_ONLY)
     assert made(claim([result("r", RDMA_ONLY)], [config({})])).devices[0].interface == ""
     refused(claim([result("r", PF)], [OPEN, config({"vf": {"vlan": 5}})]), "parameters.vf", "not a virtual function")
@@ -281,7 +281,7 @@ def test_settings_that_a_device_cannot_have() -> None:
     [{"name": "net1"}, {"addresses": ["192.0.2.1/24"]}, {"mac": "02:00:00:00:00:01"}],
     ids=lambda one: next(iter(one)),
 )
-def test_one_configuration_gives_no_two_devices_what_is_of_one(fields: Object) -> None:
+def test_one_configuration_cannot_give_two_devices_the_same_name_or_address(fields: Object) -> None:
     both = [result("a", PF), result("a", OTHER)]
     shared = claim(both, [OPEN, config(fields)])
     refused(shared, f"spec.devices.config[0].opaque.parameters.{next(iter(fields))}", PF, OTHER)

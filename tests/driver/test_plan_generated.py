@@ -130,7 +130,7 @@ WHOLE = {"claim": BASE, "pod": pod(hostNetwork=False)}
 PLACES = list(places(WHOLE))
 
 
-def test_the_claim_that_is_changed_below_is_right() -> None:
+def test_the_claim_that_other_tests_change_is_valid() -> None:
     assert len(made(BASE).devices) == 4
 
 
@@ -159,7 +159,7 @@ def test_whatever_a_claim_holds_the_error_names_a_field(data: st.DataObject) -> 
 
 @settings(max_examples=TRIES, deadline=None)
 @given(st.data(), CONFIGS)
-def test_a_configuration_is_taken_or_its_field_named(data: st.DataObject, fields: Object) -> None:
+def test_a_configuration_is_accepted_or_the_error_names_its_field(data: st.DataObject, fields: Object) -> None:
     """A drawn configuration, often with one thing wrong: taken word for word where right, else refused by place."""
     parameters: t.Any = interface_config.parameters(fields)
     if data.draw(st.booleans()):
@@ -191,7 +191,7 @@ def test_a_configuration_is_taken_or_its_field_named(data: st.DataObject, fields
 
 @settings(max_examples=TRIES // 5, deadline=None)
 @given(st.data())
-def test_merging_is_the_last_word_for_each_field_but_for_what_a_class_sets(data: st.DataObject) -> None:
+def test_the_last_configuration_of_a_field_counts_unless_a_class_sets_it(data: st.DataObject) -> None:
     """Against a slow and plain model: for each field, search the configurations from the end."""
     simple = st.fixed_dictionaries(
         {}, optional={"mtu": st.integers(1280, 9000), "gsoMaxSize": st.integers(1, 9), "routes": st.just([])}

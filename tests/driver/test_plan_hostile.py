@@ -119,7 +119,7 @@ class Hostile:
         return b'{"metadata":%s,"spec":{},"status":%s}' % (json.dumps(metadata).encode(), status)
 
 
-def test_hostile_configurations_are_taken_or_refused() -> None:
+def test_hostile_configurations_are_accepted_or_refused() -> None:
     taken = refused = unread = 0
     slowest = (0.0, 0)
     for number in range(TRIES):

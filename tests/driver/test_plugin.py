@@ -78,7 +78,7 @@ def claims(*names: str) -> list[dict[str, str]]:
     return [{"namespace": "training", "name": name, "uid": UID.format(i)} for i, name in enumerate(names)]
 
 
-def test_registration(plugin: Plugin, pool: t.Any) -> None:
+def test_kubelet_registers_the_plugin_and_its_refusal_is_reported(plugin: Plugin, pool: t.Any) -> None:
     with Kubelet(plugin.registration_socket, pool) as kubelet:
         info = kubelet.call(protocol.REGISTRATION, "GetInfo")
         assert (info.type, info.name) == ("DRAPlugin", "lanewise.dev")
@@ -168,7 +168,7 @@ def test_any_bytes_do_no_harm(plugin: Plugin) -> None:
 
 
 @pytest.mark.parametrize("version", protocol.HEALTH)
-def test_health(plugin: Plugin, shelf: Shelf, pool: t.Any, version: str) -> None:
+def test_health_is_streamed_when_it_changes(plugin: Plugin, shelf: Shelf, pool: t.Any, version: str) -> None:
     with Kubelet(plugin.service_socket, pool) as kubelet:
         stream = kubelet.call(protocol.HEALTH[version], "NodeWatchResources")
         (first,) = next(stream).devices
@@ -306,7 +306,7 @@ def test_lost_sockets_come_back(paths: Paths, shelf: Shelf, monkeypatch: pytest.
     assert not any(path.exists() for path in sockets)
 
 
-def test_rolling_update(paths: Paths, shelf: Shelf) -> None:
+def test_two_instances_serve_during_a_rolling_update(paths: Paths, shelf: Shelf) -> None:
     """Two pods of the driver: both serve, calls exclude each other over both, the end of one leaves the other's."""
     old, new = (Plugin(paths, shelf, Metrics(), INSTANCE.format(i)) for i in (1, 2))
     old.start()
@@ -362,7 +362,7 @@ def test_the_lock_holds_over_processes(paths: Paths, shelf: Shelf) -> None:
     plugin.stop(1)
 
 
-def test_long_paths(root: Path, shelf: Shelf) -> None:
+def test_socket_names_are_shortened_until_the_path_fits(root: Path, shelf: Shelf) -> None:
     """Names get shorter until they fit, at the very limit of a socket's address."""
     instance = INSTANCE.format(1)
     names = {}
@@ -387,7 +387,7 @@ def test_long_paths(root: Path, shelf: Shelf) -> None:
         Plugin(under(root / ("x" * 100)), shelf, Metrics())
 
 
-def test_many_pods_at_once(plugin: Plugin, shelf: Shelf) -> None:
+def test_a_hundred_claims_are_prepared_at_once(plugin: Plugin, shelf: Shelf) -> None:
     with ThreadPoolExecutor(24) as threads, Kubelet(plugin.service_socket, protocol.pool) as kubelet:
         calls = [
             threads.submit(

@@ -143,7 +143,7 @@ def test_every_gpu_goes_with_the_nic_beside_it(machine: Inventory) -> None:
         assert nic["rdmaDevices"] and "reason" not in gpu
 
 
-def test_two_pairs_and_far_ones(machine: Inventory) -> None:
+def test_each_gpu_has_its_own_nic_near_or_far(machine: Inventory) -> None:
     """Each GPU has its own NIC; a GPU without one beside it has the NIC that no other has."""
     gpus = sorted(machine.places.gpus)
     api = Api([published(machine.places)])
@@ -162,7 +162,7 @@ def test_two_pairs_and_far_ones(machine: Inventory) -> None:
 
 
 @pytest.mark.parametrize("name", ["gb200", "gb300", "dgx-a100", "mi300x", "azure-vm", "epyc-nps4"])
-def test_every_board(name: str, tmp_path: Path) -> None:
+def test_on_every_board_each_gpu_goes_with_a_nearest_nic(name: str, tmp_path: Path) -> None:
     """A claim with all GPUs and all NICs of a machine: each GPU goes with one of those that its board has nearest."""
     one = inventory(tmp_path, name)
     board, published_nics = one.places.board, one.publication.addresses.values()
@@ -253,7 +253,7 @@ def test_the_newest_generation_counts(machine: Inventory) -> None:
         assert found.address == second
 
 
-def test_older_names_of_the_address(machine: Inventory) -> None:
+def test_a_gpu_is_found_by_older_names_of_its_address(machine: Inventory) -> None:
     first = min(machine.places.gpus)
     for name in ("pcieBusID", f"{GPUS}/pcieBusID", "pciAddress"):
         api = Api([gpu_slice({"gpu-0": {name: first.upper()}})])
@@ -261,7 +261,7 @@ def test_older_names_of_the_address(machine: Inventory) -> None:
         assert found.address == first
 
 
-def test_an_api_server_that_refuses_or_does_not_answer(machine: Inventory) -> None:
+def test_a_refused_request_gives_unknown_values_and_an_outage_is_an_error(machine: Inventory) -> None:
     refusing = Api(error=ApiError(403, "Forbidden", "no " * 500))
     [found] = peers(claim((GPUS, "gpu-0", "gpu")), refusing, lambda: machine.places)
     assert not found.address and "could not be read" in found.unknown and len(found.unknown) < 300
@@ -269,7 +269,7 @@ def test_an_api_server_that_refuses_or_does_not_answer(machine: Inventory) -> No
         peers(claim((GPUS, "gpu-0", "gpu")), Api(error=Unreachable("down")), lambda: machine.places)
 
 
-def test_no_more_requests_than_a_few(machine: Inventory) -> None:
+def test_a_claim_with_many_drivers_causes_a_limited_number_of_requests(machine: Inventory) -> None:
     asked = claim(*((f"gpu.example{number}.com", "gpu-0", "gpu") for number in range(30)))
     api = Api()
     found = peers(asked, api, lambda: machine.places)
@@ -322,7 +322,7 @@ def test_variables_are_opt_in(machine: Inventory) -> None:
     assert [one.partition("=")[0] for one in found] == ["LANEWISE_MAP", "LANEWISE_PAIRS_DEVICES"]
 
 
-def test_variables_of_libraries(machine: Inventory) -> None:
+def test_variables_name_the_nics_for_nccl_and_vllm(machine: Inventory) -> None:
     gpus = sorted(machine.places.gpus)
     found = peers(
         claim((GPUS, "gpu-1", "b"), (GPUS, "gpu-0", "a")), Api([published(machine.places)]), lambda: machine.places
@@ -367,7 +367,7 @@ def chosen(machine: Inventory, made: Record, its_pod: Object, api: Api) -> envir
     return environment.choose(("nccl", "vllm"), made, its_pod, t.cast(t.Any, api), machine)
 
 
-def test_the_other_claims_of_a_pod(machine: Inventory) -> None:
+def test_all_claims_of_a_pod_give_nccl_the_same_nics(machine: Inventory) -> None:
     """Every claim of a pod gives NCCL the same list, whichever the container runtime takes last."""
     gpus = sorted(machine.places.gpus)
     first, second = near(machine, gpus[0])[0], near(machine, gpus[1])[0]
@@ -385,7 +385,7 @@ def test_the_other_claims_of_a_pod(machine: Inventory) -> None:
     assert len(value.split(",")) == 2
 
 
-def test_other_claims_that_are_not_known(machine: Inventory) -> None:
+def test_variables_are_left_out_if_another_claim_of_the_pod_is_unknown(machine: Inventory) -> None:
     made = record(machine, [])
     api = Api()
     api.claims["far"] = claim(("lanewise.dev", "pci-0000-ff-1f-0", "nic"))
@@ -420,7 +420,7 @@ def test_names_of_claims_cannot_be_confused(machine: Inventory) -> None:
 # files
 
 
-def test_the_files_of_a_claim(machine: Inventory, tmp_path: Path) -> None:
+def test_a_claim_mounts_its_map_and_the_nccl_topology(machine: Inventory, tmp_path: Path) -> None:
     paths = Paths(plugin_dir=tmp_path / "plugin", run_dir=tmp_path / "run", cdi_dir=tmp_path / "cdi")
     files = ClaimFiles(paths, None, node=NODE)
     made = one_pair(machine, 0, variables=["nccl_topology"])
@@ -443,7 +443,7 @@ def test_the_files_of_a_claim(machine: Inventory, tmp_path: Path) -> None:
     assert not paths.pod_map(UID).exists()
 
 
-def test_what_is_stored_beside_a_record(machine: Inventory, tmp_path: Path) -> None:
+def test_facts_for_the_map_are_stored_beside_the_record(machine: Inventory, tmp_path: Path) -> None:
     """A claim of a release without maps gets none, as it would say that the claim has no GPU. The record itself has no
     field that such a release does not know."""
     paths = Paths(plugin_dir=tmp_path / "plugin", run_dir=tmp_path / "run", cdi_dir=tmp_path / "cdi")
@@ -475,7 +475,7 @@ def test_what_is_stored_beside_a_record(machine: Inventory, tmp_path: Path) -> N
     assert read == alone
 
 
-def test_the_file_for_nccl_is_for_nvidia(tmp_path: Path) -> None:
+def test_the_nccl_topology_is_written_for_nvidia_gpus_only(tmp_path: Path) -> None:
     wanted = inventory(tmp_path, "hgx-h100", pod_environment=("nccl_topology",)).places
     assert wanted.nccl.startswith("<system")
     other = inventory(tmp_path, "mi300x", pod_environment=("nccl_topology",)).places

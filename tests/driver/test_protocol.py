@@ -77,7 +77,7 @@ def first_name(package: str) -> str:
 
 @pytest.mark.skipif(not sources(), reason="no k8s.io/kubelet in Go's module cache")
 @pytest.mark.parametrize("source", sources(), ids=lambda source: source.parent.parent.name)
-def test_equal(source: Path, tmp_path: Path) -> None:
+def test_messages_equal_those_of_kubernetes(source: Path, tmp_path: Path) -> None:
     """Equal to the newest version; an older one may only lack the last fields of messages, which old peers skip."""
     theirs = compiled(source, tmp_path / "protos")
     compared = 0
@@ -98,7 +98,7 @@ def drop_newer(our: descriptor_pb2.FileDescriptorProto, their: descriptor_pb2.Fi
 
 
 @pytest.mark.skipif(not sources(), reason="no k8s.io/kubelet in Go's module cache")
-def test_a_difference_shows(tmp_path: Path) -> None:
+def test_the_comparison_finds_a_difference(tmp_path: Path) -> None:
     theirs = plain(compiled(sources()[-1], tmp_path / "protos").FindMessageTypeByName("v1.DeviceHealth").file)
     ours = plain(protocol.pool.FindMessageTypeByName("v1.DeviceHealth").file)
     assert ours == theirs
@@ -106,7 +106,7 @@ def test_a_difference_shows(tmp_path: Path) -> None:
     assert ours != theirs
 
 
-def test_health_numbers() -> None:
+def test_health_values_equal_those_of_kubernetes() -> None:
     numbers = protocol.pool.FindEnumTypeByName("v1.HealthStatus").values_by_name
     assert protocol.HEALTH_STATUS == {name.lower(): value.number for name, value in numbers.items()}
 

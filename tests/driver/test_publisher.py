@@ -75,14 +75,14 @@ def test_a_server_that_never_answers_does_not_delay_a_stop(tmp_path: Path) -> No
         assert time.monotonic() - began < 12
 
 
-def test_requests_end() -> None:
+def test_requests_to_an_unreachable_server_end_in_time() -> None:
     began = time.monotonic()
     with pytest.raises(Unreachable, match="does not answer GET /api/v1/nodes/worker-1"):
         Cluster(lambda: UNREACHABLE, "lanewise.dev", "worker-1", 1.5).node_object()
     assert 0.5 < time.monotonic() - began < 10  # it did try again, and not for the 15 seconds that it has by itself
 
 
-def test_the_account_of_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_access_is_read_from_the_service_account_of_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(AccessError, match="does not run in a pod"):
         in_cluster(tmp_path)
@@ -97,11 +97,11 @@ def test_the_account_of_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         Cluster(lambda: access, "lanewise.dev", "worker-1").node_object()
 
 
-def test_secrets_are_not_shown() -> None:
+def test_secrets_do_not_appear_in_the_representation() -> None:
     assert "geheim" not in repr(Access("https://x", authority="geheim", certificate="geheim", token="geheim"))
 
 
-def test_uevents() -> None:
+def test_uevents_of_the_nodes_pci_devices_are_reported() -> None:
     def uevent(path: str, subsystem: str) -> str:
         content = f"add@{path}\0ACTION=add\0DEVPATH={path}\0SUBSYSTEM={subsystem}\0SEQNUM=1\0".encode()
         return _uevent(content, lambda name: name == "ofapod")

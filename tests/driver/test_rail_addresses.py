@@ -112,7 +112,7 @@ def test_a_record_has_what_was_handed_out(book: Book) -> None:
     assert not loaded.same_allocation(record("a", device("nic1", 1, mtu=1500)))
 
 
-def test_the_one_that_came_back_first_is_used_again_first(book: Book) -> None:
+def test_the_address_that_came_back_first_is_used_again_first(book: Book) -> None:
     given = {uid: book.give(record(uid, device("nic1", 1)))[0] for uid in map(str, range(USABLE[1]))}
     for uid in ("7", "3", "5"):
         book.take(uid)
@@ -124,7 +124,7 @@ def test_the_one_that_came_back_first_is_used_again_first(book: Book) -> None:
     ]
 
 
-def test_addresses_that_nobody_had_come_first(book: Book) -> None:
+def test_addresses_that_were_never_used_are_handed_out_first(book: Book) -> None:
     first = book.give(record("a", device("nic1", 1)))
     book.take("a")
     assert book.give(record("b", device("nic1", 1))) != first
@@ -159,7 +159,7 @@ def test_refusals_name_the_device_and_the_field(
     assert book.held() == {}
 
 
-def test_explicit_addresses_and_dhcp_come_first(book: Book) -> None:
+def test_explicit_addresses_and_dhcp_replace_those_of_the_rail(book: Book) -> None:
     assert book.give(record("a", device("nic0", 0, addresses=["192.0.2.1/24"]))) == ["fd00:100::20/64"]
     assert book.give(record("b", device("nic0", 0, dhcp=["ipv6"]))) == ["10.100.0.2/24"]
     assert book.give(record("c", device("nic1", 1, dhcp=["ipv4"]))) == []
@@ -215,7 +215,7 @@ def test_a_claim_with_a_damaged_record_keeps_its_addresses_until_it_ends(book: B
     assert book.give(record("d", device("nic1", 1))) == first
 
 
-def test_what_a_driver_had_before_it_was_killed_is_free_after_a_start(book: Book) -> None:
+def test_addresses_without_a_record_are_free_after_a_restart(book: Book) -> None:
     one = record("a", device("nic1", 1))
     book.addresses.hand_out(one, ranges(), [])  # and no record
     assert book.held()

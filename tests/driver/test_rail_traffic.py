@@ -198,7 +198,7 @@ def test_the_check_names_the_rail_whose_routes_are_broken(broken: str, rail: int
     test()
 
 
-def test_the_check_counts_what_is_in_use() -> None:
+def test_the_check_counts_the_addresses_in_use() -> None:
     ranges = plan()["a"]
     known = Device("nic", {"name": "nic"})
     given = [rails.handed_out(ranges[0], str(address)) for address, _each in zip(ranges[0].addresses(), range(3))]

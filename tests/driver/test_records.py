@@ -109,7 +109,7 @@ def is_whole(found: Record | None) -> int:
 
 @settings(max_examples=300, deadline=None)
 @given(RECORDS)
-def test_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, wanted: Record) -> None:
+def test_a_record_is_read_back_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, wanted: Record) -> None:
     store = Store(tmp_path_factory.getbasetemp() / "round")
     store.save(wanted)
     assert store.load(UID) == wanted
@@ -139,7 +139,7 @@ def test_a_uid_cannot_be_a_path(tmp_path: Path, uid: str) -> None:
         store.save(wrong)
 
 
-def test_the_role_fabric_reads_the_records(tmp_path: Path) -> None:
+def test_the_fabric_role_finds_the_devices_of_pods_in_the_records(tmp_path: Path) -> None:
     """The role fabric leaves cards alone that pods have, and takes from here what they are."""
     attributes = {"linkLayer": {"string": "ethernet"}, "linkSpeedMbps": {"int": 400000}, "ifName": {"string": "eth7"}}
     known = Device("pci", {"name": "pci", "attributes": attributes}, address="0000:19:00.0")
@@ -155,7 +155,7 @@ def test_the_role_fabric_reads_the_records(tmp_path: Path) -> None:
     assert usage.as_published(system, "0000:1a:00.0") == {}
 
 
-def test_only_root_reads_them(tmp_path: Path) -> None:
+def test_only_root_can_read_the_records(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
     assert store.path(UID).stat().st_mode & 0o777 == 0o600
@@ -277,7 +277,7 @@ def test_a_large_file_takes_no_memory(tmp_path: Path) -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(JSON, st.binary(max_size=30))
-def test_no_content_does_more_than_be_set_aside(value: t.Any, noise: bytes) -> None:
+def test_any_invalid_content_raises_only_value_errors(value: t.Any, noise: bytes) -> None:
     base = json.loads(records.encode(record(1)))
     contents = [noise, json.dumps(value).encode()]
     contents += [json.dumps({**base, key: value}).encode() for key in base]
@@ -297,7 +297,7 @@ def test_no_content_does_more_than_be_set_aside(value: t.Any, noise: bytes) -> N
             pass
 
 
-def test_killed_at_each_step_of_a_write(tmp_path: Path) -> None:
+def test_a_write_killed_at_any_step_leaves_a_whole_record(tmp_path: Path) -> None:
     """Whatever call of the writer is its last: the record is the old one or the new one."""
     store = Store(tmp_path / "state")
     store.save(record(1))
@@ -315,7 +315,7 @@ def test_killed_at_each_step_of_a_write(tmp_path: Path) -> None:
     assert seen == {1, 2}
 
 
-def test_killed_at_each_step_of_a_removal(tmp_path: Path) -> None:
+def test_a_removal_killed_at_any_step_leaves_a_whole_record_or_none(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
     seen = set()

@@ -105,7 +105,7 @@ def bundle(root: Path, runc: str, injected: dict[str, t.Any], arguments: list[st
 
 
 @pytest.mark.parametrize("runc", runtimes())
-def test_container(root: Path, runc: str, consumer: Path) -> None:
+def test_a_container_of_runc_starts_with_its_device_or_is_refused(root: Path, runc: str, consumer: Path) -> None:
     paths = under(root, hook_python=Path(sys.executable))
     paths.make()
     install_hook(paths)

@@ -62,7 +62,7 @@ def errors(data: t.Any) -> list[str]:
     return [problem.path for problem in found.value.problems]
 
 
-def test_a_whole_file(tmp_path: Path) -> None:
+def test_a_file_with_every_setting_is_read(tmp_path: Path) -> None:
     found = load(written(tmp_path, WHOLE))
     assert found == Settings(
         node_name="worker-1",
@@ -124,13 +124,13 @@ def test_a_whole_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrong_ranges_of_addresses(ranges: list[dict[str, t.Any]], words: str) -> None:
+def test_wrong_ranges_of_addresses_are_refused(ranges: list[dict[str, t.Any]], words: str) -> None:
     with pytest.raises(Problems) as found:
         read({"rail_addresses": ranges})
     assert words in str(found.value)
 
 
-def test_nothing_means_defaults(tmp_path: Path) -> None:
+def test_a_missing_or_empty_file_means_defaults(tmp_path: Path) -> None:
     assert (
         load(tmp_path / "none") == load(written(tmp_path, "")) == load(written(tmp_path, "# nothing\n")) == Settings()
     )
@@ -184,7 +184,7 @@ def test_all_errors_are_reported_together() -> None:
 @pytest.mark.parametrize(
     "text", ["a: [", "- x", "3", "a: !!python/object:os.system x", "\t", "node_name: 5", "? [a]\n: b"]
 )
-def test_no_settings(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_settings_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(Problems):
         load(written(tmp_path, text))
 
@@ -203,7 +203,7 @@ def test_binary_settings_are_refused(tmp_path: Path) -> None:
         load(path)
 
 
-def test_reload(tmp_path: Path) -> None:
+def test_a_valid_change_is_loaded_and_an_invalid_one_is_not(tmp_path: Path) -> None:
     path = written(tmp_path, "log_level: info\n")
     file = SettingsFile(path)
     assert not file.changed()

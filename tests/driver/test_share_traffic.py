@@ -79,7 +79,7 @@ def test_guarantees_hold_and_idle_bandwidth_is_lent(node: SharesWorld) -> None:
             assert max(worst.values()) <= 1, (quiet, took)
 
 
-def test_a_burst_is_the_most(node: SharesWorld) -> None:
+def test_a_burst_is_the_highest_rate_of_a_share(node: SharesWorld) -> None:
     with shares_of(node, "200M", share={"burst": "400M"}) as traffic:
         traffic.send(0)
         rates, _after = traffic.reach(lambda rates: rates[0] >= 0.95 * 400, seconds=1)
@@ -98,7 +98,7 @@ def test_thin_shares_get_less_by_the_same_ratio(node: SharesWorld) -> None:
         node.settings = node.with_rule()
 
 
-def test_fifty_shares_of_one_nic(node: SharesWorld) -> None:
+def test_fifty_shares_of_one_nic_get_their_guarantees(node: SharesWorld) -> None:
     """All are busy, and each gets its guarantee; then one gets what the others leave."""
     with shares_of(node, *["20M"] * SHARES) as traffic:
         traffic.send(*range(SHARES))
@@ -107,7 +107,7 @@ def test_fifty_shares_of_one_nic(node: SharesWorld) -> None:
         traffic.reach(lambda rates: rates[7] >= 0.95 * 1000)
 
 
-def test_what_has_no_share_leaves_guarantees_alone(node: SharesWorld) -> None:
+def test_traffic_without_a_share_leaves_guarantees_alone(node: SharesWorld) -> None:
     """The node itself sends by the NIC, too: of a child that no claim has."""
     stranger = Sandbox()
     ip("link", "add", "stranger", "link", NIC, "type", "macvlan", "mode", "private")
@@ -126,5 +126,5 @@ def test_what_has_no_share_leaves_guarantees_alone(node: SharesWorld) -> None:
         ip("link", "set", NIC, "mtu", "9000")
 
 
-def test_the_files_of_the_node(node: SharesWorld) -> None:
+def test_no_file_is_left_on_the_node(node: SharesWorld) -> None:
     assert node.files() == [] and not list(Path(node.paths.netns_dir).iterdir())

@@ -160,14 +160,14 @@ def test_a_share_may_be_promised_more_than_the_nic_has(shares: SharesWorld, pods
     shares.cluster.statuses.clear()
 
 
-def test_what_is_gone_has_no_rates() -> None:
+def test_an_interface_that_is_gone_has_no_rates() -> None:
     by_class.set_classes(Identity(None, None, "gone0"), 10**9, {3: htb.Class("02:00:00:00:00:01", 10**6, 10**6)})
     assert by_class.sent(Identity(None, None, "gone0")) == {}
     gone = {"0000:ff:1f.7": InForce(10**6, 10**6)}
     assert by_vf.set_rates(gone) == by_vf.in_force(gone) == {}
 
 
-def test_what_one_sees(shares: SharesWorld, pods: list[Sandbox]) -> None:
+def test_status_metrics_and_report_show_the_rates_in_force(shares: SharesWorld, pods: list[Sandbox]) -> None:
     """Status of claims, metrics, and the report for administrators: after the second share both have less."""
     shares.settings = shares.with_rule(factor=2)
     service = shares.service()
@@ -257,13 +257,14 @@ def test_a_changed_factor_is_reported_to_those_it_affects(
         (999_700, "1M"),
         (123_456_789, "123M"),
         (10**11, "100G"),
+        (10**12, "1000G"),
     ],
 )
 def test_measured_rates_are_shown_with_three_digits(rate: int | None, shown: str) -> None:
     assert share_report._short(rate) == shown
 
 
-def test_what_is_refused(shares: SharesWorld, pods: list[Sandbox]) -> None:
+def test_shares_that_the_rule_does_not_allow_are_refused(shares: SharesWorld, pods: list[Sandbox]) -> None:
     service = shares.service()
 
     def refused(error: type[Exception], words: str, *args: t.Any, **more: t.Any) -> None:
@@ -365,7 +366,9 @@ def test_the_sites_own_qdisc_is_respected(shares: SharesWorld) -> None:
 
 
 @pytest.mark.parametrize("operation", ["attach", "detach", "change"])
-def test_killed_before_each_change(shares: SharesWorld, pods: list[Sandbox], operation: str) -> None:
+def test_a_driver_killed_before_any_change_restores_all_shares(
+    shares: SharesWorld, pods: list[Sandbox], operation: str
+) -> None:
     """After each restart, exactly the shares of attached claims are in force, by the settings of the restart; at the
     end nothing is left."""
     stayer, goer = shares.allocate("stayer", "300M"), shares.allocate("goer", "500M")
@@ -411,7 +414,7 @@ def test_killed_before_each_change(shares: SharesWorld, pods: list[Sandbox], ope
     shares.service().unprepare(stayer)
 
 
-def test_classes_that_nobody_has_are_removed(shares: SharesWorld, pods: list[Sandbox]) -> None:
+def test_classes_without_a_claim_are_removed(shares: SharesWorld, pods: list[Sandbox]) -> None:
     """As after a record that could not be read."""
     service = shares.service()
     claim = shares.allocate("lost", "300M")

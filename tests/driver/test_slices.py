@@ -49,7 +49,7 @@ def all_devices(found: t.Iterable[Object]) -> list[Object]:
 @pytest.mark.parametrize(
     ("kubernetes", "features"), [("1.37", Features()), ("1.34", Features(taints=False, counters=False, shares=False))]
 )
-def test_eight_by_sixteen_is_inside_every_limit(
+def test_eight_pfs_of_sixteen_vfs_stay_within_every_limit(
     facts: Object, version: str, kubernetes: str, features: Features
 ) -> None:
     big = publication(facts, features.counters, Policy())
@@ -76,7 +76,7 @@ def test_eight_by_sixteen_is_inside_every_limit(
         assert not any({"taints", "consumesCounters"} & set(device) for device in all_devices(found))
 
 
-def test_counters_hold_a_pf_and_its_vfs_apart(big: Publication) -> None:
+def test_counters_exclude_a_pf_while_its_vfs_are_allocated(big: Publication) -> None:
     for device in big.devices:
         ((used,), type_) = device["consumesCounters"], device["attributes"]["type"]["string"]
         assert used["counters"][COUNTER]["value"] == ("16" if type_ == "pf" else "1")
@@ -92,7 +92,7 @@ def test_an_empty_pool_has_one_empty_slice() -> None:
     assert validate(one, "1.37") == []
 
 
-def test_a_family_that_no_slice_holds_is_cut() -> None:
+def test_a_card_with_more_devices_than_a_slice_holds_is_divided() -> None:
     used = [{"counterSet": "pf", "counters": {COUNTER: {"value": "1"}}}]
     devices = [{"name": f"d{number}", "consumesCounters": used} for number in range(129)]
     found = slices(Publication(devices=devices, counter_sets=[{"name": "pf"}]), NODE, DRIVER)
@@ -100,14 +100,14 @@ def test_a_family_that_no_slice_holds_is_cut() -> None:
 
 
 @pytest.mark.parametrize("node", ["a", NODE, "x" * 63, ".".join(["n" * 60] * 4), ("n" * 60 + ".") * 3 + "m" * 60])
-def test_names_are_names(node: str) -> None:
+def test_names_of_slices_are_valid_unique_and_sorted(node: str) -> None:
     names = [slice_name(place, DRIVER, node) for place in (0, 9, 10, 255)]
     assert names == sorted(set(names)) and all(len(name) <= 253 for name in names)
     one = slices(Publication(), node, DRIVER, 1)[0]
     assert validate(one, "1.37") == []
 
 
-def test_fields_that_the_server_drops() -> None:
+def test_features_whose_fields_the_server_drops_are_switched_off() -> None:
     assert cut(Features(), ["devices[0].taints"]) == Features(taints=False)
     assert cut(Features(), ["devices[0].basic.consumesCounters"]) == Features(counters=False)
     assert cut(Features(), ["sharedCounters"]) == Features(counters=False)
@@ -178,7 +178,7 @@ def test_shares_are_published_where_the_scheduler_divides_devices(server: str, k
     assert find(DRIVER, NODE, create, lambda: server).shares == expected
 
 
-def test_same_is_up_to_writing() -> None:
+def test_slices_that_differ_only_in_notation_are_the_same() -> None:
     desired = {"capacity": {"bandwidth": {"value": "1000M"}}, "taints": [{"key": "a", "effect": "NoSchedule"}]}
     actual = {"capacity": {"bandwidth": {"value": "1G"}}, "taints": [{**desired["taints"][0], "timeAdded": "2026"}]}
     assert same(actual, desired)

@@ -119,7 +119,7 @@ KEPT = {
 @pytest.mark.parametrize("neighbours", [["neighbour"], []], ids=["shared", "alone"])
 @pytest.mark.parametrize("how", KEPT)
 @on_a_node
-def test_a_nic_with_an_interface_of_nobody_known_is_withheld(how: str, neighbours: list[str]) -> None:
+def test_a_nic_with_an_interface_of_unknown_owner_is_withheld(how: str, neighbours: list[str]) -> None:
     one = Children("pod", *neighbours)
     with one.pods["pod"] as pod, Pod("away") as away:
         pod.run(KEPT[how].format(away=other_name(away)))
@@ -137,7 +137,7 @@ def test_a_nic_with_an_interface_of_nobody_known_is_withheld(how: str, neighbour
 @pytest.mark.parametrize("neighbours", [["neighbour"], []], ids=["shared", "alone"])
 @pytest.mark.parametrize("mac", [OTHER_MAC, ""], ids=["another address", "its address"])
 @on_a_node
-def test_an_interface_in_a_namespace_that_cannot_be_listed(mac: str, neighbours: list[str]) -> None:
+def test_a_nic_with_an_interface_in_a_hidden_namespace_is_withheld(mac: str, neighbours: list[str]) -> None:
     one = Children("pod", *neighbours)
     hidden = Hidden(passed=True)
     with one.pods["pod"] as pod:

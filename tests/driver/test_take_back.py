@@ -92,7 +92,7 @@ def other_name(pod: Pod) -> str:
 
 
 @on_a_node
-def test_the_tap_hears_nothing_of_the_next_pod() -> None:
+def test_a_tap_in_another_pod_receives_nothing_of_the_next_pod() -> None:
     """The attack itself: a macvlan in another pod, in source mode, which takes what comes from an address."""
     pair("one")
     host = interfaces.snapshot(ONE)
@@ -109,7 +109,7 @@ def test_the_tap_hears_nothing_of_the_next_pod() -> None:
 
 @pytest.mark.parametrize("how", ["an open file", "no name at all"])
 @on_a_node
-def test_a_macvlan_in_a_hidden_namespace(how: str) -> None:
+def test_a_macvlan_in_a_hidden_namespace_is_removed_or_withholds_its_parent(how: str) -> None:
     pair("one")
     run("ip link set one down")
     host = interfaces.snapshot(ONE)
@@ -346,7 +346,7 @@ NOT_EVERYWHERE = {"protocol down", "threads", "rate", "channels"}
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @on_a_node
-def test_a_setting_that_outlives_the_namespace(setting: str) -> None:
+def test_settings_that_outlive_the_namespace_are_restored(setting: str) -> None:
     without_dad()
     pair("one")
     wait_for_ipv6()
@@ -366,7 +366,7 @@ def test_a_setting_that_outlives_the_namespace(setting: str) -> None:
 
 
 @on_a_node
-def test_bpf_programs_do_not_stay() -> None:
+def test_bpf_programs_of_a_pod_are_removed() -> None:
     """The kernel keeps programs of XDP and tcx over a move, and those that a link holds refuse to be taken by name."""
     pair("one")
     host = interfaces.snapshot(ONE)
@@ -414,7 +414,7 @@ _areas: list[mmap.mmap] = []  # the kernel has them while a socket is open
 
 
 @on_a_node
-def test_an_af_xdp_socket_has_no_queue_any_more() -> None:
+def test_an_af_xdp_socket_of_a_pod_loses_its_queue() -> None:
     pair("one")
     host = interfaces.snapshot(ONE)
     with Pod() as pod, Pod("next") as follower:

@@ -51,7 +51,7 @@ def changes_to_try(pod: Pod, specs: Path) -> list[tenant.Change]:
 
 
 @on_a_node
-def test_every_setting_that_the_kernel_has(specs: Path) -> None:
+def test_no_setting_of_the_kernel_reaches_the_next_tenant(specs: Path) -> None:
     """All attributes of all messages about a link, in batches; a failure names its batch."""
     host = node()
     before, expected = interfaces.snapshot(ONE), {}
@@ -105,7 +105,7 @@ def one_tenant(
 
 @pytest.mark.skipif(not os.environ.get("LANEWISE_SLOW"), reason="takes minutes: set LANEWISE_SLOW=1 to run it")
 @on_a_node
-def test_a_thousand_tenants(specs: Path) -> None:
+def test_a_thousand_tenants_leave_nothing_to_the_next(specs: Path) -> None:
     host = node()
     before = interfaces.snapshot(ONE)
     with Pod("first") as pod:

@@ -34,13 +34,13 @@ def token(claims: t.Any) -> str:
     return f"e30.{body}.signature\n"
 
 
-def test_a_bound_token() -> None:
+def test_a_bound_token_names_its_node_and_is_due_after_half_its_life() -> None:
     found = read(token(CLAIMS))
     assert found == Token("lanewise-system", "lanewise-driver", "worker-1", "u", 1000, 5000)
     assert found.due() == 3000  # half of its life is left for an API server that is away
 
 
-def test_an_unbound_token() -> None:
+def test_an_unbound_token_names_no_node() -> None:
     own = {name: value for name, value in CLAIMS["kubernetes.io"].items() if name != "node"}  # type: ignore[attr-defined]
     assert read(token({**CLAIMS, "kubernetes.io": own})).node == ""
 

@@ -61,7 +61,7 @@ def test_a_change_is_known_at_once(change: str) -> None:
 
 
 @on_a_node
-def test_routes_to_networks_come_and_go_unnoticed() -> None:
+def test_routes_to_networks_are_no_change() -> None:
     """They are looked up each time. More than the kernel queues for one who does not look is a change."""
     world()
     watch = Watch()
@@ -73,7 +73,7 @@ def test_routes_to_networks_come_and_go_unnoticed() -> None:
 
 
 @on_a_node
-def test_an_old_answer_is_as_old_as_allowed_and_never_of_other_routes() -> None:
+def test_an_old_answer_is_reused_within_its_age_unless_routes_change() -> None:
     world()
     rule = Rule()
     assert rule.now(at_most=HOUR).by_name == {}
@@ -95,7 +95,7 @@ def test_an_old_answer_is_as_old_as_allowed_and_never_of_other_routes() -> None:
 
 
 @on_a_node
-def test_an_answer_of_old_connections_does_not_count_as_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_as_old_as_the_oldest_list_that_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor one of old files: the age of an answer is that of the oldest thing that it follows from."""
     world()
     clock = [1000.0]
@@ -143,7 +143,7 @@ def test_the_next_caller_scans_again_after_a_failed_scan(monkeypatch: pytest.Mon
 
 
 @on_a_node
-def test_indexes_and_names_say_the_same() -> None:
+def test_interfaces_are_reported_by_index_too() -> None:
     world()
     run("ip route add default via 192.0.0.9")
     assert Rule().now().by_index == {socket.if_nametoindex("nic0"): DEFAULT}
@@ -203,7 +203,7 @@ def test_both_lists_of_connections_agree() -> None:
 
 @pytest.mark.parametrize("many", [1, 2, 3, 30])
 @on_a_node
-def test_ports_that_the_kernel_compares(many: int) -> None:
+def test_the_kernel_selects_connections_by_ranges_of_ports(many: int) -> None:
     """Each of a list of ranges, with both its ends, and nothing beside."""
     server = socket.create_server(("127.0.0.2", 5000))
     clients = []
@@ -216,7 +216,7 @@ def test_ports_that_the_kernel_compares(many: int) -> None:
     assert sorted(found) == [port for _own, low, _high in ranges for port in (low, low + 1)]
 
 
-def test_addresses_of_proc_net_tcp() -> None:
+def test_addresses_of_proc_net_tcp_are_decoded() -> None:
     local = ipaddress.ip_address("127.0.0.1")
     assert sys.byteorder == "little", "the examples are of such machines"
     assert sockets.endpoint("0100007F:0016") == (local, 22)
@@ -248,7 +248,7 @@ def test_unreadable_routes_count_as_carried_traffic(monkeypatch: pytest.MonkeyPa
 
 
 @on_a_node
-def test_storage_that_only_files_name(tmp_path: Path) -> None:
+def test_storage_that_no_connection_shows_counts(tmp_path: Path) -> None:
     """RDMA has no TCP connection, and a server that is away has none either."""
     world()
     run("ip route add 198.51.100.0/24 nexthop via 192.0.1.9 nexthop via 192.0.2.9")

@@ -42,7 +42,7 @@ def test_addresses_and_routes_of_the_node_are_found() -> None:
 
 
 @nodes.on_a_node
-def test_default_routes_and_the_routes_of_a_bond_are_none() -> None:
+def test_default_routes_and_the_routes_of_a_bond_are_not_reported() -> None:
     nodes.run("ip link add cni0 type bridge; ip link set cni0 up; ip route add default dev cni0")
     assert found("10.100.0.0/16") == []
     made = nodes.run("ip link add rail0 type bond 2>/dev/null && ip link set rail0 up && echo yes", check=False)

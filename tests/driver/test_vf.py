@@ -42,7 +42,7 @@ class Card:
         return []
 
 
-def test_every_setting_is_asked_for_whichever_is_refused() -> None:
+def test_every_setting_is_requested_although_some_are_refused() -> None:
     whole = Card()
     vf.write_to(t.cast(Netlink, whole), 7, 3, NOW, WANTED)
     assert len(whole.asked) == 6 == len(set(whole.asked))
