@@ -158,7 +158,7 @@ def _site(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.I
     yield site
 
 
-def test_what_was_allocated_is_aligned(site: Site) -> None:
+def test_verify_finds_the_allocated_pair_aligned(site: Site) -> None:
     answer, output = site.verify()
     found = site.claim(answer, "pair")
     assert (found["verdict"], found["proven"], found["node"]) == ("kept", True, NODE)
@@ -179,7 +179,7 @@ def test_what_was_allocated_is_aligned(site: Site) -> None:
 
 
 @pytest.mark.parametrize("odd", [b"[" * 4900 + b"]" * 4900, b'"\xff"'], ids=["deep", "bytes"])
-def test_a_claim_that_no_reader_takes_hides_no_other(site: Site, odd: bytes) -> None:
+def test_a_claim_that_cannot_be_read_hides_no_other(site: Site, odd: bytes) -> None:
     """Any tenant of the cluster can make one; the API server takes it."""
     path = f"{RESOURCE}/namespaces/default/resourceclaims"
     head = b'{"metadata":{"name":"odd"},"spec":{"devices":{"config":[{"opaque":{"driver":"d.example.com",'
@@ -251,7 +251,7 @@ def test_near_and_far_claims_are_planned_allocated_and_verified(site: Site) -> N
         site.plane.expect("DELETE", f"{RESOURCE}/namespaces/{SPACE}/resourceclaims/{name}")
 
 
-def test_a_device_that_moves_in_the_slices(site: Site) -> None:
+def test_a_device_that_slices_and_kernel_place_differently_is_unknown(site: Site) -> None:
     def move(devices: list[Object]) -> list[Object]:
         for one in devices:
             if one["name"] == site.nic:
@@ -270,7 +270,7 @@ def test_a_device_that_moves_in_the_slices(site: Site) -> None:
         assert "not probed, so only compared" in " ".join(answer["notes"])
 
 
-def test_a_device_that_is_deleted_from_the_slices(site: Site) -> None:
+def test_a_device_that_is_deleted_from_the_slices_makes_its_claim_unknown(site: Site) -> None:
     with site.slice_with(lambda devices: [one for one in devices if one["name"] != site.nic]):
         answer, output = site.verify(rc=2, alignment_require_proof=True)
     found = site.claim(answer, "pair")
@@ -278,7 +278,7 @@ def test_a_device_that_is_deleted_from_the_slices(site: Site) -> None:
     assert {one["device"]: one["state"] for one in found["devices"]}[site.nic] == "gone"
 
 
-def test_a_topology_that_changes(site: Site) -> None:
+def test_a_device_that_a_new_probe_finds_elsewhere_is_unknown(site: Site) -> None:
     """A card in another slot and one that is gone, both in a new probe; the slices are from before."""
     [stored] = (site.report / "nodes").glob("*.json")
     before = stored.read_text()
@@ -298,7 +298,7 @@ def test_a_topology_that_changes(site: Site) -> None:
         stored.write_text(before)
 
 
-def test_an_older_api_and_a_pod_that_is_gone(site: Site) -> None:
+def test_a_claim_is_proven_by_an_older_api_and_unused_without_its_pod(site: Site) -> None:
     """What was broken above is whole again, in another version of the API too, and is nobody's when its pod is gone."""
     older = site.verify(alignment_api_version="resource.k8s.io/v1beta1")[0]
     assert site.claim(older, "pair")["proven"]

@@ -115,7 +115,7 @@ def test_an_unsuccessful_search_stays_below_the_time_limit(
     assert node.counts.slowest < 10
 
 
-def test_the_boards_are_what_they_are_for(every_board: list[Board]) -> None:
+def test_the_boards_cover_all_forms_of_claims_and_mixed_maps(every_board: list[Board]) -> None:
     """All forms, real nodes and machines; and maps that a scheduler would not hit by chance."""
     forms = collections.Counter(board.form for board in every_board)
     assert set(forms) == {"matchAttribute", "nearestGPUs", "address", "alternatives"}
@@ -138,7 +138,7 @@ def test_the_boards_are_what_they_are_for(every_board: list[Board]) -> None:
         ({"gpu": "a"}, 1, ["a device twice", "not aligned: {'gpu': 'a'}"]),
     ],
 )
-def test_what_is_unaligned(got: dict[str, str], count: int, expected: list[str]) -> None:
+def test_the_judge_reports_unaligned_and_missing_pairs(got: dict[str, str], count: int, expected: list[str]) -> None:
     pairs = {"a": frozenset("x"), "b": frozenset("y")}
     devices = [(request, Offer("d", "p", "n", {"name": one}, address=one)) for request, one in got.items()]
     assert unaligned(pairs, devices, count) == expected
@@ -154,6 +154,6 @@ def test_what_is_unaligned(got: dict[str, str], count: int, expected: list[str])
         ("abc", "xyz", 3, False),
     ],
 )
-def test_room_is_a_matching(gpus: str, nics: str, count: int, expected: bool) -> None:
+def test_room_counts_pairs_of_different_devices(gpus: str, nics: str, count: int, expected: bool) -> None:
     pairs = {"a": frozenset("x"), "b": frozenset("y"), "c": frozenset("xy")}
     assert room(pairs, set(gpus), set(nics), count) is expected

@@ -134,7 +134,7 @@ def _carrier(parameters: t.Any, kind: str) -> Object:
     return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def test_policy_says_what_validate_says(guarded: ControlPlane) -> None:
+def test_policy_and_validator_agree(guarded: ControlPlane) -> None:
     verdicts: list[bool] = []
 
     @_generated(CONFIGS)
@@ -153,7 +153,7 @@ def test_policy_says_what_validate_says(guarded: ControlPlane) -> None:
     assert len(verdicts) // 5 < sum(verdicts) < len(verdicts) * 4 // 5, (sum(verdicts), len(verdicts))
 
 
-def test_policy_leaves_others_alone(guarded: ControlPlane) -> None:
+def test_policy_ignores_configurations_of_other_drivers(guarded: ControlPlane) -> None:
     for kind in ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass"):
         item = _carrier({"anything": 1}, kind)
         place = item["spec"] if kind == "DeviceClass" else item["spec"].get("spec", item["spec"])["devices"]
@@ -164,7 +164,7 @@ def test_policy_leaves_others_alone(guarded: ControlPlane) -> None:
         assert not refused(guarded, item)
 
 
-def test_policy_sees_other_versions(guarded: ControlPlane) -> None:
+def test_policy_applies_to_other_api_versions(guarded: ControlPlane) -> None:
     """A request in another version is converted before the policy sees it."""
     for version in ("v1beta1", "v1beta2"):
         for mtu, wanted in ((1, "mtu must be"), (1500, "")):
@@ -173,7 +173,7 @@ def test_policy_sees_other_versions(guarded: ControlPlane) -> None:
             assert wanted in reported and bool(wanted) == bool(reported), reported
 
 
-def test_policy_lets_what_was_there_before_it_go(control_plane: ControlPlane) -> None:
+def test_policy_lets_older_objects_be_deleted(control_plane: ControlPlane) -> None:
     """What was made before the policy can lose its finalizers and end; a changed spec is looked at."""
     _prepare(control_plane)
     made, merge = {}, "application/merge-patch+json"

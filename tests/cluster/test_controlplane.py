@@ -59,7 +59,7 @@ def bare() -> None:
         pytest.skip(str(missing))
 
 
-def test_version(control_plane: ControlPlane) -> None:
+def test_the_server_has_the_pinned_version(control_plane: ControlPlane) -> None:
     status, version = control_plane.request("GET", "/version")
     assert status == 200
     assert f"{version['major']}.{version['minor']}" == control_plane.minor
@@ -79,7 +79,7 @@ def test_serves_every_version_of_the_resource_api(control_plane: ControlPlane) -
     assert "DeviceTaintRule" in kinds
 
 
-def test_openapi(control_plane: ControlPlane) -> None:
+def test_openapi_documents_are_served(control_plane: ControlPlane) -> None:
     schemas = control_plane.openapi("resource.k8s.io/v1")["components"]["schemas"]
     assert "deviceClassName" in schemas["io.k8s.api.resource.v1.ExactDeviceRequest"]["properties"]
     assert "io.k8s.api.core.v1.Pod" in control_plane.openapi("v1")["components"]["schemas"]
@@ -87,7 +87,7 @@ def test_openapi(control_plane: ControlPlane) -> None:
         control_plane.openapi("resource.k8s.io/v9")
 
 
-def test_rbac_decides(control_plane: ControlPlane) -> None:
+def test_rbac_limits_what_users_may_do(control_plane: ControlPlane) -> None:
     anonymous = control_plane.anonymous()
     assert anonymous.request("GET", "/healthz")[0] == 200  # a public path
     status, answer = anonymous.request("GET", f"{RESOURCE}/deviceclasses")
@@ -109,7 +109,7 @@ def test_rbac_decides(control_plane: ControlPlane) -> None:
     assert alice.request("DELETE", f"{RESOURCE}/deviceclasses/none")[0] == 403
 
 
-def test_device_class_round_trip(control_plane: ControlPlane) -> None:
+def test_a_device_class_is_stored_changed_and_deleted(control_plane: ControlPlane) -> None:
     spec = {"selectors": [{"cel": {"expression": "device.driver == 'round-trip.example.com'"}}]}
     body = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "round-trip"}, "spec": spec}
     control_plane.expect("POST", f"{RESOURCE}/deviceclasses", body)
@@ -216,7 +216,7 @@ def test_kubectl_reads_the_kubeconfig(control_plane: ControlPlane) -> None:
     assert control_plane.kubeconfig.stat().st_mode & 0o077 == 0
 
 
-def test_gates_flags_and_stop(bare: None, tmp_path: Path) -> None:
+def test_gates_flags_and_apis_are_set_and_close_removes_everything(bare: None, tmp_path: Path) -> None:
     """One with settings of its own: a gate on, an API off, a program's flag, a folder; and it is gone afterwards."""
     folder = tmp_path / "own"
     plane = ControlPlane(

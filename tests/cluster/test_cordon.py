@@ -68,7 +68,7 @@ def state(plane: ControlPlane) -> tuple[bool, bool]:
     return bool(node["spec"].get("unschedulable")), MARK in node["metadata"].get("annotations", {})
 
 
-def test_the_next_run_gives_back_what_a_killed_one_has_kept(newest: ControlPlane, play: Play) -> None:
+def test_the_next_run_uncordons_the_node_that_a_killed_run_has_cordoned(newest: ControlPlane, play: Play) -> None:
     assert "left=False" in play("cluster", "drain")  # and no further
     assert state(newest) == (True, True)
     assert "left=True" in play("cluster")
@@ -85,14 +85,14 @@ def test_the_note_is_removed_if_another_user_has_uncordoned_the_node(newest: Con
     assert state(newest) == (False, False)
 
 
-def test_a_replacement_takes_over_what_a_rollout_has_left(newest: ControlPlane, play: Play) -> None:
+def test_a_replacement_takes_over_the_cordon_of_a_killed_rollout(newest: ControlPlane, play: Play) -> None:
     play("cluster", "drain")
     assert "left=False" in play("cluster", "drain", mark="of-a-replacement")
     assert state(newest) == (True, False)
     assert "left=True" in play("cluster", mark="of-a-replacement")
 
 
-def test_a_node_whose_pods_could_not_be_taken_away_is_left(newest: ControlPlane, play: Play, tmp_path: Path) -> None:
+def test_a_kubelet_without_a_node_object_is_an_error(newest: ControlPlane, play: Play, tmp_path: Path) -> None:
     """One without a kubelet has not joined yet, and has no pods."""
     socket = tmp_path / "kubelet.sock"
     given = {"fabric_node_name": "elsewhere", "__fabric_kubelet_socket": str(socket)}
@@ -102,7 +102,7 @@ def test_a_node_whose_pods_could_not_be_taken_away_is_left(newest: ControlPlane,
     assert "there is no Node elsewhere" in " ".join(output.split()) and "left=" not in output
 
 
-def test_the_cordon_of_another_user_is_not_ours(newest: ControlPlane, play: Play) -> None:
+def test_the_cordon_of_another_user_stays(newest: ControlPlane, play: Play) -> None:
     newest.expect("PATCH", NODE, {"spec": {"unschedulable": True}})
     assert "left=False" in play("cluster", "drain")
     assert state(newest) == (True, False)
@@ -114,7 +114,7 @@ def owned(plane: ControlPlane, play: Play, owner: Owner) -> None:
     plane.expect("PATCH", NODE, note)
 
 
-def test_a_running_run_keeps_its_node(newest: ControlPlane, play: Play) -> None:
+def test_the_node_of_a_running_run_is_not_taken_over(newest: ControlPlane, play: Play) -> None:
     here = this_run()
     with subprocess.Popen(["sleep", "600"]) as other:
         running = replace(here, process=other.pid, started=_started(other.pid) or "")
@@ -159,7 +159,7 @@ module.fail_json(**answer) if answer.get("failed") else module.exit_json(**answe
 
 
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_only_a_node_that_is_whole_takes_pods_again(
+def test_a_node_is_uncordoned_only_if_nothing_is_left_half_done(
     newest: ControlPlane, play: Play, tmp_path: Path, kind: str
 ) -> None:
     answer, given_back = ANSWERS[kind]

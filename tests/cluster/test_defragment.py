@@ -133,7 +133,9 @@ def test_an_interrupted_run_releases_everything(fleet: Fleet, playbooks: Playboo
     assert set(again.values()) == {"def-0", "def-1"} and set(fleet.uids()) != set(before)
 
 
-def test_what_is_refused(fleet: Fleet, playbooks: Playbooks) -> None:
+def test_a_workload_that_is_missing_or_does_not_tolerate_the_hold_is_refused(
+    fleet: Fleet, playbooks: Playbooks
+) -> None:
     assert "Set defragment_workload" in playbooks.run("defragment", rc=2, defragment_name="big")
     work = {"name": "job", "namespace": NAMESPACE, "templates": ["one"]}
     reported = playbooks.run("defragment", rc=2, **{**JOB, "defragment_workload": work})

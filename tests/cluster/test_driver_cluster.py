@@ -183,7 +183,7 @@ def ask_token(cluster: Cluster, node: str, uid: str, seconds: int = 3600) -> Obj
 # what the account may do
 
 
-def test_own_slices_pass_and_others_are_denied(installed: Installed) -> None:
+def test_a_driver_may_write_only_slices_of_its_own_node(installed: Installed) -> None:
     one, other = installed.node("rights-one"), installed.node("rights-two")
     made = one.create_slice(a_slice("rights-one"))
     foreign = other.create_slice(a_slice("rights-two"))
@@ -470,7 +470,7 @@ def test_a_node_that_was_off_for_too_long_says_what_to_do(installed: Installed, 
     assert "ansible-playbook lanewise.dra.driver --limit was-off" in renewal.problem
 
 
-def test_a_policy_of_an_earlier_release_gives_a_day(installed: Installed, tmp_path: Path) -> None:
+def test_under_the_policy_of_an_earlier_release_a_token_lasts_a_day(installed: Installed, tmp_path: Path) -> None:
     plane, name = installed.plane, "lanewise-driver-token"
     installed.node("earlier")
     place = f"{PLACES['ValidatingAdmissionPolicy']}/{name}"
@@ -496,7 +496,7 @@ def test_a_policy_of_an_earlier_release_gives_a_day(installed: Installed, tmp_pa
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
-def test_eight_by_sixteen(installed: Installed, tmp_path: Path, version: str) -> None:
+def test_eight_pfs_of_sixteen_vfs_are_stored_unchanged(installed: Installed, tmp_path: Path, version: str) -> None:
     """Eight PFs with sixteen VFs each, from the tree of such a machine to the server and back, in each version."""
     name = f"big-{version}"
     cluster = installed.node(name)
@@ -522,7 +522,9 @@ def test_eight_by_sixteen(installed: Installed, tmp_path: Path, version: str) ->
     assert {one["apiVersion"] for one in listed} == {"resource.k8s.io/v1"}
 
 
-def test_the_version_is_that_of_the_server(planes: t.Callable[[str], ControlPlane], tmp_path: Path) -> None:
+def test_the_api_version_is_changed_to_one_that_the_server_serves(
+    planes: t.Callable[[str], ControlPlane], tmp_path: Path
+) -> None:
     """A server that no longer serves the API version in use.
 
     One of 1.34 comes up without resource.k8s.io/v1 only where its own use of it is switched off.
@@ -575,7 +577,7 @@ def _allocated(plane: ControlPlane, node: str) -> tuple[str, dict[str, t.Any]]:
     return uid, pod
 
 
-def test_claim_status(installed: Installed) -> None:
+def test_a_driver_may_write_only_the_status_of_claims_on_its_node(installed: Installed) -> None:
     """The status of a claim that is allocated on the node; the rest of a claim is out of reach."""
     plane, node = installed.plane, "status-node"
     cluster = installed.node(node)
@@ -799,7 +801,7 @@ def test_a_recreated_node_gets_its_slices(
     assert one["metadata"]["ownerReferences"][0]["uid"] == uid and node.alive()
 
 
-def test_many_instances_agree(installed: Installed, tmp_path: Path) -> None:
+def test_two_instances_of_a_driver_agree_on_one_set_of_slices(installed: Installed, tmp_path: Path) -> None:
     """Two instances of a rolling update publish at once: one set of slices, no endless quarrel."""
     installed.node("twice")
     root = str(build("sriov", tmp_path / "machine"))
@@ -825,7 +827,7 @@ def test_many_instances_agree(installed: Installed, tmp_path: Path) -> None:
     assert installed.devices("twice")
 
 
-def test_credentials(installed: Installed, tmp_path: Path) -> None:
+def test_credentials_of_kubeconfigs_are_used_or_refused(installed: Installed, tmp_path: Path) -> None:
     """kubeconfigs as kubeadm writes them, and what is wrong with others."""
     plane = installed.plane
     own = driver.from_kubeconfig(plane.kubeconfig)
@@ -885,7 +887,7 @@ def test_nodes_are_given_the_certificates_of_an_authority_file_and_no_more(
     assert authority_of(f"# de la Société\n{plain}{key}# -----BEGIN CERTIFICATE-----\n{plain}") == plain * 2
 
 
-def test_the_command_line_takes_the_manifests(installed: Installed) -> None:
+def test_kubectl_applies_the_manifests(installed: Installed) -> None:
     """kubectl applies the files as they are, strictly."""
     plane = installed.plane
     kubectl = [str(plane.programs["kubectl"]), "--kubeconfig", str(plane.kubeconfig), "apply", "--server-side"]

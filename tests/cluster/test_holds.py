@@ -87,7 +87,7 @@ def test_only_the_wanted_claim_gets_held_devices(fleet: Fleet, modules: Modules)
     assert "other" in fleet.where() and fleet.rules() == []
 
 
-def test_check_mode_and_second_run(fleet: Fleet, modules: Modules) -> None:
+def test_check_mode_and_a_second_run_change_no_hold(fleet: Fleet, modules: Modules) -> None:
     assert modules.hold("demo", *GPUS, _ansible_check_mode=True)["changed"] and fleet.rules() == []
     first = modules.hold("demo", *GPUS)
     second = modules.hold("demo", *GPUS)
@@ -113,7 +113,7 @@ def test_holds_name_their_owners_and_devices(fleet: Fleet, modules: Modules) -> 
     assert found["owner"] == "team a" and found["reason"] == "a demo" and sorted(found["devices"]) == GPUS[:2]
 
 
-def test_overdue(fleet: Fleet, modules: Modules) -> None:
+def test_an_expired_hold_is_overdue_until_it_is_extended(fleet: Fleet, modules: Modules) -> None:
     modules.hold("demo", *GPUS[:2])
     assert modules.holds()["overdue"] == []
     past = (datetime.now(timezone.utc) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -153,7 +153,7 @@ def test_two_holds_at_once_never_share_a_device(newest: ControlPlane, fleet: Fle
             modules.run(dra_hold, name=one.name, state="absent")
 
 
-def test_the_same_hold_by_two_runs_at_once(newest: ControlPlane, fleet: Fleet, modules: Modules) -> None:
+def test_runs_that_make_the_same_hold_at_once_make_one(newest: ControlPlane, fleet: Fleet, modules: Modules) -> None:
     until = (datetime.now(timezone.utc) + timedelta(hours=1)).replace(microsecond=0)
     wanted = Hold("demo", "team a", "one job", until, tuple(forms.device(one) for one in GPUS))
 

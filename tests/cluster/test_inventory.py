@@ -61,7 +61,7 @@ def read(output: str) -> t.Any:
     return json.loads(output, object_hook=lambda one: one.get("__ansible_unsafe", one))
 
 
-def test_nodes_with_their_devices(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_hosts_are_the_nodes_with_their_devices(control_plane: ControlPlane, tmp_path: Path) -> None:
     plane, version = control_plane, control_plane.version.replace(".", "-")
     whole, torn = f"inventory-{version}-whole", f"inventory-{version}-torn"
     for node, machine in ((whole, "degraded"), (torn, "dgx-a100")):

@@ -114,7 +114,7 @@ class Cluster:
         return found
 
 
-def test_a_lost_node(site: QueueSite, tmp_path: Path) -> None:
+def test_the_job_and_the_swap_of_a_lost_node_move_to_the_other(site: QueueSite, tmp_path: Path) -> None:
     found, plane = Cluster(site), site.plane
     playbooks = Playbooks(plane, tmp_path)
     job = site.queueing.job("train", TEAM, "pair")

@@ -253,7 +253,7 @@ def differences(one: t.Any, other: t.Any, path: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("operation", ["prepare", "attach", "detach", "unprepare"])
-def test_driver_killed_at_a_step(scene: Scene, operation: str) -> None:
+def test_a_driver_killed_at_any_step_leaves_nothing(scene: Scene, operation: str) -> None:
     """Its pod is deleted, before it could start or when it has started after all, and nothing is left."""
     start = time.monotonic()
     kills = 0
@@ -319,7 +319,7 @@ def wait_for_end(scene: Scene, offset: int, operation: str) -> str:
     return str(scene.plane.wait_for(end, f"the end of {operation}", SLOW))
 
 
-def test_driver_killed_while_it_recovers(scene: Scene) -> None:
+def test_a_driver_killed_while_it_recovers_leaves_nothing(scene: Scene) -> None:
     """Attach is killed, and then what takes everything back at the next start, twice."""
     for step in range(20, 10_000, STRIDE or 100):
         name = f"recovers-{step}"
@@ -335,7 +335,7 @@ def test_driver_killed_while_it_recovers(scene: Scene) -> None:
         scene.end(name)
 
 
-def test_driver_killed_while_it_starts(scene: Scene) -> None:
+def test_a_driver_killed_while_it_starts_disturbs_no_pod(scene: Scene) -> None:
     """A pod that runs does not notice."""
     scene.post("lasting")
     scene.wait_ready("lasting")
@@ -389,7 +389,7 @@ def bring(scene: Scene, name: str, moment: str, template: str = "whole", **spec:
 
 
 @pytest.mark.parametrize(("program", "moment"), [(name, moment) for name in MOMENTS for moment in MOMENTS[name]])
-def test_program_of_the_node_killed(scene: Scene, program: str, moment: str) -> None:
+def test_pods_start_or_end_although_kubelet_or_containerd_is_killed(scene: Scene, program: str, moment: str) -> None:
     """The pod starts after all, or ends."""
     name = f"{program}-{moment}"
     bring(scene, name, moment, restartPolicy="Always")
@@ -410,7 +410,7 @@ def has_interfaces(scene: Scene, name: str) -> bool:
 
 
 @pytest.mark.parametrize("moment", ["created", "prepared", "attached", "running"] if STRIDE else ["attached"])
-def test_pod_deleted_by_force(scene: Scene, moment: str) -> None:
+def test_the_next_pod_gets_the_devices_of_a_pod_deleted_by_force(scene: Scene, moment: str) -> None:
     """Its object is gone at once, and the next pod wants the same devices."""
     first, second = f"forced-{moment}", f"after-{moment}"
     bring(scene, first, moment)
@@ -421,7 +421,7 @@ def test_pod_deleted_by_force(scene: Scene, moment: str) -> None:
     scene.end(second)
 
 
-def test_api_server_away(scene: Scene) -> None:
+def test_pods_start_and_end_while_the_api_server_is_away(scene: Scene) -> None:
     """What the node knows already goes on: a pod ends, another starts; the rest waits."""
     bring(scene, "leaving", "running", "rail0")
     bring(scene, "coming", "prepared")
@@ -451,7 +451,7 @@ def now(rail: str) -> t.Any:
         return None
 
 
-def test_node_reboots(scene: Scene) -> None:
+def test_pods_get_their_devices_again_after_a_reboot(scene: Scene) -> None:
     """Pods that are to run on get their devices again, those that are not give them back."""
     bring(scene, "always", "running", restartPolicy="Always")
     bring(scene, "never", "running", "rail0")
@@ -497,7 +497,7 @@ def usage(scene: Scene) -> dict[str, int]:
     }
 
 
-def test_pods_come_and_go(scene: Scene) -> None:
+def test_many_pods_in_a_row_leave_nothing(scene: Scene) -> None:
     """Several at a time. What the driver uses may grow with the first few, and does not later."""
     waves = [["whole", "rail0", "rail3"], [f"rail{number}" for number in range(RAILS)]]
     start = time.monotonic()

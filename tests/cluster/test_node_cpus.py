@@ -62,7 +62,9 @@ def test_published_devices_equal_the_prediction(node: Node, made: tuple[GpuNode,
 
 
 @pytest.mark.parametrize(("template", "others"), [("gpu-cpus", 1), ("nic-cpus", 1), ("all-three", 2)])
-def test_cpus_of_the_same_socket(node: Node, made: tuple[GpuNode, CpuDriver], template: str, others: int) -> None:
+def test_pods_get_cpus_of_the_same_socket(
+    node: Node, made: tuple[GpuNode, CpuDriver], template: str, others: int
+) -> None:
     """As many pods as there are GPUs and fabric NICs. Their CPUs are by the variable that the driver would pin by."""
     gpus, driver = made
     tree = gpus.judge

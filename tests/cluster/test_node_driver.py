@@ -128,7 +128,7 @@ def test_pod_has_its_interface_while_it_lives(node: Node, driver: Driver) -> Non
     assert host_state("rail1") == before
 
 
-def test_whole_configuration(node: Node, driver: Driver) -> None:
+def test_a_pod_gets_every_setting_of_its_configuration(node: Node, driver: Driver) -> None:
     """Everything that this machine's kernel has, in one pod."""
     before = host_state("rail2")
     config = {
@@ -188,7 +188,7 @@ def test_a_child_leaves_its_parent_on_the_node(node: Node, driver: Driver) -> No
     assert host_state("rail3") == before
 
 
-def test_two_devices_of_a_claim(node: Node, driver: Driver) -> None:
+def test_two_devices_of_a_claim_keep_their_names(node: Node, driver: Driver) -> None:
     """Without a name in the configuration each keeps its own."""
     node.run_pod(node.pod("two", resourceClaims=[template(driver, "two", count=2)]))
     names = {name.partition("@")[0] for name in links(node, "two")}
@@ -209,7 +209,7 @@ def test_addresses_of_the_node_go_along(node: Node, driver: Driver) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("dnsmasq"), reason="needs dnsmasq (Debian package dnsmasq-base)")
-def test_leases_of_both_families(node: Node, driver: Driver) -> None:
+def test_a_pod_gets_leases_of_both_families(node: Node, driver: Driver) -> None:
     """From a server on the wire: taken before the pod's program starts, given back when the pod ends."""
     before = host_state("rail2")
     ip("-n switch address add 2001:db8:2::1/64 dev wire2 nodad")
@@ -338,7 +338,7 @@ raise SystemExit(main())
 
 
 @pytest.mark.each_kubernetes
-def test_kubelet_that_speaks_v1beta1(node: Node, driver: Driver) -> None:
+def test_a_kubelet_that_speaks_v1beta1_is_served(node: Node, driver: Driver) -> None:
     """It has the pod prepared and unprepared, also where the other version did the one half."""
     before = [host_state(name) for name in RAILS]
     now = driver.program
@@ -371,7 +371,7 @@ def test_kubelet_that_speaks_v1beta1(node: Node, driver: Driver) -> None:
     assert [host_state(name) for name in RAILS] == before
 
 
-def test_outage_of_the_api_server(node: Node, driver: Driver) -> None:
+def test_a_pod_keeps_its_device_through_an_outage_of_the_api_server(node: Node, driver: Driver) -> None:
     node.run_pod(node.pod("outage", resourceClaims=[template(driver, "outage", {"name": "net1"}, "rail1")]))
     node.plane.stop("kube-apiserver")
     driver.stop()
@@ -404,7 +404,7 @@ def test_link_events_are_published_within_a_second(node: Node, driver: Driver) -
 
 
 @pytest.mark.each_kubernetes
-def test_health_stands_in_the_pods_status(node: Node, driver: Driver) -> None:
+def test_health_is_shown_in_the_pods_status(node: Node, driver: Driver) -> None:
     """Kubelet asks for it by the newest service of both: 1.34 by v1alpha1. That one finds a claim only where its name
     is the one by which the pod calls it."""
 
@@ -447,7 +447,7 @@ def containerd_with(node: Node, line: str) -> t.Iterator[None]:
         node.reconfigure_containerd()
 
 
-def test_containerd_has_no_switch_for_cdi_any_more(node: Node, driver: Driver, tmp_path: Path) -> None:
+def test_containerd_ignores_the_former_switch_for_cdi(node: Node, driver: Driver, tmp_path: Path) -> None:
     """It says so in its log. The other tests' containerd does not use CDI at all."""
     assert preflight(tmp_path) == []
     with containerd_with(node, "enable_cdi = false"):
@@ -459,7 +459,9 @@ def test_containerd_has_no_switch_for_cdi_any_more(node: Node, driver: Driver, t
         end(node, driver, "cdi")
 
 
-def test_containerd_that_does_not_read_the_drivers_specs(node: Node, driver: Driver, tmp_path: Path) -> None:
+def test_a_containerd_that_does_not_read_the_drivers_specs_is_reported(
+    node: Node, driver: Driver, tmp_path: Path
+) -> None:
     """The role says so before it installs, and no container starts without its device. That may be in the pod's network
     by then, before any container: it comes back with the end of a pod that never ran."""
 

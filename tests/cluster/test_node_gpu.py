@@ -133,7 +133,7 @@ def test_every_pod_has_the_nic_beside_its_gpu(node: Node, gpus: tuple[GpuNode, S
 
 
 @on([*ROOTS, *MAPS])
-def test_two_pairs_of_one_claim(gpus: tuple[GpuNode, Site, str]) -> None:
+def test_a_claim_for_two_pairs_gets_both_aligned(gpus: tuple[GpuNode, Site, str]) -> None:
     machine, _site, _version = gpus
     machine.start({"two": "two-pairs"})
     seen = machine.seen("two")
@@ -141,7 +141,7 @@ def test_two_pairs_of_one_claim(gpus: tuple[GpuNode, Site, str]) -> None:
 
 
 @on(ROOTS)
-def test_the_next_level_where_the_nearest_nic_is_taken(gpus: tuple[GpuNode, Site, str]) -> None:
+def test_a_pod_gets_the_next_level_if_the_nearest_nic_is_taken(gpus: tuple[GpuNode, Site, str]) -> None:
     """A pod takes the NICs beside the first GPU. The GPU's pod gets one of its socket, or of another one."""
     machine, _site, version = gpus
     tree = machine.judge
@@ -157,7 +157,9 @@ def test_the_next_level_where_the_nearest_nic_is_taken(gpus: tuple[GpuNode, Site
 
 
 @on(MAPS)
-def test_a_claim_for_one_pcie_root_where_no_pair_has_one(node: Node, gpus: tuple[GpuNode, Site, str]) -> None:
+def test_a_claim_for_a_common_pcie_root_is_refused_if_no_pair_has_one(
+    node: Node, gpus: tuple[GpuNode, Site, str]
+) -> None:
     """It is refused when it is rendered. Rendered in spite of that, its pod waits."""
     machine, _site, version = gpus
     tree = machine.judge

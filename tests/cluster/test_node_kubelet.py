@@ -216,7 +216,7 @@ def test_a_new_reservation_has_separate_states(site: KubeletSite) -> None:
     assert site.reported()["reservedMemory"] == reserved
 
 
-def test_absent_puts_it_back(site: KubeletSite) -> None:
+def test_absent_restores_the_settings_of_kubelet(site: KubeletSite) -> None:
     before = site.pid()
     assert site.fabric({}, fabric_state="absent") == 1
     assert site.pid() != before and not FILE.exists() and policies() == ["none", "None"]

@@ -46,7 +46,7 @@ def paired(node: Node, pod: str) -> Seen:
     return Seen([pair["gpu"]], [pair["nic"]])
 
 
-def test_a_partition_and_the_nic_beside_its_gpu(node: Node, tmp_path: Path) -> None:
+def test_a_pod_gets_a_new_partition_and_the_nic_beside_its_gpu(node: Node, tmp_path: Path) -> None:
     """It is made when the pod starts, destroyed when it ends, and the GPU leaves MIG mode."""
     try:
         machine = GpuNode(node, "hgx-h100", tmp_path, "0.5.0", {"DynamicMIG": True})
@@ -81,7 +81,7 @@ def test_a_partition_and_the_nic_beside_its_gpu(node: Node, tmp_path: Path) -> N
         gpu_claims.remove_templates(node)
 
 
-def test_partitions_that_the_node_has_and_the_nics_beside_them(node: Node, tmp_path: Path) -> None:
+def test_pods_get_existing_partitions_and_the_nics_beside_them(node: Node, tmp_path: Path) -> None:
     """Three partitions exist, two of them on one GPU, whose root has one NIC. So two pods get theirs, and one waits."""
     instances = {0: [(PROFILE, 0), (PROFILE, 4)], 5: [(PROFILE, 4)]}
     try:

@@ -71,7 +71,7 @@ def start(node: Node, name: str, wait: bool = True) -> None:
         node.plane.expect("POST", "/api/v1/namespaces/default/pods", pod)
 
 
-def test_shares_of_a_nic_in_pods(node: Node) -> None:
+def test_pods_get_the_guarantees_of_their_shares(node: Node) -> None:
     """700 and 200 of 1,000 Mbit/s: both busy get their guarantee, each alone its ceiling, and it gives that back."""
     rail = add_rail(0)
     ip(f"link set {rail} mtu 9000")  # so that headers are below 1 % of what is sent

@@ -107,7 +107,7 @@ def specs() -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in Path("/var/run/cdi").glob("k8s.lanewise.dev-claim-*.json")}
 
 
-def test_a_claim_without_a_gpu(node: Node, gpus: GpuNode) -> None:
+def test_the_map_of_a_claim_without_a_gpu_has_no_pairs(node: Node, gpus: GpuNode) -> None:
     gpus.start({"alone": "nic-alone"})
     found = pod_map(node, "alone")
     assert (found["gpus"], found["pairs"], found["others"]) == ([], [], [])

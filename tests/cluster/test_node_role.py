@@ -83,7 +83,7 @@ cdi_spec_dirs = ["/etc/cdi"]
 """
 
 
-def test_a_runtime_that_would_not_hand_devices_over(site: Site) -> None:
+def test_a_runtime_that_would_not_pass_devices_on_is_reported(site: Site) -> None:
     """A second containerd, where the module sees no other."""
     folder = Path("/run/second")  # paths of sockets are short
     folder.mkdir()
@@ -109,7 +109,7 @@ def test_a_runtime_that_would_not_hand_devices_over(site: Site) -> None:
     )
 
 
-def test_a_node_without_the_library_that_grpc_needs(site: Site) -> None:
+def test_a_missing_library_of_grpc_is_reported_with_its_package(site: Site) -> None:
     ask = "import ctypes, os; ctypes.CDLL('libstdc++.so.6'); print(open('/proc/self/maps').read())"
     maps = subprocess.run([PYTHON, "-c", ask], capture_output=True, text=True, check=True).stdout
     (library,) = {line.split()[-1] for line in maps.splitlines() if "libstdc++" in line}
@@ -129,7 +129,7 @@ def test_check_mode_of_a_first_run_changes_nothing(site: Site) -> None:
     assert site.systemctl("is-enabled", UNIT) != "enabled"
 
 
-def test_install(site: Site) -> None:
+def test_the_first_run_installs_the_driver(site: Site) -> None:
     site.play("--diff")
     assert site.systemctl("is-active", UNIT) == "active" and site.systemctl("is-enabled", UNIT) == "enabled"
     token = Path("/etc/lanewise/token")
@@ -148,7 +148,7 @@ def test_second_run_changes_nothing(site: Site) -> None:
     assert (site.property("MainPID"), Path("/etc/lanewise/token").read_text()) == before
 
 
-def test_unit_has_only_what_it_needs(site: Site) -> None:
+def test_the_service_has_only_the_rights_that_it_needs(site: Site) -> None:
     pid = site.property("MainPID")
     status = site.machine.run("cat", f"/proc/{pid}/status").stdout
     assert re.search(r"NoNewPrivs:\s*1", status) and re.search(r"Seccomp:\s*2", status)
@@ -190,7 +190,7 @@ def test_pod_gets_its_device_and_keeps_it_over_a_restart(site: Site) -> None:
     assert [claim["pod"] for claim in site.info()["claims"]] == ["one"]
 
 
-def test_a_driver_that_pods_need_is_not_taken_away(site: Site) -> None:
+def test_a_driver_that_pods_need_is_not_removed(site: Site) -> None:
     site.play(rc=2, dra_driver_state="absent")
     assert "default/one of pod one" in site.output
     assert site.systemctl("is-active", UNIT) == "active"
@@ -232,7 +232,7 @@ def test_changed_settings_are_written_and_wrong_ones_are_not(site: Site) -> None
     assert site.property("MainPID") != pid
 
 
-def test_settings_of_a_run_that_was_killed_before_the_start_are_taken(site: Site) -> None:
+def test_settings_that_a_killed_run_wrote_take_effect_at_the_next_run(site: Site) -> None:
     """The address of its metrics is one that a driver that runs does not take, and what its readiness is asked at."""
     settings, pid = Path("/etc/lanewise/driver.yml"), site.property("MainPID")
     site.settings["metrics_address"] = "127.0.0.1:9177"
@@ -245,7 +245,7 @@ def test_settings_of_a_run_that_was_killed_before_the_start_are_taken(site: Site
     assert site.play() == 0
 
 
-def test_what_is_gone_or_was_changed_on_the_node_has_drifted_and_is_put_back(site: Site) -> None:
+def test_files_that_are_missing_or_changed_are_drift_and_are_restored(site: Site) -> None:
     unit, kubeconfig = (
         f"/etc/systemd/system/{UNIT}",
         Path("/etc/lanewise/kubeconfig"),
@@ -410,7 +410,7 @@ def test_the_wheel_is_the_same_each_time(site: Site) -> None:
         assert {(entry.uid, entry.mode) for entry in archive} == {(0, 0o644)}
 
 
-def test_uninstall(site: Site) -> None:
+def test_remove_uninstalls_the_driver_once_no_pod_needs_it(site: Site) -> None:
     site.node.delete_pod("one")
     site.plane.wait_for(lambda: not site.info()["claims"], "the claim's end", 30)
     assert site.slices()
@@ -435,7 +435,7 @@ def test_uninstall(site: Site) -> None:
     assert site.play(dra_driver_state="absent", dra_driver_remove_manifests=True) == 0
 
 
-def test_uninstall_by_force_while_the_api_server_is_away(site: Site) -> None:
+def test_force_uninstalls_while_the_api_server_is_away(site: Site) -> None:
     site.play()
     site.plane.stop("kube-apiserver")
     try:
@@ -448,7 +448,7 @@ def test_uninstall_by_force_while_the_api_server_is_away(site: Site) -> None:
     assert not CURRENT.parent.exists() and site.property("LoadState") == "not-found"
 
 
-def test_uninstall_by_force(site: Site) -> None:
+def test_force_uninstalls_while_a_pod_has_a_device(site: Site) -> None:
     site.play()
     kept = [Path(path) for path in ("/etc/lanewise/fabric.json", "/opt/lanewise/fabric/fabric.pyz")]
     for path in kept:  # as the role fabric has them

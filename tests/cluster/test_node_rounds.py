@@ -169,7 +169,7 @@ def play(node: Node, machine: str | Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_no_pair_that_is_not_aligned(node: Node, tmp_path: Path, machine: str) -> None:
+def test_every_pair_is_aligned_in_random_rounds(node: Node, tmp_path: Path, machine: str) -> None:
     play(node, machine, tmp_path)
 
 
@@ -189,7 +189,7 @@ default_route: enp1s0
 """
 
 
-def test_another_machine_is_one_file(node: Node, tmp_path: Path) -> None:
+def test_one_file_describes_another_machine(node: Node, tmp_path: Path) -> None:
     path = tmp_path / "workstation.yml"
     path.write_text(ANOTHER)
     play(node, path, tmp_path)

@@ -36,7 +36,7 @@ TEMPLATES = [
 ]
 
 
-def test_parts_of_a_gpu_and_the_nic_beside_it(node: Node, tmp_path: Path) -> None:
+def test_pods_get_parts_of_a_gpu_and_the_nic_beside_it(node: Node, tmp_path: Path) -> None:
     """Two parts of 30Gi fit on a GPU of 80, a third does not, and a whole GPU is one that nobody has a part of."""
     try:
         machine = GpuNode(node, "hgx-h100", tmp_path, "0.5.0", {"ConsumableShares": True}, shares="memory")

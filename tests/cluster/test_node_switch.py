@@ -224,7 +224,7 @@ def test_check_mode_changes_nothing(fleet: Fleet) -> None:
     assert fleet.site.property("LoadState") == "not-found"
 
 
-def test_a_switch_that_is_killed_goes_on(fleet: Fleet) -> None:
+def test_a_killed_switch_is_continued_by_the_next_run(fleet: Fleet) -> None:
     """Killed between the two drivers: DRANET is being removed, ours is not installed."""
     uplink = ip("route show default")
     run = threading.Thread(target=quiet, args=(fleet,))
@@ -251,11 +251,11 @@ def quiet(fleet: Fleet) -> None:
         fleet.play(OURS)
 
 
-def test_a_node_that_is_switched_is_left_alone(fleet: Fleet) -> None:
+def test_a_second_switch_changes_nothing(fleet: Fleet) -> None:
     assert fleet.play(OURS) == 0
 
 
-def test_the_way_back_drains_the_node(fleet: Fleet) -> None:
+def test_switching_back_drains_the_node(fleet: Fleet) -> None:
     """The pods are evicted; another cordon stays."""
     fleet.replicas(OURS, 1)
     node = f"/api/v1/nodes/{fleet.node.name}"

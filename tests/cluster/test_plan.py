@@ -146,7 +146,7 @@ def test_changes_have_the_predicted_effect(plane: ControlPlane, engine: Engine, 
 
 
 @pytest.mark.parametrize("number", range(max(1, FLEETS // 40)))
-def test_another_template(plane: ControlPlane, engine: Engine, number: int) -> None:
+def test_the_effect_of_another_template_is_predicted(plane: ControlPlane, engine: Engine, number: int) -> None:
     site = Site(plane, SEED + 200_000 + number, 4)
     try:
         site.clear(site.settled()[1])
@@ -158,7 +158,7 @@ def test_another_template(plane: ControlPlane, engine: Engine, number: int) -> N
 
 
 @pytest.mark.parametrize("number", range(max(1, FLEETS // 40)))
-def test_another_driver(plane: ControlPlane, engine: Engine, number: int) -> None:
+def test_the_effect_of_another_driver_is_predicted(plane: ControlPlane, engine: Engine, number: int) -> None:
     """The driver of the GPUs gives them as a whole again, not parts of their memory; pods have NICs there."""
     site = Site(plane, SEED + 250_000 + number, 3, "shares", used=False)
     try:
@@ -176,7 +176,9 @@ def test_another_driver(plane: ControlPlane, engine: Engine, number: int) -> Non
 
 
 @pytest.mark.parametrize("number", range(max(4, FLEETS // 20)))
-def test_an_older_server(plane: ControlPlane, old_plane: ControlPlane, engine: Engine, number: int) -> None:
+def test_the_effect_of_an_older_server_is_predicted(
+    plane: ControlPlane, old_plane: ControlPlane, engine: Engine, number: int
+) -> None:
     """What a cluster of the oldest Kubernetes binds is predicted from the same nodes of the newest one.
 
     It drops taints, shares and counters: each in turn is what the devices have."""

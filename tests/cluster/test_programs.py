@@ -48,7 +48,7 @@ def test_nothing_is_built_without_request(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-def test_without_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_go_is_reported_with_the_variable_to_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cluster, "CACHE", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Missing, match="needs Go to build .* LANEWISE_KUBE_BIN"):
@@ -56,7 +56,7 @@ def test_without_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="Go is not installed")
-def test_with_a_go_that_is_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_go_that_is_too_old_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The module asks for a Go of the far future, and the real go says that it is not that."""
     module = cluster.module("etcd", NEWEST)
     text = (module.folder / "go.mod").read_text()
@@ -67,7 +67,7 @@ def test_with_a_go_that_is_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 @pytest.mark.parametrize("variable", cluster.VARIABLES)
-def test_given_programs_are_taken(
+def test_programs_in_a_given_folder_are_used(
     built: dict[str, Path], variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("etcd", "kube-apiserver", "kubectl"):  # what envtest has
@@ -90,7 +90,7 @@ def test_a_folder_without_programs_is_refused(monkeypatch: pytest.MonkeyPatch, t
         cluster.programs(NEWEST)
 
 
-def test_programs_know_their_version(built: dict[str, Path]) -> None:
+def test_built_programs_report_their_version(built: dict[str, Path]) -> None:
     version = cluster.module("kubectl", NEWEST).version
     for name in ("kube-apiserver", "kube-scheduler", "kube-controller-manager"):
         answer = subprocess.run([built[name], "--version"], capture_output=True, text=True, check=True).stdout
@@ -101,6 +101,6 @@ def test_programs_know_their_version(built: dict[str, Path]) -> None:
     assert f"Client Version: v{version}" in answer
 
 
-def test_the_files_of_a_release_are_no_clone(tmp_path: Path) -> None:
+def test_listing_files_needs_a_git_clone(tmp_path: Path) -> None:
     with pytest.raises(Missing, match="needs a git clone"):
         tracked(tmp_path)

@@ -50,7 +50,7 @@ def published(plane: ControlPlane, installed: Installed, tree: Path) -> tuple[Fe
     return features, {name: device["attributes"] for name, device in installed.devices(NODE).items()}
 
 
-def test_scalars_where_the_server_keeps_no_lists(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_roots_are_scalars_where_the_server_keeps_no_lists(control_plane: ControlPlane, tmp_path: Path) -> None:
     features, devices = published(control_plane, install(control_plane), tmp_path / "tree")
     assert not features.lists
     board = board_map(facts(NODE))

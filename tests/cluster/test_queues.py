@@ -155,7 +155,7 @@ def _open(site: QueueSite, variables: Object, *teams: str, **more: t.Any) -> Non
     site.open(made)
 
 
-def test_two_teams(site: QueueSite, work: Work) -> None:
+def test_two_teams_lend_each_other_idle_quota(site: QueueSite, work: Work) -> None:
     """Idle quota is lent and taken back by its owner, priorities come first, and too large a job gets the reason."""
     red = {"name": "red", "guaranteed": {"pairs": 8}}
     blue = {"name": "blue", "guaranteed": {"pairs": 8}, "borrow": {"gpus": 4}}
@@ -248,7 +248,7 @@ def test_a_plan_predicts_jobs_of_flavors_with_nodes_of_their_own(site: QueueSite
     assert sorted(where, key=str) == [None] + ["pairs-a"] * 3 + ["pairs-b"] * 8
 
 
-def test_fair_sharing_among_three_teams(site: QueueSite, work: Work) -> None:
+def test_three_teams_share_the_pool_by_their_weights(site: QueueSite, work: Work) -> None:
     """Ten pairs of the pool go to three teams by their weights 1, 1 and 3, though two of them had all that there is."""
     teams = [
         {"name": name, "guaranteed": {"pairs": 2}, "weight": weight}

@@ -57,7 +57,7 @@ def _mark(plane: ControlPlane) -> str:
     return str((metadata.get("annotations") or {}).get(MARK, ""))
 
 
-def test_the_example_on_a_cluster(installed: Queueing, tmp_path: Path) -> None:
+def test_the_queues_of_the_example_are_applied_once_and_run_jobs(installed: Queueing, tmp_path: Path) -> None:
     """What the guide shows is applied once, Kueue starts with its configuration, and a job of the example runs."""
     queueing, plane = installed, installed.plane
     folder = Folder(tmp_path)

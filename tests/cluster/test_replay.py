@@ -55,7 +55,7 @@ def replayer(newest: ControlPlane) -> ControlPlane:
     return newest
 
 
-def test_a_watch_that_fails(replayer: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_fails_ends_the_replay(replayer: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
     """Claims may be watched until the first job is there. Then the replay ends, long before its window does."""
     import kubernetes.client
     import kubernetes.config

@@ -43,7 +43,7 @@ def playbooks(newest: ControlPlane, fleet: Fleet, tmp_path: Path) -> t.Iterator[
         newest.expect("DELETE", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}")
 
 
-def test_room_for_a_job(fleet: Fleet, playbooks: Playbooks) -> None:
+def test_a_job_gets_the_devices_that_were_held_for_it(fleet: Fleet, playbooks: Playbooks) -> None:
     reported = playbooks.run("reserve", "--check", "--diff", **JOB)
     assert "fits without moves; 4 device(s) will be held" in reported and "changed=1" in reported and not fleet.rules()
     assert "changed=1" in playbooks.run("reserve", **JOB)
@@ -66,12 +66,12 @@ def test_room_for_a_job(fleet: Fleet, playbooks: Playbooks) -> None:
     assert "changed=1" in released and "nothing is held" in released and not fleet.rules()
 
 
-def test_a_job_that_does_not_fit(fleet: Fleet, playbooks: Playbooks) -> None:
+def test_no_device_is_held_for_a_job_that_does_not_fit(fleet: Fleet, playbooks: Playbooks) -> None:
     reported = playbooks.run("reserve", rc=2, **{**JOB, "reserve_count": 9})
     assert "job: does not fit: 9 pod(s) do not fit, without moving pods" in reported and not fleet.rules()
 
 
-def test_what_is_refused(fleet: Fleet, playbooks: Playbooks) -> None:
+def test_wrong_variables_and_tolerations_are_refused(fleet: Fleet, playbooks: Playbooks) -> None:
     assert "Set reserve_workload" in playbooks.run("reserve", rc=2, reserve_name="tomorrow")
     assert "did you mean reserve_name?" in playbooks.run("reserve", rc=2, reserve_nam="tomorrow")
     broad = claim_spec(1)

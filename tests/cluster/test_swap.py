@@ -92,7 +92,7 @@ def untouched(fleet: Fleet, before: t.Mapping[str, str]) -> bool:
     return not lost(fleet, before) and not fleet.rules() and not fleet.rules(swap.KEY)
 
 
-def test_a_swap_from_check_to_return(fleet: Fleet, playbooks: Playbooks) -> None:
+def test_a_swap_is_checked_made_and_returned(fleet: Fleet, playbooks: Playbooks) -> None:
     before = filled(fleet)
     reported = playbooks.run("swap", "--check", "--diff", **BIG)
     assert "gold: 4 device(s) for 1 pod(s) of big; 4 pod(s) are ended for it" in reported and "changed=1" in reported
@@ -126,7 +126,7 @@ def test_a_swap_from_check_to_return(fleet: Fleet, playbooks: Playbooks) -> None
     assert "waits" in fleet.bound(5)
 
 
-def test_a_share_and_named_devices(fleet: Fleet, playbooks: Playbooks) -> None:
+def test_a_share_of_the_fleet_or_named_devices_are_swapped(fleet: Fleet, playbooks: Playbooks) -> None:
     before = filled(fleet)
     one = {"name": "one", "namespace": NAMESPACE, "templates": ["gold-1"]}
     reported = playbooks.run("swap", **ASK, swap_workload=one, swap_share=30)
@@ -147,7 +147,7 @@ def test_a_share_and_named_devices(fleet: Fleet, playbooks: Playbooks) -> None:
     assert "give it back with lanewise.dra.swap" in reported and len(fleet.rules()) == 2
 
 
-def test_what_is_refused(fleet: Fleet, playbooks: Playbooks) -> None:
+def test_pods_and_workloads_that_are_not_prepared_for_a_swap_are_refused(fleet: Fleet, playbooks: Playbooks) -> None:
     assert "Set swap_tier" in playbooks.run("swap", rc=2, swap_tier="gold")
     before = filled(fleet, "plain")
     reported = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0))
@@ -165,7 +165,7 @@ def test_pods_that_kueue_manages_are_refused(fleet: Fleet, playbooks: Playbooks)
     assert "Kueue manages it (kueue.x-k8s.io/podset)" in reported and untouched(fleet, before)
 
 
-def test_budgets(fleet: Fleet, playbooks: Playbooks) -> None:
+def test_disruption_budgets_are_respected(fleet: Fleet, playbooks: Playbooks) -> None:
     for number in range(sum(NODES.values())):
         fleet.plane.expect(
             "POST",
@@ -222,7 +222,7 @@ def test_a_killed_run_is_continued(fleet: Fleet, playbooks: Playbooks) -> None:
     assert set(after.devices) == taken and not fleet.rules(swap.KEY) and len(lost(fleet, before)) == 4
 
 
-def test_a_killed_run_is_given_back(fleet: Fleet, playbooks: Playbooks) -> None:
+def test_the_devices_of_a_killed_run_are_returned(fleet: Fleet, playbooks: Playbooks) -> None:
     before = filled(fleet, "slow")
     running = playbooks.start("swap", **BIG)
     try:
@@ -234,7 +234,9 @@ def test_a_killed_run_is_given_back(fleet: Fleet, playbooks: Playbooks) -> None:
     assert untouched(fleet, before)
 
 
-def test_two_at_once(fleet: Fleet, playbooks: Playbooks, newest: ControlPlane, tmp_path: Path) -> None:
+def test_two_tiers_at_once_never_get_the_same_devices(
+    fleet: Fleet, playbooks: Playbooks, newest: ControlPlane, tmp_path: Path
+) -> None:
     """Two tiers want the same devices: one gets them, and the other gets a message with their owner. The same tier
     twice is one swap."""
     before = filled(fleet)
@@ -256,7 +258,7 @@ def test_two_at_once(fleet: Fleet, playbooks: Playbooks, newest: ControlPlane, t
     assert len(hold.devices) == 2 and not fleet.rules(swap.KEY) and len(lost(fleet, before)) == 6
 
 
-def test_a_server_that_is_away_and_a_lost_node(fleet: Fleet, playbooks: Playbooks) -> None:
+def test_a_swap_survives_an_unreachable_server_and_a_lost_node(fleet: Fleet, playbooks: Playbooks) -> None:
     """A pod of a lost node does not end: the run says so. The next run takes other devices, and what was held on that
     node is not held any more."""
     reported = playbooks.run("swap", rc=2, **BIG, plan_kubeconfig=str(_nowhere(playbooks.folder)))
@@ -279,7 +281,7 @@ def test_a_server_that_is_away_and_a_lost_node(fleet: Fleet, playbooks: Playbook
     assert len(lost(fleet, before)) == 4
 
 
-def test_pairs(fleet: Fleet, playbooks: Playbooks) -> None:
+def test_gpus_are_swapped_with_the_nics_on_their_pcie_roots(fleet: Fleet, playbooks: Playbooks) -> None:
     """GPUs are swapped with the NICs on their PCIe roots: each pod that gives way gives both."""
     pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
     claims = {

@@ -266,7 +266,7 @@ def test_the_server_takes_the_policy_without_a_warning(guarded: ControlPlane) ->
     assert not guarded.expect("GET", path)["status"]["typeChecking"].get("expressionWarnings")
 
 
-def test_the_policy_and_the_driver_say_the_same(guarded: ControlPlane, classes: Classes, version: str) -> None:
+def test_the_policy_and_the_driver_agree(guarded: ControlPlane, classes: Classes, version: str) -> None:
     verdicts = {"taken": 0, "form": 0, "class": 0, "share taken": 0, "share refused by its class": 0}
     waiting: list[list[Pair]] = []
 
@@ -312,7 +312,7 @@ def test_the_policy_and_the_driver_say_the_same(guarded: ControlPlane, classes: 
     assert verdicts["share taken"] > total // 40 and verdicts["share refused by its class"] > total // 20, verdicts
 
 
-def test_admin_access_needs_nothing_of_a_class(guarded: ControlPlane, classes: Classes) -> None:
+def test_admin_access_needs_no_permission_of_a_class(guarded: ControlPlane, classes: Classes) -> None:
     classes.write({"closed": [tenancy.parameters([])]})
     item = claim_of(Pair([], [[0]], [], "monitoring", False), ["closed"])
     assert "is not for claims of this namespace" in refused(guarded, item)
@@ -369,7 +369,7 @@ def test_a_class_caps_the_burst_of_shares(guarded: ControlPlane, classes: Classe
         assert bool(ours) != taken, (name, share, ours)
 
 
-def test_the_form_of_a_policy_is_checked(guarded: ControlPlane, version: str) -> None:
+def test_policies_are_refused_as_the_validator_refuses_them(guarded: ControlPlane, version: str) -> None:
     verdicts: list[bool] = []
 
     @seed(SEED)

@@ -682,7 +682,7 @@ def server(request: pytest.FixtureRequest, planes: t.Callable[[str], ControlPlan
 
 
 @pytest.mark.parametrize("version, kind", sorted(versions.SERVED))
-def test_verdict(server: Server, version: str, kind: str) -> None:
+def test_validator_and_server_agree_about_generated_objects(server: Server, version: str, kind: str) -> None:
     plane, kubernetes, gates = server
     if versions.SERVED[version, kind] > server.minor:
         pytest.skip(f"{kubernetes} does not serve {kind} in {version}")
@@ -712,7 +712,7 @@ def openapi_type(prop: Object) -> str:
 
 
 @pytest.mark.parametrize("version, kind", sorted(versions.SERVED))
-def test_field_tables(server: Server, version: str, kind: str) -> None:
+def test_field_tables_equal_the_openapi_document(server: Server, version: str, kind: str) -> None:
     minor = server.minor
     if versions.SERVED[version, kind] > minor:
         pytest.skip(f"{server.kubernetes} does not serve {kind} in {version}")
@@ -746,7 +746,7 @@ KEPT_TEXT = {"+5", "1.", "1E-3", "00012"}
 
 
 @pytest.mark.parametrize("version", [versions.V1])
-def test_quantities(server: Server, version: str) -> None:
+def test_quantities_are_parsed_as_the_server_parses_them(server: Server, version: str) -> None:
     texts = [text for text in [*QUANTITIES, *BAD_QUANTITIES] if text is not None]
     texts += ["1000Ki", "1024Ki", "1025Mi", "100e3", "1500000m", "1000000n", "1e-10", "3e21", "0.1u", "1.0005Ki", "5E"]
     for text in texts:

@@ -145,7 +145,7 @@ def _site(request: pytest.FixtureRequest) -> t.Iterator[Site]:
         yield site
 
 
-def test_the_next_boot_has_them(site: Site) -> None:
+def test_wanted_arguments_are_there_after_the_next_boot(site: Site) -> None:
     first = site.boot()
     assert "quiet" in site.original and not {"intel_iommu=on", "iommu=pt"} & set(site.original)
     assert "identity" not in site.translation() and site.pages() == 0

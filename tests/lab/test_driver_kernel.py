@@ -190,7 +190,7 @@ def test_a_vf_whose_pod_is_killed_is_restored(one: Node) -> None:
 
 @pytest.mark.usefixtures("pod")
 @pytest.mark.parametrize("kind, mode", [("ipvlan", "l2"), ("ipvlan", "l3s"), ("macvlan", "bridge")])
-def test_children_of_a_card(one: Node, kind: str, mode: str) -> None:
+def test_a_pod_gets_an_ipvlan_or_macvlan_of_a_card(one: Node, kind: str, mode: str) -> None:
     device = nics(one)[0]
     name = one.interface(device)
     config = {"name": "net1", "addresses": ["10.1.0.2/24"], "child": {"type": kind, "mode": mode}}

@@ -60,7 +60,7 @@ def of_ports(node: Node) -> list[tuple[int, int]]:
     return [tuple(one.get(name, 0) * 8 // 10**6 for name in ("tx_share", "tx_max")) for one in leaves]  # type: ignore[misc]
 
 
-def test_minimum_and_maximum_by_the_interface(simulated: Node) -> None:
+def test_minimum_and_maximum_rates_are_set_by_the_interface(simulated: Node) -> None:
     name = simulated.ssh("ls /sys/bus/netdevsim/devices/netdevsim7/net").split()[0]
     python(simulated, "by_vf.set_rates_of({zero: InForce(700 * M, 1000 * M), one: InForce(200 * M, 500 * M)})")
     assert of_interface(simulated, name) == [(700, 1000), (200, 500)]
@@ -68,7 +68,7 @@ def test_minimum_and_maximum_by_the_interface(simulated: Node) -> None:
     assert of_interface(simulated, name) == [(100, 100), (800, 900)]
 
 
-def test_share_and_maximum_by_devlink(simulated: Node) -> None:
+def test_shares_and_maximum_rates_are_set_by_devlink(simulated: Node) -> None:
     """In switchdev mode the interface takes no rates."""
     simulated.ssh(f"devlink dev eswitch set {SIMULATED} mode switchdev; udevadm settle")
     python(simulated, "by_vf.set_rates_of({zero: InForce(700 * M, 1000 * M), one: InForce(200 * M, 500 * M)})")
@@ -152,7 +152,7 @@ def test_shares_come_and_go(one: Node, pods: str) -> None:
 
 
 @pytest.mark.parametrize("operation", ["attach", "detach", "change"])
-def test_killed_before_changes(one: Node, pods: str, operation: str) -> None:
+def test_a_driver_killed_before_any_change_restores_the_rates(one: Node, pods: str, operation: str) -> None:
     """After each restart, the rates are those of attached claims; at the end none is left, and both VFs are back."""
     reported = program(one, pods, operation, first=0, stride=STRIDE)
     print(f"{operation} by {pods}: killed {reported['kills']} times in {reported['seconds']} s")

@@ -42,7 +42,7 @@ MADE = ["type vlan id 77", "type vlan protocol 802.1ad id 4000", "type ipvlan mo
 
 @pytest.mark.usefixtures("pod")
 @pytest.mark.parametrize("made", MADE)
-def test_what_is_made_of_a_vf_is_ended_wherever_it_is(one: Node, made: str) -> None:
+def test_interfaces_made_of_a_vf_are_removed_in_any_namespace(one: Node, made: str) -> None:
     _pf, address, name = virtual(one)
     found, left = python(
         one,
@@ -63,7 +63,7 @@ tell([outcome(found), sh(f"nsenter --net=/proc/{{os.getpid()}}/fd/{{other}} ip -
 
 @pytest.mark.usefixtures("pod")
 @pytest.mark.parametrize("made", MADE[:1] + MADE[3:])
-def test_a_vf_is_reset_where_what_is_made_of_it_cannot_be_found(one: Node, made: str) -> None:
+def test_a_vf_is_reset_if_interfaces_made_of_it_cannot_be_found(one: Node, made: str) -> None:
     _pf, address, name = virtual(one)
     never, changed, same, seconds = python(
         one,
@@ -132,7 +132,7 @@ tell(outcome(take_back.take_back(identity, host, POD, dict())))
 
 
 @pytest.mark.usefixtures("pod")
-def test_all_settings_of_a_vf_are_written_where_one_is_refused(one: Node) -> None:
+def test_all_settings_of_a_vf_are_written_although_one_is_refused(one: Node) -> None:
     _pf, address, name = virtual(one)
     message, now, found = python(
         one,
@@ -209,7 +209,7 @@ tell([outcome(found), host["vfs"], interfaces.snapshot(identity)["vfs"]])
 
 
 @pytest.mark.usefixtures("pod")
-def test_cost_of_querying_vlans(one: Node) -> None:
+def test_querying_all_vlans_takes_limited_time(one: Node) -> None:
     """Where the kernel has VLANs each detach asks for all 8,192; on emulated processors here."""
     _pf, _address, name = virtual(one)
     numbers, milliseconds, evidence = python(

@@ -173,7 +173,7 @@ def test_the_cordon_of_another_user_stays(site: Site) -> None:
     assert site.vfs == 4 and site.cordoned
 
 
-def test_a_budget_is_waited_for(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drain_waits_for_a_disruption_budget(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = site.pod()["metadata"]["uid"]
     log = tmp_path / "log"
     monkeypatch.setenv("ANSIBLE_LOG_PATH", str(log))
@@ -200,7 +200,7 @@ def test_a_budget_is_waited_for(site: Site, tmp_path: Path, monkeypatch: pytest.
     assert site.pod()["metadata"]["uid"] != before
 
 
-def test_a_disruption_budget_that_allows_no_eviction(site: Site) -> None:
+def test_a_budget_that_allows_no_eviction_ends_the_run_without_a_change(site: Site) -> None:
     before = site.pod()["metadata"]["uid"]
     with site.budget():
         text = site.play(4, fails=True, fabric_drain_timeout=10)
@@ -209,7 +209,7 @@ def test_a_disruption_budget_that_allows_no_eviction(site: Site) -> None:
     assert site.pod()["metadata"]["uid"] == before
 
 
-def test_a_pod_that_does_not_end(site: Site) -> None:
+def test_a_pod_that_does_not_end_ends_the_run_without_a_change(site: Site) -> None:
     site.undeploy()
     site.deploy(grace=3600)  # it takes no notice of SIGTERM
     before = site.pod()["metadata"]
@@ -222,7 +222,7 @@ def test_a_pod_that_does_not_end(site: Site) -> None:
         site.undeploy()
 
 
-def test_a_reboot_is_over_when_kubelet_says_so(site: Site) -> None:
+def test_a_node_is_uncordoned_once_kubelet_reports_the_new_boot(site: Site) -> None:
     """With a namespace that no pod ends with, RDMA devices become exclusive at a boot only."""
     machine = site.node.machine
     before = site.plane.expect("GET", f"/api/v1/nodes/{site.node.name}")["status"]["nodeInfo"]["bootID"]

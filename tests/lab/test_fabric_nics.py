@@ -116,7 +116,7 @@ def test_a_vf_in_a_container_is_left_alone(one: Node, nic: Device) -> None:
         one.ssh("ip netns delete pod")
 
 
-def test_mtu_of_pf_and_vf(one: Node, nic: Device) -> None:
+def test_the_mtu_is_raised_on_the_pf_first_and_lowered_on_the_vf_first(one: Node, nic: Device) -> None:
     one.ssh(f"modprobe igbvf; echo 1 > {SYS}/{nic.address}/sriov_numvfs; udevadm settle")
     vf = one.ssh(f"basename $(readlink {SYS}/{nic.address}/virtfn0)")
     both = {vf: {"mtu": 4000}, nic.address: {"mtu": 4000}}
@@ -127,7 +127,7 @@ def test_mtu_of_pf_and_vf(one: Node, nic: Device) -> None:
     assert [text.split(" ")[0] for text in settle(one, [MTU], down)] == [f"{vf}:", f"{nic.address}:"]
 
 
-def test_queues_of_a_real_driver(one: Node, nic: Device) -> None:
+def test_rings_channels_and_flags_of_a_real_driver_are_set(one: Node, nic: Device) -> None:
     asked = {
         "rings": {"rx": 512, "tx": 1024},
         "channels": {"combined": 1},
@@ -186,7 +186,7 @@ def test_dcb_is_as_its_own_program_shows_it(one: Node, nic: Device) -> None:
         one.ssh("rmmod lab_dcb")
 
 
-def test_roce_of_the_connection_manager(one: Node, nic: Device) -> None:
+def test_the_roce_mode_of_the_connection_manager_is_set(one: Node, nic: Device) -> None:
     mounted = "mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config"
     one.ssh(f"modprobe rdma_rxe; modprobe rdma_cm; {mounted}")
     name = one.interface(nic)
@@ -206,7 +206,7 @@ def test_roce_of_the_connection_manager(one: Node, nic: Device) -> None:
         one.ssh("rmdir /sys/kernel/config/rdma_cm/rxe7; rdma link delete rxe7", check=False)
 
 
-def test_rdma_devices_of_namespaces(one: Node) -> None:
+def test_the_mode_of_rdma_devices_in_namespaces_is_set_now_or_at_boot(one: Node) -> None:
     one.ssh("modprobe rdma_rxe; rdma system set netns shared")
     try:
         result = converge(one, [RDMA], {}, {"rdma_netns_mode": "exclusive"}, check=True)

@@ -117,7 +117,7 @@ def _site() -> t.Iterator[Site]:
         yield Site(lab)
 
 
-def test_interfaces_by_which_the_node_is_reached(site: Site) -> None:
+def test_a_change_of_the_nodes_uplink_needs_leave_and_a_confirmation(site: Site) -> None:
     site.node.restore()
     uplink = {"fabric_nics": [{"name": "uplink", "select": {"interface": ["mgmt0"]}, "mtu": 1400}]}
     uplink["fabric_persist"] = False  # type: ignore[assignment]

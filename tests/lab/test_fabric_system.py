@@ -30,7 +30,7 @@ def one(node: Node) -> Node:
     return node
 
 
-def test_huge_pages_of_each_socket(one: Node) -> None:
+def test_huge_pages_are_set_on_each_socket(one: Node) -> None:
     changes = settle(one, [HUGEPAGES], {}, {"hugepages": [{"size": "2M", "count": 16}]})
     assert len(changes) == 2
     assert one.ssh(f"cat {NODES}/node*/hugepages/hugepages-2048kB/nr_hugepages").split() == ["16", "16"]
@@ -81,7 +81,7 @@ def test_containerd_1_gets_nri_and_cdi_and_keeps_its_cgroup_driver(one: Node) ->
     assert one.status("test -S /var/run/nri/nri.sock") == 0
 
 
-def test_a_nic_that_ignores_a_setting(one: Node) -> None:
+def test_a_setting_that_a_nic_ignores_is_reported(one: Node) -> None:
     """QEMU's NICs take no other size of read requests: found by reading it back, and no bit has changed."""
     nic = next(device for device in one.devices if device.kind == "nic")
     config = f"sha256sum < /sys/bus/pci/devices/{nic.address}/config"
@@ -99,7 +99,7 @@ def test_a_node_that_is_booted_by_a_hypervisor_is_reported(one: Node) -> None:
     assert settle(one, [ARGS], {}, {"kernel_args": [running]}) == []
 
 
-def test_what_is_kept_is_there_after_a_reboot(one: Node) -> None:
+def test_persistent_settings_are_there_after_a_reboot(one: Node) -> None:
     """The last test: the node reboots."""
     general = {
         "sysctl": {"vm.zone_reclaim_mode": 0, "kernel.numa_balancing": 0, "net.core.rmem_max": 268435456},

@@ -276,7 +276,7 @@ def refused(site: Site, pod: str) -> bool:
     )
 
 
-def test_an_ipvlan_of_a_card(site: Site) -> None:
+def test_a_pod_gets_an_ipvlan_of_a_card(site: Site) -> None:
     nic = site.nics[1]
     interface = site.machine.interface(nic)
     site.machine.ssh(f"ip link set {interface} up")

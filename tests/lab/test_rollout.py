@@ -126,7 +126,7 @@ def test_limit_touches_no_other_node(site: Site) -> None:
     assert status == 0 and site.vfs() == [NONE, TWO]
 
 
-def test_a_node_that_is_lost_on_the_way(site: Site) -> None:
+def test_a_node_that_is_lost_during_a_rollout_is_reported(site: Site) -> None:
     first, second = site.nodes
     address = "/sys/bus/pci/devices/0000:23:00.0/sriov_numvfs"
     off = f"until [ $(cat {address}) = 2 ]; do sleep 0.1; done; echo o > /proc/sysrq-trigger"
@@ -140,7 +140,7 @@ def test_a_node_that_is_lost_on_the_way(site: Site) -> None:
     assert "done: 1 node" in stands and first.ssh("cat /sys/bus/pci/devices/*/sriov_numvfs").split() == TWO
 
 
-def test_a_controller_that_is_killed(site: Site) -> None:
+def test_the_rollout_of_a_killed_controller_is_finished_by_the_next(site: Site) -> None:
     first, second = site.nodes
     with open(os.devnull, "wb") as nowhere:
         run = subprocess.Popen(
@@ -157,7 +157,7 @@ def test_a_controller_that_is_killed(site: Site) -> None:
     assert "changed=0" in site.play()[1]
 
 
-def test_a_node_that_does_not_come_back_from_its_reboot(site: Site) -> None:
+def test_a_node_that_does_not_come_back_from_its_reboot_ends_the_rollout(site: Site) -> None:
     """With a namespace of somebody's, RDMA devices become exclusive at a boot only."""
     first, second = site.nodes
     for node in site.nodes:

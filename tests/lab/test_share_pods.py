@@ -41,7 +41,7 @@ def share_in_status(site: Site, pod: str) -> Object:
     return t.cast(Object, site.plane.wait_for(found, f"the share of {pod} in its claim's status", PATIENCE))
 
 
-def test_shares_by_virtual_functions(site: Site) -> None:
+def test_pods_get_shares_of_a_card_by_virtual_functions(site: Site) -> None:
     """From what is published to detach."""
     card = name_of(site.nics[0].address)
     before = [host_state(site.machine, site.vf(index)[1], site.pf) for index in range(VFS)]

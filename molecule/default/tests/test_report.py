@@ -43,7 +43,7 @@ def test_this_machine_is_read_from_its_kernel(host, site):
     assert facts["system"]["kernel"] == host.check_output("uname -r")
 
 
-def test_pairs_of_the_hgx_node(site):
+def test_each_gpu_of_the_hgx_node_has_a_rail_and_a_nearest_nic(site):
     facts = site["h100-01"]
     assert [gpu["rail"] for gpu in facts["gpus"]] == list(range(8))
     assert {gpu["nearest_nics"]["level"] for gpu in facts["gpus"]} == {"PIX"}

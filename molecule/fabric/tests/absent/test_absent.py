@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 
-def test_cards(host, cards):
+def test_cards_have_their_original_settings(host, cards):
     for address, interface in cards.items():
         assert host.check_output("cat /sys/bus/pci/devices/%s/sriov_numvfs", address) == "0"
         assert host.check_output("cat /sys/class/net/%s/mtu", interface) == "1500"
@@ -17,7 +17,7 @@ def test_cards(host, cards):
         assert now.split("RX:")[1].split()[0] == "256"
 
 
-def test_node(host):
+def test_the_node_has_its_original_settings(host):
     pages = host.check_output("cat /sys/devices/system/node/node*/hugepages/hugepages-2048kB/nr_hugepages")
     assert pages.split() == ["0", "0"]
     assert host.check_output("cat /proc/sys/net/core/rmem_max") == "212992"
@@ -34,5 +34,5 @@ def test_node(host):
         "/opt/lanewise",
     ),
 )
-def test_files(host, path):
+def test_files_of_the_role_are_removed(host, path):
     assert not host.file(path).exists

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 
-def test_service_has_applied_them(host):
+def test_the_boot_service_has_applied_the_settings(host):
     assert host.service("lanewise-fabric").is_running
     reported = host.check_output("journalctl --boot --output=cat --unit=lanewise-fabric")
     assert reported.count("num_vfs") == 2

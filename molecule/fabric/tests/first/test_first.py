@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 
-def test_what_is_predicted_is_done(reported):
+def test_the_predicted_changes_are_made(reported):
     assert reported["predicted"] == reported["done"]
     assert ("sriov", "0000:23:00.0", "num_vfs", 2) in reported["done"]
     assert ("sysctl", "node", "net.core.rmem_max") in {one[:3] for one in reported["done"]}
