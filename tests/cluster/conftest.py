@@ -18,7 +18,7 @@ from ansible_collections.lanewise.dra.tools.cluster import minors
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
 Planes = t.Callable[[str], ControlPlane]
-#: Feature gates of a node's Kubernetes: what the newest has by itself, and a test looks at.
+#: Feature gates of a node's Kubernetes that a test needs, and that only the newest one has on by default.
 NODE_GATES = {"1.34": {"ResourceHealthStatus": True}}
 STARTED = pytest.StashKey[list[str]]()
 

@@ -125,7 +125,7 @@ class ControlPlane:
         except BaseException:
             self.close()
             raise
-        self.seconds = time.monotonic() - start  #: it took to be ready
+        self.seconds = time.monotonic() - start  #: that it took to be ready
 
     def __enter__(self) -> ControlPlane:
         return self
@@ -244,13 +244,13 @@ class ControlPlane:
         return self._tell(poll=name)["status"] is None
 
     def check(self) -> None:
-        """Raises Failed where a program has ended that was to run."""
+        """Raises Failed if a program that should run has ended."""
         for name in self.pids:
             if not self.running(name):
                 raise Failed(f"{name} of Kubernetes {self.minor} has ended:\n{self._end_of_log(name)}")
 
     def wait_ready(self, name: str) -> None:
-        """Wait until a program says that it is well. Raises Failed."""
+        """Wait until a program reports that it is ready. Raises Failed."""
         path = "/readyz" if name == "kube-apiserver" else "/healthz"
         client = Client(self.ports[name], self.authority.certificate, self.authority.issue(*ADMIN), timeout=10)
         deadline = time.monotonic() + PATIENCE
@@ -316,7 +316,7 @@ class ControlPlane:
         return write(path, json.dumps(content, indent=1).encode())
 
     def write_kubeconfig_of_two(self, path: Path) -> Path:
-        """The administrator's, whose context `test` is this control plane. The current one is that of no server."""
+        """A kubeconfig of the administrator. Its context `test` is this control plane, the current one leads nowhere."""
         content = json.loads(self.kubeconfig.read_text())
         content["clusters"].append({"name": "none", "cluster": {"server": "https://127.0.0.1:1"}})
         content["contexts"].append(

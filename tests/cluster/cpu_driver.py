@@ -116,7 +116,7 @@ class CpuDriver:
                 try:
                     for result in self._prepare(claim.namespace, claim.name, claim.uid):
                         entry.devices.add(**result)
-                except Exception as error:  # noqa: BLE001  # kubelet tells the pod
+                except Exception as error:  # noqa: BLE001  # kubelet reports it in the pod's events
                     entry.error = repr(error)
             return response
 

@@ -68,7 +68,7 @@ class Dranet:
             self._command = [*unshare, "sh", "-c", shell, "sh", *self._command]
 
     def start(self) -> None:
-        """Start it, and wait until it says that it is well."""
+        """Start DRANET, and wait until it is healthy."""
         self.plane.run("dranet", self._command)
         self.plane.wait_for(self.ready, "DRANET to be ready", 60)
 

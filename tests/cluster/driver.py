@@ -112,7 +112,7 @@ class Driver:
         self.plane.stop("driver")
 
     def reasons(self) -> list[str]:
-        """Why it is not ready, by its own word."""
+        """Why the driver is not ready, as it reports itself; empty if it is ready."""
         try:
             try:
                 with urllib.request.urlopen(READY, timeout=5):

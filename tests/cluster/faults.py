@@ -4,8 +4,8 @@
 
 """One node on which our driver and DRANET get the same faults, and what can be seen of them from outside.
 
-Only one of the two drivers runs at a time. Both have the same interfaces and pods, and the same configuration in the
-words of each. Both reach the API server through a forwarder that a test can stop, and pods get their network from a
+Only one of the two drivers runs at a time. Both have the same interfaces and pods, and the same configuration, each in
+its own syntax. Both reach the API server through a forwarder that a test can stop, and pods get their network from a
 CNI plugin that a test can make wait, so that a fault comes at the same moment for both.
 """
 
@@ -35,7 +35,7 @@ RAILS = ("rail0", "rail1")
 #: Without it DRANET leaves veth interfaces out; with it the rails alone are published.
 FILTER = '"dra.net/ifName" in attributes && attributes["dra.net/ifName"].StringValue.matches("^rail[0-9]+$")'
 SLOW = 60  # seconds: kubelet tries again after 10 to 15, more than once
-#: Files that make the node's CNI plugin wait, and with which it says that it does.
+#: The file that makes the node's CNI plugin wait, and the one that the plugin writes while it waits.
 HOLD, HELD = Path("/run/hold-cni"), Path("/run/held-cni")
 
 HAS = "pod has its interface"
@@ -187,7 +187,7 @@ class Scene:
         self.note()
 
     def note(self) -> None:
-        """Take the state of the rails as the one that is to come back."""
+        """Note the state of the rails, which `differences` compares with."""
         self.before = {rail: state(rail) for rail in RAILS}
 
     # the driver
@@ -285,7 +285,7 @@ class Scene:
         return [one["metadata"]["name"] for path in (PODS, CLAIMS) for one in self.plane.expect("GET", path)["items"]]
 
     def end(self) -> str:
-        """End all pods; what the node is like then, beside before."""
+        """End all pods. Returns how the node then differs from before."""
         for one in self.plane.expect("GET", PODS)["items"]:
             self.delete(one["metadata"]["name"])
         try:
@@ -299,7 +299,7 @@ class Scene:
         return f"node: {', '.join(found)}" if found else SAME
 
     def differences(self) -> list[str]:
-        """What of the rails is not as it was."""
+        """What differs on the rails from their noted state."""
         found: set[str] = set()
         for rail, before in self.before.items():
             if rail not in links():
@@ -310,7 +310,7 @@ class Scene:
         return sorted(found)
 
     def close(self) -> None:
-        """Leave nothing to the next."""
+        """Remove all pods and templates, and stop the driver, so that the next test finds nothing."""
         HOLD.unlink(missing_ok=True)
         self.forwarder.release()
         for one in self.plane.expect("GET", PODS)["items"]:
@@ -351,7 +351,7 @@ def state(rail: str) -> dict[str, str]:
 
 
 def make_cni_wait(node: Node) -> None:
-    """Put a program before the node's CNI plugin that waits as long as the file HOLD is there."""
+    """Put a script before the node's CNI plugin, which waits as long as the file HOLD is there."""
     plugin = node.folder / "cni-bin" / "ptp"
     program = plugin.resolve()
     plugin.unlink()

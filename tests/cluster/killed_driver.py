@@ -36,8 +36,8 @@ FILE = Path(sys.argv[1])
 
 @dataclass
 class Target:
-    """The operation that is not to end, while it runs: the changes it has made, and how many it may. Of two that run at
-    once, as a pod's devices are attached early while its hook asks already, it is the first."""
+    """The operation to be killed, while it runs: the changes that it has made, and how many it may make. If two of this
+    name run at once, as when a pod's devices are attached early and its hook asks already, it is the first."""
 
     name: str = ""
     changes: int = 0
@@ -53,7 +53,7 @@ CHOICE = threading.Lock()
 
 
 def change(what: str) -> None:
-    """Called before a change: the end, where it is the one."""
+    """Called before each change. Kills the process before the chosen change of the target."""
     thread = threading.current_thread()
     ours = thread.ident == TARGET.thread or thread.name == "netns"  # which works for it in another namespace
     if not ours or RUNNING[-1:] != [TARGET.name]:
@@ -65,7 +65,7 @@ def change(what: str) -> None:
 
 
 def begin(name: str) -> bool:
-    """Whether this operation is the one that is not to end."""
+    """Make this operation the target if FILE names it and no other is. Returns whether it is the target."""
     try:
         wanted, number = FILE.read_text().split()
     except FileNotFoundError:

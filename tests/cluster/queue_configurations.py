@@ -156,7 +156,7 @@ class Configuration:
         return {"name": chance.choice(ODD_NAMES), "value": value, "description": description}
 
 
-#: Without device.allowMultipleAllocations: Kueue starts with it, but reads it as false of every device.
+#: Without device.allowMultipleAllocations: Kueue starts with it, but reads it as false for every device.
 _SELECTORS = (
     'device.driver == "lanewise.dev"',
     "true",

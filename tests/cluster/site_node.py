@@ -56,7 +56,7 @@ class SystemdNode(Node):
 
 
 class Site:
-    """A controller that plays against the node. It runs on the node itself, as a connection is not what is tried."""
+    """A controller that plays against the node. It runs on the node itself, as connections are not under test."""
 
     def __init__(self, node: Node, machine: Machine, folder: Path) -> None:
         self.node, self.plane, self.machine, self.folder = node, node.plane, machine, folder
@@ -65,7 +65,7 @@ class Site:
         self.inventory = folder / "inventory.json"
 
     def play(self, *arguments: str, rc: int = 0, playbook: str = "lanewise.dra.driver", **variables: t.Any) -> int:
-        """Play with these variables; the number of tasks that changed something."""
+        """Play with these variables. Returns the number of tasks that changed something."""
         host: Object = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
@@ -123,7 +123,7 @@ class Site:
 
 
 def other_wheel(source: Path, folder: Path, name: str, *changes: tuple[str, str], file: str = "cli.py") -> Path:
-    """A wheel of the driver with changes to one of its files, and its version by `name`. Below `folder`."""
+    """Build a wheel in `folder`: the one at `source` with version `name`, and with changes to one of its files."""
     made = folder / f"lanewise_driver-{name}-py3-none-any.whl"
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(made, "w") as new:
         for entry in old.infolist():

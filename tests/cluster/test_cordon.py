@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Who keeps pods off a Node is known after the controller was killed, and nobody else's cordon is taken away."""
+"""The role cordons a Node and uncordons it, also after a controller was killed, and never removes another's cordon."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Play = t.Callable[..., str]
 
 @pytest.fixture(name="play")
 def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
-    """Runs parts of the role; what it learned of the node is the output's last word."""
+    """Runs parts of the role. The output ends with `left=`: whether a killed run has left the node cordoned."""
     newest.expect("POST", "/api/v1/nodes", {"metadata": {"name": "worker"}})
     kubeconfig = newest.write_kubeconfig_of_two(tmp_path / "kubeconfig")
 
@@ -63,7 +63,7 @@ def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
 
 
 def state(plane: ControlPlane) -> tuple[bool, bool]:
-    """Whether pods are kept off the node, and whether it says that it is us."""
+    """Whether the node is cordoned, and whether it has the annotation of this role."""
     node = plane.expect("GET", NODE)
     return bool(node["spec"].get("unschedulable")), MARK in node["metadata"].get("annotations", {})
 

@@ -768,7 +768,7 @@ def _check_an_outage(installed: Installed, node: Node, name: str) -> None:
 
 
 def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[str, str], Node]) -> None:
-    """Links, settings, others' hands on the slices, and an API server that goes away and comes back.
+    """Links, settings, changes of the slices by others, and an API server that goes away and comes back.
 
     The waits are far shorter than the publisher's own round (``RESYNC_SECONDS``): it is an event that ends them.
     """

@@ -143,7 +143,7 @@ class Scene:
         return bool(self.plane.request("GET", f"{PODS}/{name}")[0] == 404)
 
     def delete(self, name: str, grace: int | None = None) -> None:
-        """Ask for a pod's end."""
+        """Delete a pod, without waiting until it is gone."""
         body = None if grace is None else {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace}
         status, answer = self.plane.request("DELETE", f"{PODS}/{name}", body)
         assert status in (200, 404), answer
@@ -275,13 +275,16 @@ def test_a_driver_killed_at_any_step_leaves_nothing(scene: Scene, operation: str
 
 
 def steps(operation: str) -> range:
-    """Where to kill, in the hope that there are less; the first that is not reached is the end."""
+    """The steps at which to kill, more than there are: the first that is not reached ends a test."""
     stride = STRIDE or STRIDES[operation]
     return range(stride // 2, 10_000, stride)
 
 
 def killed_at(scene: Scene, name: str, operation: str, step: int) -> str:
-    """Make a pod, and delete it where this is about its end; what the driver says in its last line."""
+    """Make a pod with a driver that is killed at a step, and delete the pod if the operation is part of its end.
+
+    Returns what the driver logs about the kill, or that the operation has ended.
+    """
     offset = scene.log_size()
     KILL.write_text(f"{operation} {step}")
     scene.post(name)
@@ -296,7 +299,7 @@ def killed(scene: Scene) -> bool:
 
 
 def killed_at_start(scene: Scene, operation: str, step: int) -> bool:
-    """Start the driver; whether it was killed before it was ready."""
+    """Start the driver. Returns whether it was killed before it was ready."""
     KILL.write_text(f"{operation} {step}")
     scene.driver.stop()
     scene.driver.start()

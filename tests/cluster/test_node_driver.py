@@ -427,7 +427,7 @@ def test_health_is_shown_in_the_pods_status(node: Node, driver: Driver) -> None:
 
 
 def preflight(folder: Path) -> list[str]:
-    """What the role's first look says of the container runtime."""
+    """The problems with the container runtime that the role's preflight module reports."""
     asked = {"kubelet_version": "v1.37.1", "python": sys.executable}
     arguments = folder / "arguments.json"
     arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": asked}))
@@ -462,8 +462,8 @@ def test_containerd_ignores_the_former_switch_for_cdi(node: Node, driver: Driver
 def test_a_containerd_that_does_not_read_the_drivers_specs_is_reported(
     node: Node, driver: Driver, tmp_path: Path
 ) -> None:
-    """The role says so before it installs, and no container starts without its device. That may be in the pod's network
-    by then, before any container: it comes back with the end of a pod that never ran."""
+    """The role reports it before it installs, and no container starts without its device. The device may already be in
+    the network of such a pod: it comes back when the pod ends, although it never ran."""
 
     def refused(name: str) -> None:
         claim = template(driver, name, {"name": "net1"}, "rail1")

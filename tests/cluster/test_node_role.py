@@ -233,7 +233,7 @@ def test_changed_settings_are_written_and_wrong_ones_are_not(site: Site) -> None
 
 
 def test_settings_that_a_killed_run_wrote_take_effect_at_the_next_run(site: Site) -> None:
-    """The address of its metrics is one that a driver that runs does not take, and what its readiness is asked at."""
+    """Here the address of the metrics: a running driver does not change it, and its readiness is checked there."""
     settings, pid = Path("/etc/lanewise/driver.yml"), site.property("MainPID")
     site.settings["metrics_address"] = "127.0.0.1:9177"
     level = f"log_level: {site.settings['log_level']}\n"

@@ -47,7 +47,7 @@ KNOWN = {
 
 
 def check_judge(tree: MachineTree, gpu: str, near: str, far: str) -> None:
-    """That wrong pairs would be seen."""
+    """Check that the judge would find wrong pairs."""
     assert tree.aligned(Seen([gpu], [near])) and not tree.aligned(Seen([gpu], [far]))
     other = next(one for one in tree.gpus if tree.aligned(Seen([one], [far])))
     assert tree.aligned(Seen([gpu, other], [far, near]))

@@ -246,7 +246,7 @@ def test_a_killed_switch_is_continued_by_the_next_run(fleet: Fleet) -> None:
 
 
 def quiet(fleet: Fleet) -> None:
-    """Play, whatever comes of it."""
+    """Play, and ignore a failure."""
     with contextlib.suppress(AssertionError):
         fleet.play(OURS)
 

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Random queues against the real Kueue: what is rendered it accepts, and what is refused it refuses, or is a wrong sum.
+"""Random queues against the real Kueue: it accepts what the compiler renders, and refuses what the compiler refuses,
+except for wrong sums.
 
 Objects are tried by a server-side dry run with Kueue's webhooks, configurations by starting Kueue with them.
 LANEWISE_QUEUES says how many queues are tried.
@@ -51,7 +52,7 @@ SUMS = ("over-fleet", "counted-twice", "other-driver", "lends-too-much", "borrow
 
 
 class Kueue:
-    """What the real Kueue says against objects and configurations; empty where it accepts them."""
+    """The errors of the real Kueue for objects and configurations; empty if it accepts them."""
 
     def __init__(self, queueing: Queueing, folder: Path) -> None:
         self.queueing, self.plane, self.folder = queueing, queueing.plane, folder

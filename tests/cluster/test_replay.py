@@ -24,7 +24,7 @@ _GROUP = "rbac.authorization.k8s.io"
 
 
 def allow(plane: ControlPlane, name: str, *rules: Object) -> str:
-    """Allow this to the one who replays; the path of the binding."""
+    """Give the user who replays a role with these rules. Returns the path of the binding."""
     plane.expect("POST", f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": list(rules)})
     binding = {
         "metadata": {"name": name},

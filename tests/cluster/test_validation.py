@@ -566,7 +566,7 @@ class Maker:
         return self.settle(made, kind)
 
     def settle(self, made: Object, kind: str) -> Object:
-        """Leaves no namespace that is right but not there, which only the cluster can tell, and no CEL of chance."""
+        """Replaces valid namespaces that do not exist, which only the server can know, and random CEL expressions."""
         for struct, name in self.structs(made, kind):
             if name in ("CELDeviceSelector", "DeviceDerivedAttribute") and isinstance(struct.get("expression"), str):
                 if struct["expression"] not in [*EXPRESSIONS, *BAD_EXPRESSIONS, "device.driver"]:

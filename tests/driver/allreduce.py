@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A rank of an MPI job: sums an array over all ranks, checks the sum, and says so. Calls Open MPI's library itself.
+"""A rank of an MPI job: sums an array over all ranks, and checks the sum. Calls Open MPI's library itself.
 
 python3 allreduce.py NUMBER TIMES
 """
@@ -16,10 +16,10 @@ import sys
 def main(number: int, times: int) -> None:
     mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
 
-    def known(name: str) -> ctypes.c_void_p:
+    def symbol(name: str) -> ctypes.c_void_p:
         return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, name)))
 
-    world, integer, total = known("ompi_mpi_comm_world"), known("ompi_mpi_int32_t"), known("ompi_mpi_op_sum")
+    world, integer, total = symbol("ompi_mpi_comm_world"), symbol("ompi_mpi_int32_t"), symbol("ompi_mpi_op_sum")
     rank, size = ctypes.c_int(), ctypes.c_int()
     assert not mpi.MPI_Init(None, None)
     mpi.MPI_Comm_rank(world, ctypes.byref(rank))

@@ -4,7 +4,7 @@
 
 """The part of an API server that a driver needs, for machines without Kubernetes: objects by path, over HTTPS.
 
-It stores, lists and merges. It validates nothing, and a watch says nothing until it ends.
+It stores, lists and merges. It validates nothing, and a watch sends no event until it ends.
 """
 
 from __future__ import annotations

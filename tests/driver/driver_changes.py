@@ -4,8 +4,8 @@
 
 """What a driver changes outside its process: a call before each change.
 
-A change is what others can see: files made, written, renamed, removed; mounts; requests to the kernel that are no
-questions (netlink, ethtool). Two moments without a change between them look the same to the next driver. Python's
+A change is what others can see: files made, written, renamed, removed; mounts; requests to the kernel other than
+queries (netlink, ethtool). Two moments without a change between them look the same to the next driver. Python's
 audit events report files and ioctl; netlink goes through socket.send, mounts through the driver's libc.
 
 Programs and nodes of the lab use it as a module by itself, so it imports the driver only.
@@ -35,16 +35,16 @@ _FILES = (
     "os.truncate",
 )
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-#: linux/ethtool.h: the commands that set something of what the driver uses.
+#: linux/sockios.h and linux/ethtool.h: the commands by which the driver changes something.
 _SIOCETHTOOL = 0x8946
 _ETHTOOL_SETS = {0x3B: "features", 0x28: "private flags", 0x11: "rings", 0x3D: "channels"}
 _NETLINK_HEADER = struct.Struct("=IHHII")
-#: linux/netlink.h: a question for a list.
+#: linux/netlink.h: the flags of a query for a list.
 _DUMP = 0x300
-#: linux/rtnetlink.h: of each four kinds of requests one is a question.
+#: linux/rtnetlink.h: of each four kinds of requests (NEW, DEL, GET, SET) one is a query.
 _GET = 2
 
-#: Called with the change in words.
+#: Called with a description of the change.
 Change = t.Callable[[str], None]
 
 
@@ -85,7 +85,7 @@ def _watch_netlink(change: Change) -> None:
 
 
 def _watch_function(library: ctypes.CDLL, name: str, change: Change) -> None:
-    """Take calls of a library's function as changes: no audit event reports them."""
+    """Report calls of a library's function as changes, because no audit event does."""
     function = getattr(library, name)
 
     def call(*arguments: t.Any) -> t.Any:

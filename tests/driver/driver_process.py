@@ -66,14 +66,14 @@ class Launcher:
         return bool(self.pid) and not self._ended.is_set()
 
     def kill(self) -> None:
-        """The driver that runs now has ended when this returns; another may have been started since."""
+        """Kill the running driver. It has ended when this returns; another may have been started since."""
         ended = self._ended
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         assert ended.wait(30)
 
     def status(self, seconds: float = 30) -> int:
-        """How it ended: minus the signal, or its exit status."""
+        """Wait until the driver has ended. Returns its exit status, or minus the signal that ended it."""
         assert self._ended.wait(seconds), "the driver has not ended"
         return self._status
 
@@ -81,7 +81,7 @@ class Launcher:
         return self.log_file.read_text()
 
     def stop(self) -> None:
-        """As its service manager does it."""
+        """End the driver by SIGTERM, as its service manager does."""
         os.kill(self.pid, signal.SIGTERM)
         assert self.status() == 0
 

@@ -32,7 +32,7 @@ def _changes(function: t.Any) -> bool:
     return any(base.__module__ in _OF for base in type(holder).__mro__)
 
 
-#: Lets a process call the given function, with words, before each of its changes.
+#: Lets a process call the given function, with a description, before each of its changes.
 Watch = t.Callable[[t.Callable[[str], None]], None]
 
 

@@ -69,7 +69,7 @@ RAILS: Object = {
 }
 #: What a driver that was killed may leave until it is that old (files.sweep).
 DRAFT_SECONDS = 120.0
-#: In which the kernel is done, and less than what a driver that has started waits until it tries something again.
+#: Seconds in which the kernel is done; fewer than a driver that has started waits until it tries something again.
 KERNEL_SECONDS = 3.0
 
 
@@ -179,15 +179,15 @@ class Node:
         assert not any(one.error for one in answer.claims.values()), answer
 
     def prepare(self) -> None:
-        """As kubelet does it. Raises Gone."""
+        """Prepare all claims, as kubelet does. Raises Gone."""
         self._call("NodePrepareResources", UIDS)
 
     def unprepare(self) -> None:
-        """As kubelet does it. Raises Gone."""
+        """Unprepare all claims, as kubelet does. Raises Gone."""
         self._call("NodeUnprepareResources", UIDS)
 
     def start_hook(self, name: str, sandbox: Sandbox) -> subprocess.Popen[str]:
-        """That of a claim for a container that starts. It waits for a driver that restarts."""
+        """Start the hook of a claim, as for a container that starts. It waits for a driver that restarts."""
         annotations = {f"io.kubernetes.cri.sandbox-{key}": value for key, value in self._pod().items()}
         state = {"ociVersion": "1.2.0", "id": "c", "pid": sandbox.pid, "annotations": annotations}
         command = cdi.hook_command(self.paths, UIDS[name])
@@ -222,7 +222,7 @@ class Node:
         return {record.name: record for record in found}
 
     def is_as_recorded(self, sandbox: Sandbox, ended: bool = False) -> list[str]:
-        """Where each device is, and how it is, compared with what the records say; what differs. Of a sandbox that has
+        """The differences between the records and each device: where it is, and its settings. Of a sandbox that has
         ended only the driver's pin is left, and nobody sees what is in there.
 
         The kernel makes the routes of an IPv6 address a moment after the address.
@@ -285,7 +285,7 @@ class Node:
         return list(self.folder.rglob(f"*{files.UNFINISHED}"))
 
     def age_drafts(self) -> None:
-        """Let what killed writers left be as old as it is after two minutes."""
+        """Make what killed writers left two minutes old."""
         then = time.time() - DRAFT_SECONDS
         for path in self.drafts():
             os.utime(path, (then, then))

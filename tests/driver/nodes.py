@@ -81,7 +81,7 @@ def _become_a_node() -> None:
 
 
 def run(command: str, check: bool = True, text: str | None = None) -> str:
-    """A shell command on the node, and what it says."""
+    """Run a shell command on the node. Returns its output."""
     done = subprocess.run(
         ["sh", "-c", command], input=text, capture_output=True, text=True, errors="surrogateescape", check=False
     )
@@ -95,7 +95,7 @@ def without_dad() -> None:
 
 
 def wait_for_ipv6() -> None:
-    """Until the kernel has taken the IPv6 addresses of the node, and made their routes."""
+    """Wait until the kernel has accepted the IPv6 addresses of the node and created their routes."""
     ipv6.wait(lambda words: run(f"ip {words}"))
 
 
@@ -123,7 +123,7 @@ class Pod:
         return done.stdout
 
     def end(self) -> None:
-        """The namespace dies with its last pin; the kernel does that some time after."""
+        """Remove the pin. The kernel destroys the namespace some time later."""
         netns.unpin(self.pin)
 
     def __enter__(self) -> Pod:
@@ -134,8 +134,8 @@ class Pod:
 
 
 class Hidden:
-    """A namespace that only a descriptor of another process keeps, or where `passed` of no process at all: it is on
-    its way through a Unix socket."""
+    """A namespace that only a descriptor of another process keeps. With `passed` no process keeps it once it is hidden:
+    the descriptor is on its way through a Unix socket."""
 
     def __init__(self, passed: bool = False) -> None:
         self.descriptor = netns.new()

@@ -76,7 +76,8 @@ class SharesWorld:
         return made[0]
 
     def _reporter(self) -> Reporter:
-        """One for all drivers: each has a thread for good, and the driver looks for interfaces in threads of others."""
+        """One reporter for all drivers: the thread of each reporter never ends, and the driver looks for interfaces in
+        the namespaces of all threads."""
         if self._reporters.get(id(self.cluster)) is None:
             self._reporters[id(self.cluster)] = Reporter(self.cluster)
             self._reporters[id(self.cluster)].start()

@@ -36,7 +36,7 @@ _SEEN_DIFFERENTLY = {
 _INET6_RUNS = (1, 3, 5, 6)  # flags, statistics, cache, ICMP statistics
 _SYSCTLS = ("ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh")
 _FILE_VALUES = ("1", "2", "0", "3", "10", "1000", "20000")
-#: What the kernel changes itself, or what setting makes a test wait.
+#: What the kernel changes by itself, and what would make a test wait if it was set.
 _SYSCTLS_LEFT = ("base_reachable_time", "retrans_time", "mc_forwarding", "stable_secret")
 _FILES_LEFT = ("carrier", "speed", "duplex", "uevent", "operstate", "dormant", "testing", "ifindex", "iflink")
 _FILES_LEFT += ("carrier_changes", "carrier_up_count", "carrier_down_count", "addr_assign_type", "name_assign_type")
@@ -51,7 +51,7 @@ class Change(t.NamedTuple):
 
 
 def inside(pod: Pod, function: t.Callable[..., T], *args: t.Any) -> T:
-    """Calls it in a thread that is in the pod's network, with a /sys of it."""
+    """Call a function in a thread that is in the pod's network namespace and has the /sys of that namespace."""
 
     def work() -> T:
         if _libc.unshare(_CLONE_FS | _CLONE_NEWNS):
@@ -74,7 +74,7 @@ def view(pod: Pod, name: str, specs: Path) -> dict[str, str]:
     with Netlink(pod.pin) as connection:
         link = links.get(connection, name=name, vfs=True)
         assert link is not None
-        seen["flags"] = hex(link.flags & ~0x10040)  # but running and lower up
+        seen["flags"] = hex(link.flags & ~0x10040)  # all but IFF_RUNNING and IFF_LOWER_UP
         for kind, value in link.raw.items():
             called = names.get(kind, str(kind))
             if called == "af-spec":

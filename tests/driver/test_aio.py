@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Asynchronous reads and writes of sysctls return what usual ones return. What they save is in docs/bench."""
+"""Asynchronous reads and writes of sysctls return what plain ones return. What they save is in docs/bench."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MODE = CONF / "lo" / "addr_gen_mode"
 pytestmark = pytest.mark.skipif(not MODE.exists(), reason="the kernel has no IPv6")
 
 
-def _said(path: Path, read: t.Callable[[int], bytes]) -> bytes | int | None:
-    """The content, or the number of the error."""
+def _content(path: Path, read: t.Callable[[int], bytes]) -> bytes | int | None:
+    """The content, or errno if it cannot be read."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         return read(descriptor)
@@ -37,14 +37,14 @@ def test_every_sysctl_reads_the_same_as_by_a_plain_read() -> None:
     ]
     assert len(files) > 50
     for path in files:
-        assert _said(path, aio.read) == _said(path, lambda descriptor: os.read(descriptor, 4096)), path
+        assert _content(path, aio.read) == _content(path, lambda descriptor: os.read(descriptor, 4096)), path
 
 
 def test_reading_a_secret_that_is_not_set_is_an_error() -> None:
-    """As with a usual read, which sysctls.read goes by."""
+    """As with a plain read; sysctls.read relies on that."""
 
     def look() -> None:
-        assert _said(CONF / "lo" / "stable_secret", aio.read) == errno.EIO
+        assert _content(CONF / "lo" / "stable_secret", aio.read) == errno.EIO
         assert "net.ipv6.conf.IFNAME.stable_secret" not in sysctls.read("lo")
         sysctls.write("lo", {"net.ipv6.conf.IFNAME.stable_secret": "2001:db8::1"})
         assert sysctls.read("lo")["net.ipv6.conf.IFNAME.stable_secret"] == "2001:0db8:0000:0000:0000:0000:0000:0001"
@@ -77,14 +77,14 @@ def test_an_uncollected_result_is_not_returned_by_the_next_request(monkeypatch: 
     monkeypatch.setattr(aio, "_context", aio._Context())
     longer = CONF / "lo" / "mtu"
     assert len(_plain(longer)) > len(_plain(MODE))
-    assert _said(MODE, aio.read) == _plain(MODE)
+    assert _content(MODE, aio.read) == _plain(MODE)
     if aio._context._calls is None:
         pytest.skip("the kernel or a seccomp filter refuses io_submit(2)")
     monkeypatch.setattr(aio, "_call", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        _said(longer, aio.read)
+        _content(longer, aio.read)
     monkeypatch.setattr(aio, "_call", real)
-    assert _said(MODE, aio.read) == _plain(MODE)
+    assert _content(MODE, aio.read) == _plain(MODE)
 
 
 def _plain(path: Path) -> bytes:

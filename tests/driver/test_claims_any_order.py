@@ -40,7 +40,7 @@ UNKNOWN = ClaimRef("claims", "unknown", "00000000-0000-4000-8000-000000000000")
 
 
 def test_two_drivers_handle_many_claims_at_a_time(clean: World) -> None:
-    """Threads of two drivers over one folder do everything with all claims; each call may only fail with words."""
+    """Threads of two drivers over one folder do everything with all claims; each call may fail only with a message."""
     services = [clean.service(), clean.service()]
     sandboxes = {name: Sandbox() for name in ("one", "two", "child")}
     failures: list[BaseException] = []
@@ -75,7 +75,7 @@ def test_two_drivers_handle_many_claims_at_a_time(clean: World) -> None:
 
 
 class Life(RuleBasedStateMachine):
-    """Claims, pods and the driver do what they like; a model says what is to be seen."""
+    """Claims, pods and the driver act in any order; a model predicts what can be seen."""
 
     world: t.ClassVar[World]
     before: t.ClassVar[dict[str, t.Any]]
@@ -199,7 +199,7 @@ class Life(RuleBasedStateMachine):
             assert differences(before, now) == []
 
     @invariant()
-    def pods_have_what_they_shall(self) -> None:
+    def pods_have_their_devices(self) -> None:
         for name, sandbox in self.sandboxes.items():
             record = self.service.store.load(self.world.claims[name].uid)
             assert (record is not None) == (name in self.prepared), name

@@ -43,7 +43,7 @@ def mount(folder: Path, options: str) -> None:
 
 
 def fill(folder: Path) -> Path:
-    """Until not one byte more goes in."""
+    """Write a file into the folder until its file system has no byte left. Returns the file."""
     path = folder / "filler"
     with path.open("wb", buffering=0) as file:
         for size in (4096, 1):
@@ -75,7 +75,7 @@ def test_a_full_disk_keeps_no_device_in_its_pod(small: World, sandbox: Sandbox) 
         service.prepare(small.claims[name])
     service.attach(small.request("one", sandbox.path))
     filler = fill(small.paths.plugin_dir)
-    # nothing more is given away, which nobody could take back after a crash
+    # nothing more is given away, because nobody could take it back after a crash
     other = Sandbox()
     with pytest.raises(DriverError, match="could not (read or )?write"):
         service.attach(small.request("two", other.path))
@@ -83,7 +83,7 @@ def test_a_full_disk_keeps_no_device_in_its_pod(small: World, sandbox: Sandbox) 
     with pytest.raises(DriverError, match="could not (read or )?write"):
         service.prepare(small.claims["child"])
     other.end()
-    # and what was given comes back, though not a word of it can be written
+    # and what was given comes back, although no record of that can be written
     service.unprepare(small.claims["one"])
     service.unprepare(small.claims["two"])
     assert set(sandbox.links()) == {"lo"}
@@ -175,7 +175,7 @@ def test_a_status_is_cleared_by_the_next_driver(clean: World, sandbox: Sandbox) 
     assert again.recover()
     assert writer.wait(10)
     assert device_statuses(clean, "one") == [] and again.pending_status.uids() == []
-    # one that is prepared again in between says what it is now
+    # a claim that is prepared again in between has its new status
     service.prepare(clean.claims["one"])
     dead.unprepare(clean.claims["one"])
     assert dead.pending_status.uids()
@@ -184,7 +184,7 @@ def test_a_status_is_cleared_by_the_next_driver(clean: World, sandbox: Sandbox) 
     assert writer.wait(10) and len(device_statuses(clean, "one")) == 1
     again.unprepare(clean.claims["one"])
     assert writer.wait(10) and device_statuses(clean, "one") == []
-    # and the words of a prepare that failed go with the claim
+    # and the message of a prepare that failed is removed with the claim
     with pytest.raises(Refused):
         again.prepare(clean.claims["impossible"])
     assert writer.wait(10) and device_statuses(clean, "impossible")

@@ -98,7 +98,7 @@ def test_a_rollback_keeps_the_devices_of_pods_and_returns_them_later(
 
 
 def clear_marks(world: World) -> None:
-    """1.0.0 knows nothing of marks, and leaves them. So does nobody else: the driver that comes next."""
+    """Let the next driver remove the marks that 1.0.0 leaves, because it does not know them."""
     service = world.service()
     assert service.reconcile()
     service.close()

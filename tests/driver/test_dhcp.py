@@ -85,7 +85,7 @@ def node() -> dict[str, t.Any]:
 
 
 def attached(host: dict[str, t.Any], config: dict[str, t.Any], netns: Path, timeout: float = 5.0) -> t.Any:
-    """As a claim is attached, whose devices go back where a step fails."""
+    """Attach the interface as for a claim. It goes back to the node if a step fails. Returns what take_leases does."""
     interfaces.attach(ONE, host, config, netns)
     try:
         return interfaces.take_leases(host, config, netns, timeout)

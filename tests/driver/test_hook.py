@@ -609,7 +609,7 @@ def test_wrong_arguments_print_the_usage(paths: Paths) -> None:
 
 
 def processor_time(command: list[str], state: bytes = b"") -> float:
-    """The least of some runs, in milliseconds: what other programs do here does not count."""
+    """The least CPU time of some runs, in milliseconds, so that other programs on this machine do not count."""
     times = []
     for _unused in range(12):
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -248,7 +248,7 @@ def test_values_that_the_kernel_refuses_are_found_before_the_change() -> None:
         ({"routes": [far, {"destination": "10.66.0.0/16", "scope": "link"}]}, []),
         ({"routes": [{**near, "multipath": [{"gateway": "10.1.0.8"}, {"gateway": "10.67.0.9"}]}]}, ["routes[0]"]),
         ({"routes": [{**near, "source": "10.77.0.7"}]}, []),  # another interface of the pod may have it
-        ({"dhcp": ["ipv4"], "routes": [far]}, []),  # who knows what is leased
+        ({"dhcp": ["ipv4"], "routes": [far]}, []),  # the lease is not known yet
         ({"name": "net1", "child": {"type": "macvlan"}, "addresses": [], "routes": [near]}, ["routes[0]"]),
         ({"sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 2}, "rules": [{"source": "10.1.0.7/32", "table": 9}]}, []),
         ({"neighbors": [{"destination": "10.1.0.9", "mac": "02:00:00:00:00:09"}]}, []),
@@ -284,7 +284,6 @@ def test_a_feature_that_is_fixed_in_the_wanted_state_is_accepted() -> None:
         assert problem.path.startswith("ethtool.features") and feature in problem.path
 
 
-#: What a program does that serves at the address.
 @nodes.on_a_node
 def test_a_child_leaves_its_parent_on_the_node() -> None:
     host = nodes.node("ip link set one down; ip addr add 10.1.0.2/24 dev one")

@@ -17,8 +17,8 @@ from lanewise_driver.interface.interfaces import Identity
 from lanewise_driver.kernel.ethtool import Ethtool
 
 ONE = Identity(None, None, "one")
-#: Detach asks the kernel some hundred times, attach half as often; each place is tried with 1. The whole driver is
-#: killed at each of them, too (test_killed_driver.py).
+#: How many steps lie between two kills: 1 tries every step. Detach makes some hundred requests to the kernel, attach
+#: half as many. test_killed_driver.py kills the whole driver at the same steps.
 STRIDE = int(os.environ.get("LANEWISE_STRIDE", "40"))
 ATTACH_STRIDE = min(STRIDE, 4)
 CONFIG = {

@@ -36,7 +36,8 @@ KILLS = int(os.environ.get("LANEWISE_KILLS", "1000" if os.environ.get("LANEWISE_
 SEED = int(os.environ.get("LANEWISE_SEED", "7"))
 PART, PARTS = map(int, os.environ.get("LANEWISE_PART", "1/1").split("/"))
 SAMPLE = 16
-#: In which a driver is killed. A start finds an attach that was killed; recovery is the detach with which it answers.
+#: The operations in which a driver is killed. A start finds an attach that was killed; recovery is the detach with
+#: which it answers.
 OPERATIONS = ("prepare", "attach", "detach", "unprepare", "start", "recovery")
 
 

@@ -90,7 +90,7 @@ def test_an_accepted_configuration_does_not_make_another_valid() -> None:
 
 
 def test_other_settings_than_those_of_the_class_are_refused() -> None:
-    """Who a tenant is on the wire is the site's to say."""
+    """The site decides which VLAN and MAC address a tenant has on the wire."""
     safe = {"vlan": 100, "trust": False, "spoofchk": True, "mac": "02:00:00:00:00:01"}
     of_class = config({"vf": safe, "mtu": 9000, "sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 1}}, source="FromClass")
     wrong: list[Object] = [{"vf": {**safe, "vlan": 200}}, {"vf": {}}, {"vf": {"maxTxRate": 1}}, {"mtu": 1500}]

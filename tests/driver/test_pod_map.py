@@ -332,11 +332,11 @@ def test_variables_name_the_nics_for_nccl_and_vllm(machine: Inventory) -> None:
     variables = dict(one.split("=", 1) for one in pod_map.variables(made))
     names = sorted(name for one in made.devices for name in one.known.rdma_devices)
     assert len(names) == 2
-    # all of the claim, matched exactly, and no one rank's own
+    # all NICs of the claim, matched exactly, and not those of a single rank
     assert variables["NCCL_IB_HCA"] == f"={','.join(names)}"
     mapping = f"{gpus[0]}={nics[1]},{gpus[1]}={nics[0]}"
     assert variables["VLLM_GPU_NIC_PCIE_MAPPING"] == mapping
-    # NCCL has to see all, so vLLM is not asked to choose for it
+    # NCCL has to see all NICs, so vLLM must not choose them for it
     assert variables["VLLM_NIC_SELECTION_VARS"] == "UCX_NET_DEVICES:1"
     assert variables["NCCL_TOPO_FILE"] == "/run/lanewise/nccl-topology.xml"
     made.variables = ["ucx"]

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """A pod moves its macvlan child, or one that it made, to another namespace, to keep it when its claim ends: the driver
-removes the child wherever it is, and withholds the NIC where it cannot say whose an interface is. Its neighbours on the
-NIC keep theirs."""
+removes the child wherever it is, and withholds the NIC where it cannot tell whose an interface is. Its neighbours on
+the NIC keep theirs."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_child_that_left_its_pod_is_removed(how: str) -> None:
         assert "UP" in run("ip -o link show one")
 
 
-#: Interfaces of which nothing says whose they are.
+#: Interfaces whose owner is unknown.
 KEPT = {
     "under another address": f"ip link set net1 down; ip link set net1 address {OTHER_MAC}; "
     "ip link set net1 netns {away} name tap0",

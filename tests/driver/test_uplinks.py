@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which interfaces carry a node's own traffic: real links, routes and connections, and both who ask.
+"""Which interfaces carry a node's own traffic: real links, routes and connections.
 
-The driver and the guard of configure must say the same. A case whose kind of link this kernel has not is skipped; the
-lab runs those (tests/lab/test_uplinks.py).
+The driver and the fabric role, which asks before it changes a NIC, must agree. A case is skipped if this kernel lacks
+its kind of link; the lab runs those (tests/lab/test_uplinks.py).
 """
 
 from __future__ import annotations

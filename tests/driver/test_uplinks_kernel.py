@@ -62,7 +62,7 @@ def test_a_change_is_known_at_once(change: str) -> None:
 
 @on_a_node
 def test_routes_to_networks_are_no_change() -> None:
-    """They are looked up each time. More than the kernel queues for one who does not look is a change."""
+    """They are looked up each time. More messages than the kernel queues until they are read count as a change."""
     world()
     watch = Watch()
     run("ip route add 10.1.0.0/16 via 192.0.0.9; ip -6 route add fd00:1::/32 via 2001:db8:1::9")

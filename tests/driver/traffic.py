@@ -29,7 +29,7 @@ from pathlib import Path
 
 _CLONE_NEWNET = 0x40000000
 _CHUNK = bytes(1 << 18)
-#: What a sender has in its socket, which is still sent after it was stopped.
+#: Bytes in the socket of a sender, which are still sent after it was stopped.
 _WAITING_BYTES = 1 << 18
 _NUMBER = struct.Struct("=Q")
 #: Seconds until a rate must be reached, on a machine that does other work.
@@ -44,7 +44,7 @@ class Sample(t.NamedTuple):
 
 
 class Reached(t.NamedTuple):
-    """Rates in Mbit/s, and after how many seconds the while began in which they were reached."""
+    """Rates in Mbit/s, and after how many seconds the interval began in which they were measured."""
 
     rates: list[float]
     begun: float
@@ -79,14 +79,15 @@ class Traffic:
         return Sample(*json.loads(self._process.stdout.readline()))
 
     def rates(self, seconds: float) -> list[float]:
-        """What arrives from each sender for a while, in bit/s."""
+        """The rate that arrives from each sender, measured over this many seconds, in bit/s."""
         first = self.sample()
         time.sleep(seconds)
         last = self.sample()
         return [(b - a) * 8 / (last.time - first.time) for a, b in zip(first.bytes, last.bytes)]
 
     def reach(self, enough: t.Callable[[list[float]], bool], seconds: float = 0.5) -> Reached:
-        """Wait until the rates of a while of so many seconds are enough."""
+        """Measure the rates over this many seconds, again and again, until they are enough. Raises AssertionError after
+        PATIENCE."""
         start = time.monotonic()
         while True:
             begun = time.monotonic() - start

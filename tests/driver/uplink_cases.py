@@ -5,8 +5,8 @@
 """Nodes with their own traffic: what causes it, and which interfaces carry it.
 
 nic0 to nic3 of the node are connected to a namespace that stands for the rest of the network. A case lists the commands
-that set it up and every interface that then carries traffic, with the reasons; all other interfaces carry none. It
-needs none of the tests' own tools, so that nodes of the lab can run the cases that this kernel does not support.
+that set it up and every interface that then carries traffic, with the reasons; all other interfaces carry none. This
+file needs none of the tests' own tools, so that nodes of the lab can run the cases that this kernel does not support.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ kept: list[t.Any] = []
 
 
 class Cannot(Exception):
-    """This kernel has not what a case needs."""
+    """This kernel lacks what a case needs."""
 
 
 def run(command: str, check: bool = True, text: str | None = None) -> str:
-    """A shell command on the node, and what it says."""
+    """Run a shell command on the node. Returns its output."""
     done = subprocess.run(["sh", "-c", command], input=text, capture_output=True, text=True, check=False)
     assert not check or done.returncode == 0, f"{command}: {done.stderr}"
     return done.stdout
@@ -123,7 +123,7 @@ def server_named(name: str, own: str, port: int, far: str) -> None:
 
 
 def tun(name: str, tap: bool = False) -> None:
-    """An interface whose packets a program carries on, which is this one."""
+    """An interface whose packets go to a program, which is this one. Raises Cannot without /dev/net/tun."""
     try:
         opened = os.open("/dev/net/tun", os.O_RDWR)
     except OSError as error:
@@ -134,7 +134,7 @@ def tun(name: str, tap: bool = False) -> None:
 
 
 def ip(*commands: str) -> None:
-    """Commands of ip. Raises Cannot where this kernel has not the kind of link."""
+    """Run commands of ip. Raises Cannot if this kernel lacks the kind of link."""
     for command in commands:
         done = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
         if "nknown device type" in done.stderr or "Operation not supported" in done.stderr:

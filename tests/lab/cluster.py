@@ -37,7 +37,7 @@ from ansible_collections.lanewise.dra.tools import lab as made
 from ansible_collections.lanewise.dra.tools.cluster import CONTROL_PLANE, NODE, minors, programs
 from environment import Missing  # tools/lab.py has put its folder on the path
 
-#: Kubelet, containerd and the driver do not fit into what a node has otherwise.
+#: Kubelet, containerd and the driver do not fit into the memory that a node has by default.
 SHAPE = Shape(memory=2048)
 ADDRESS = "10.0.2.15"  # of mgmt0, see image.sh
 #: Seconds for what takes one or two outside.

@@ -82,7 +82,7 @@ def converge(
 
 
 def settle(node: Node, *args: t.Any, **options: t.Any) -> list[str]:
-    """The same, proving that check mode predicts it and that a second run changes nothing. Returns the changes."""
+    """As `converge`; asserts that check mode predicts it and that a second run changes nothing. Returns the changes."""
     predicted = converge(node, *args, check=True, **options)
     done = converge(node, *args, **options)
     assert not done["failed"] and not done["refusals"], done

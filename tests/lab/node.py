@@ -38,7 +38,7 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import free_por
 from ansible_collections.lanewise.dra.tools import lab as made
 from environment import say  # tools/lab.py has put its folder on the path
 
-#: Seconds for what should not take any of them, on a machine with more to do than it can.
+#: A limit in seconds for what should take less than one, on an overloaded machine.
 PATIENCE = 600
 #: Seconds without a new line on the console after which a boot hangs, as one in some dozens does with emulated clocks.
 SILENCE = 300

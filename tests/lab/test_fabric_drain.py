@@ -150,7 +150,7 @@ def test_pods_leave_before_a_change_that_they_would_notice(site: Site) -> None:
 
 def test_a_failed_change_returns_the_node_to_service(site: Site) -> None:
     before = site.pod()["metadata"]["uid"]
-    # of somebody whom Kubernetes does not know
+    # the VF is in use by a program that Kubernetes does not know
     site.node.machine.ssh(
         f"ip netns add other; ip link set dev $(ls /sys/bus/pci/devices/{CARD}/virtfn0/net) netns other; "
         "ip netns exec other sleep 3600 > /dev/null 2>&1 & echo $! > /run/other.pid"

@@ -19,7 +19,7 @@ import pytest
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.lab.node import Lab, Node
 
-#: The kernel takes no receive buffer as small as that, which nobody knows before it is tried.
+#: The kernel refuses such a small receive buffer, which is not known before it is tried.
 IMPOSSIBLE = {"fabric_node": {"sysctl": {"net.core.rmem_max": 1}}}
 SITE: dict[str, t.Any] = {
     "fabric_nics": [{"name": "rails", "select": {"driver": ["igb"]}, "count": 2, "num_vfs": 2}],
@@ -87,7 +87,7 @@ def _as_before(site: Site) -> None:
 
 
 def reported_state(output: str) -> list[str]:
-    """The last word on where the rollout stands."""
+    """The lines of the last report on the state of the rollout."""
     shown = output[output.rindex("TASK [Check the state of the rollout]") :]
     return [line.strip(" -'") for line in shown.splitlines()]
 

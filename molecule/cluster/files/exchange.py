@@ -2,13 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Exchange data with the other pod of a job over each interface that is named, for as long as it runs.
+"""Exchange data with the other pod of a job over each named interface, as long as this program runs.
 
-The pod with number 1 finds number 0 by multicast, makes one connection and keeps it. What was exchanged stands in
-/tmp/INTERFACE. A connection that breaks ends the pod with status 1.
+The pod with number 1 finds number 0 by multicast, makes one connection and keeps it. What was exchanged is written
+to /tmp/INTERFACE. A connection that breaks ends the pod with status 1.
 
 Over an interface with an RDMA device each pod pings the other by RDMA, too, again and again, and has what comes back
-compared. What did, stands in /tmp/INTERFACE.rdma.
+compared. The result is written to /tmp/INTERFACE.rdma.
 """
 
 import hashlib

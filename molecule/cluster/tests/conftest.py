@@ -35,7 +35,7 @@ def _name(host):
 
 @pytest.fixture(name="inside")
 def _inside(host):
-    """What a command says in the container of the pod that the node has in a namespace."""
+    """What a command prints in the container of the pod that the node has in a namespace."""
 
     def run(command, namespace="exchange"):
         chosen = f'labels."io.kubernetes.pod.namespace"=={namespace},labels."io.cri-containerd.kind"==container'

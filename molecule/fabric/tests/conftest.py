@@ -17,7 +17,7 @@ CARDS = ("0000:23:00.0", "0000:43:00.0")
 
 @pytest.fixture(name="reported")
 def _reported(host):
-    """Changes of the last run that predicted some or made some, by these words."""
+    """The changes of the last run that predicted changes (`predicted`) or made them (`done`)."""
     name = host.ansible.get_variables()["inventory_hostname"]
     folder = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
 

@@ -44,7 +44,7 @@ _RANGES = [
 
 
 def sh(command: str, check: bool = True) -> str:
-    """A shell command on the node, and what it says."""
+    """Run a shell command on the node. Returns its output."""
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     if check and done.returncode:
         raise RuntimeError(f"{command}: {done.stderr}")
@@ -177,7 +177,7 @@ class Arena:
         return self.pods["neighbour"]
 
     def begin(self, rights: str) -> None:
-        """New pods. Nobody knows anybody."""
+        """Attach new pods, after the machines on the network have forgotten all addresses."""
         for host in (self.router, self.other):
             if host:
                 sh(" ".join(host.command("ip", "neigh", "flush", "dev", host.interface)))

@@ -5,7 +5,7 @@
 """An earlier release of the driver, in a process of its own, for what a test does with one.
 
 `driver-1.0.0.zip` has the modules of 1.0.0 that serve claims, as they were. The process imports them from there, and
-reads from standard input what it shall do (Job, as JSON).
+reads from standard input what to do (Job, as JSON).
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ Object = dict[str, t.Any]
 
 @dataclasses.dataclass
 class Job:
-    """C(steps) are names of methods of the driver's Service, each with its argument. The process is killed before the
-    change number `killed_at` that the last of them makes, where that is not negative. `state` has the fields of
-    Paths.
+    """`steps` are names of methods of the driver's Service, each with its argument. The process is killed before
+    change number `killed_at` of the last step, unless that is negative. `state` has the fields of Paths.
     """
 
     state: dict[str, str]
@@ -38,7 +37,7 @@ class Job:
 
 
 def run(job: Job) -> bool:
-    """Let 1.0.0 do it. Whether it was killed. Raises AssertionError with its log where it fails."""
+    """Let 1.0.0 do the job. Returns whether it was killed. Raises AssertionError with its log if it fails."""
     more = os.environ.get("PYTHONPATH", "")
     done = subprocess.run(
         [sys.executable, __file__],
@@ -54,7 +53,7 @@ def run(job: Job) -> bool:
     return done.stdout.endswith("killed\n")
 
 
-#: Reads the records in folders as the driver does that finds them, devices and all.
+#: Reads the records in folders as a driver that starts does, with their devices.
 _READ = """\
 import dataclasses, json, sys
 from pathlib import Path
@@ -84,7 +83,7 @@ def _ask(program: str, *arguments: object) -> str:
 
 
 def read(folders: t.Sequence[Path]) -> list[tuple[list[Object], list[str]]]:
-    """What 1.0.0 finds in folders of records: those in each, and what it says of those that it cannot read."""
+    """What 1.0.0 finds in each folder: the records, and its errors about those that it cannot read."""
     return [tuple(one) for one in json.loads(_ask(_READ, *folders))]
 
 
@@ -100,7 +99,7 @@ except Problems as problems:
 
 
 def check(settings: Path) -> str:
-    """What 1.0.0 says is wrong with a file of settings, as its `check` does; empty for nothing."""
+    """The problems that the `check` of 1.0.0 reports for a file of settings; empty if there are none."""
     return _ask(_CHECK, settings)
 
 
