@@ -316,7 +316,7 @@ class ControlPlane:
         return write(path, json.dumps(content, indent=1).encode())
 
     def write_kubeconfig_of_two(self, path: Path) -> Path:
-        """A kubeconfig of the administrator. Its context `test` is this control plane, the current one leads nowhere."""
+        """The administrator's kubeconfig: its context `test` is this control plane, the current one leads nowhere."""
         content = json.loads(self.kubeconfig.read_text())
         content["clusters"].append({"name": "none", "cluster": {"server": "https://127.0.0.1:1"}})
         content["contexts"].append(

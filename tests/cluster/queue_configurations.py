@@ -79,19 +79,19 @@ class Configuration:
     def _team(self, number: int) -> Object:
         chance = self.chance
         team: Object = {"name": f"team-{number}", "namespaces": [NAMESPACES[number]], "guaranteed": {}}
-        has = team["guaranteed"]
+        guaranteed = team["guaranteed"]
         if chance.random() < 0.5:
-            has["pairs"] = chance.randint(0, self.has["gpus"] // 4)
+            guaranteed["pairs"] = chance.randint(0, self.has["gpus"] // 4)
         for name in ("gpus", "nics"):
             if chance.random() < 0.4:
-                has[name] = chance.randint(0, self.has[name] // 6)
+                guaranteed[name] = chance.randint(0, self.has[name] // 6)
         if chance.random() < 0.4:
-            has["bandwidth"] = f"{chance.randint(1, self.has['bandwidth'] // 4)}G"
+            guaranteed["bandwidth"] = f"{chance.randint(1, self.has['bandwidth'] // 4)}G"
         if len(self.resources) > 3 and chance.random() < 0.5:
-            has["memory"] = chance.choice(["512Gi", "1Ti", "100G"])
+            guaranteed["memory"] = chance.choice(["512Gi", "1Ti", "100G"])
         for key in ("borrow", "lend"):
             if chance.random() < 0.4:
-                most = has.get("gpus", 0) + has.get("pairs", 0)
+                most = guaranteed.get("gpus", 0) + guaranteed.get("pairs", 0)
                 team[key] = {"gpus": chance.randint(0, most if key == "lend" else 20)}
         if chance.random() < 0.3:
             team["weight"] = chance.choice([1, 2, 3, "0.5", 0])

@@ -351,8 +351,8 @@ def test_a_rollout_ends_at_a_driver_that_is_not_well_and_the_next_one_goes_on(si
     good, wheel = os.readlink(CURRENT), str(site.folder / "lanewise_driver-1.0.2-py3-none-any.whl")
     changes = ('if asked.command == "run":', 'if asked.command == "run":\n            raise OSError("a root")')
     site.play(playbook="lanewise.dra.rollout", rc=2, dra_driver_wheel=str(changed_wheel(site, "1.0.3", changes)))
-    stands = site.output[site.output.rindex("TASK [Check the state of the rollout]") :]
-    assert "failed: 1 node" in stands and "did not become healthy with release 1.0.3-" in stands
+    report = site.output[site.output.rindex("TASK [Check the state of the rollout]") :]
+    assert "failed: 1 node" in report and "did not become healthy with release 1.0.3-" in report
     assert os.readlink(CURRENT) == good and site.info()["ready"] and not cordoned(site)
     assert site.play(playbook="lanewise.dra.rollout", dra_driver_wheel=wheel) == 0
     assert "no changes needed: 1 node" in site.output
@@ -382,8 +382,8 @@ def test_a_rollout_in_which_the_api_server_goes_away_and_the_next_one_goes_on(si
             site.plane.start("kube-apiserver")
             site.plane.wait_ready("kube-apiserver")
     assert ended_first
-    stands = site.output[site.output.rindex("TASK [Check the state of the rollout]") :]
-    assert "failed: 1 node" in stands, stands
+    report = site.output[site.output.rindex("TASK [Check the state of the rollout]") :]
+    assert "failed: 1 node" in report, report
     assert os.readlink(CURRENT) == good
     site.plane.wait_for(lambda: site.info()["ready"], "the driver to reach the API server again", 60)
     assert "net1" in site.node.execute("one", "ip", "-brief", "link") and not cordoned(site)

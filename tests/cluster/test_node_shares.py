@@ -53,9 +53,9 @@ def test_pods_get_parts_of_a_gpu_and_the_nic_beside_it(node: Node, tmp_path: Pat
         first = machine.seen("first")
         assert len(first.gpus) == 1 and machine.judge.aligned(first), first
         assert not map_judge.faults(machine, "first", map_judge.pod_map(node, "first"))
-        has = {name: tuple(machine.seen(name).gpus) for name in ("first", "second", "third", "alone")}
-        assert has["second"] == has["first"] and has["third"] != has["first"]
-        assert has["alone"] not in (has["first"], has["third"])
+        gpus_of = {name: tuple(machine.seen(name).gpus) for name in ("first", "second", "third", "alone")}
+        assert gpus_of["second"] == gpus_of["first"] and gpus_of["third"] != gpus_of["first"]
+        assert gpus_of["alone"] not in (gpus_of["first"], gpus_of["third"])
     finally:
         for name in ("first", "second", "third", "alone"):
             node.delete_pod(name)

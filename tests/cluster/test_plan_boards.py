@@ -69,8 +69,8 @@ def compiled(boards: Object) -> tuple[dict[str, Object], dict[str, Object]]:
     templates += [{"name": f"one-{one['name']}", "namespace": NAMESPACE, "devices": [one]} for one in (gpu, nic)]
     made = compile_site({"dra_claims_drivers": DRIVERS, "dra_claims_templates": templates}, boards)
     assert {use.form for use in made.boards} == {"published map"}
-    of = {kind: {one["metadata"]["name"]: one for one in made.objects if one["kind"] == kind} for kind in _KINDS}
-    return of["DeviceClass"], {name: one["spec"]["spec"] for name, one in of["ResourceClaimTemplate"].items()}
+    by_kind = {kind: {one["metadata"]["name"]: one for one in made.objects if one["kind"] == kind} for kind in _KINDS}
+    return by_kind["DeviceClass"], {name: one["spec"]["spec"] for name, one in by_kind["ResourceClaimTemplate"].items()}
 
 
 _KINDS = ("DeviceClass", "ResourceClaimTemplate")
@@ -187,12 +187,12 @@ def test_a_released_device_frees_the_stranded_ones(newest: ControlPlane, engine:
         site.start("one-nic")
     site.settled()
     fleet, work = site.fleet(), site.workload("near-1")
-    lost = [one for one in stranded(fleet, [work], engine) if one.holders]
-    assert lost and all(len(one.holders) == 1 for one in lost)
+    held = [one for one in stranded(fleet, [work], engine) if one.holders]
+    assert held and all(len(one.holders) == 1 for one in held)
     (now,) = fits.fit(fleet, [work], engine)
-    says = [line for one in now.nodes.values() for line in one.unpaired]
-    assert len(says) == len(lost) and all(" is free, its NIC " in line and NAMESPACE in line for line in says)
-    freed = sorted({holder for one in lost for holder in one.holders})
+    unpaired = [line for one in now.nodes.values() for line in one.unpaired]
+    assert len(unpaired) == len(held) and all(" is free, its NIC " in line and NAMESPACE in line for line in unpaired)
+    freed = sorted({holder for one in held for holder in one.holders})
     (then,) = fits.fit(after(fleet, [{"release": {"claims": freed}}]), [work], engine)
     assert then.total == now.total + len(freed)
     site.clear(one.partition("/")[2] for one in freed)

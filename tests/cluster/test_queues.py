@@ -166,8 +166,8 @@ def test_two_teams_lend_each_other_idle_quota(site: QueueSite, work: Work) -> No
     work.settles(blue=12)  # its own eight, and four that it borrows
     assert site.borrowed("blue", "gpus") == 4 and site.used("blue", "gpus") == 12
     (waiting,) = set(work.jobs["blue"]) - set(work.running("blue"))
-    told = queueing.condition("blue", waiting, "QuotaReserved")
-    assert told["status"] == "False" and "insufficient" in told["message"], told
+    condition = queueing.condition("blue", waiting, "QuotaReserved")
+    assert condition["status"] == "False" and "insufficient" in condition["message"], condition
     assert not queueing.admitted("blue", waiting)
 
     work.submit("red", 8)
@@ -182,10 +182,10 @@ def test_two_teams_lend_each_other_idle_quota(site: QueueSite, work: Work) -> No
 
     large = queueing.job("large", "blue", "pair", pods=13)
     work.jobs["blue"].append(queueing.submit("blue", large))
-    told = site.plane.wait_for(
+    condition = site.plane.wait_for(
         lambda: queueing.condition("blue", "large", "QuotaReserved"), "what Kueue says of the large job", PATIENCE
     )
-    assert "request (13) > maximum capacity (12)" in told["message"], told
+    assert "request (13) > maximum capacity (12)" in condition["message"], condition
 
 
 def test_a_plan_predicts_what_is_admitted(site: QueueSite, work: Work) -> None:
@@ -209,8 +209,8 @@ def test_a_plan_predicts_what_is_admitted(site: QueueSite, work: Work) -> None:
     work.submit("fig", found.total + 1)
     work.settles(elm=4, fig=1 + found.total)
     (waiting,) = set(work.jobs["fig"]) - set(work.running("fig"))
-    told = queueing.condition("fig", waiting, "QuotaReserved")
-    assert told["status"] == "False" and "insufficient" in told["message"], told
+    condition = queueing.condition("fig", waiting, "QuotaReserved")
+    assert condition["status"] == "False" and "insufficient" in condition["message"], condition
     (then,) = fits.fit(
         reader.read(objects_of(site.objects()), kueue_configuration=queueing.configuration), [job], made_engine()
     )

@@ -257,10 +257,10 @@ class Node:
             if wire in away and not CONFIGURATION[wire].get("child"):
                 wrong += [f"{wire} is on the node and in the pod"] if wire in now["links"] else []
                 continue
-            had, has = self.before["links"][wire], now["links"].get(wire, {})
+            link_before, link_now = self.before["links"][wire], now["links"].get(wire, {})
             if wire in away:  # its child has another address
-                has = {**has, "promiscuity": had["promiscuity"]}
-            wrong += differences({wire: had}, {wire: has})
+                link_now = {**link_now, "promiscuity": link_before["promiscuity"]}
+            wrong += differences({wire: link_before}, {wire: link_now})
         return wrong
 
     def leftovers(self, sandbox: Sandbox, ended: bool = False) -> list[str]:

@@ -145,9 +145,9 @@ def changes(pod: Pod, name: str, specs: Path) -> list[Change]:
             number = _command(ethtool, operation["name"])
             only = [word for word in operation["do"]["request"]["attributes"] if word != "header"]
             for one in netlink_specs.attributes(ethtool, operation["attribute-set"], only):
-                says = f"ethtool {operation['name']} {one.path}"
+                label = f"ethtool {operation['name']} {one.path}"
                 parts = [functools.partial(_ethtool, name, number, one, place) for place in range(_VALUES)]
-                found += [Change(f"{says} #{place}", part) for place, part in enumerate(parts)]
+                found += [Change(f"{label} #{place}", part) for place, part in enumerate(parts)]
     tc = _spec(specs, "tc")
     found += [
         Change(f"tc qdisc {kind}", functools.partial(_qdisc, name, kind))

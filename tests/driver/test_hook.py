@@ -284,15 +284,15 @@ def test_the_hook_gives_up_in_time(paths: Paths, shelf: Shelf, container: int) -
 def test_an_old_python_runs_the_hook(
     server: HookServer, paths: Paths, shelf: Shelf, container: int, python: Path, tmp_path: Path
 ) -> None:
-    there = dataclasses.replace(paths, hook_python=python)
-    assert Hook(there, container).ended() == (0, "")
-    refusal = Hook(there, container, annotations={"refuse": "no link"}).ended()
+    old_paths = dataclasses.replace(paths, hook_python=python)
+    assert Hook(old_paths, container).ended() == (0, "")
+    refusal = Hook(old_paths, container, annotations={"refuse": "no link"}).ended()
     assert refusal == (1, "lanewise.dev: no link\n")
-    gone = Hook(dataclasses.replace(there, run_dir=tmp_path), container, wait=0.5).ended()
+    unanswered = Hook(dataclasses.replace(old_paths, run_dir=tmp_path), container, wait=0.5).ended()
     missing = f"the driver does not answer at {tmp_path}/hook.sock: No such file or directory"
-    assert gone == (1, f"lanewise.dev: gave up after 0.5 seconds: {missing}\n")
+    assert unanswered == (1, f"lanewise.dev: gave up after 0.5 seconds: {missing}\n")
     shelf.delay = 3
-    slow = Hook(there, container, wait=0.5).ended()
+    slow = Hook(old_paths, container, wait=0.5).ended()
     assert slow == (1, "lanewise.dev: gave up after 0.5 seconds: the driver has not finished\n")
 
 

@@ -353,12 +353,14 @@ def come_back_like_hardware(pod: Pod, name: str, how: str) -> None:
 
 def test_a_permanent_address_that_a_pf_set_is_not_a_difference() -> None:
     """A virtual function's driver reports the address that its PF set as permanent, from its next reset on."""
-    was = {"name": "one", "mac": "02:00:00:00:00:01", "permanentMac": "02:00:00:00:00:01"}
-    now = {**was, "permanentMac": "02:00:00:00:00:02"}
+    before = {"name": "one", "mac": "02:00:00:00:00:01", "permanentMac": "02:00:00:00:00:01"}
+    now = {**before, "permanentMac": "02:00:00:00:00:02"}
     settings = {"vf": {"mac": "02:00:00:00:00:01"}}
-    assert host_state.unlike({**was, **settings}, {**now, **settings}) == []
-    assert host_state.unlike(was, now) == [("permanentMac", "permanentMac is 02:00:00:00:00:02, was 02:00:00:00:00:01")]
+    assert host_state.unlike({**before, **settings}, {**now, **settings}) == []
+    assert host_state.unlike(before, now) == [
+        ("permanentMac", "permanentMac is 02:00:00:00:00:02, was 02:00:00:00:00:01")
+    ]
     lost = {**now, "vf": {"mac": "02:00:00:00:00:02"}}
-    assert host_state.unlike({**was, **settings}, lost) == [
+    assert host_state.unlike({**before, **settings}, lost) == [
         ("vf", "vf: mac is 02:00:00:00:00:02, was 02:00:00:00:00:01")
     ]

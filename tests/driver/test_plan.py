@@ -40,10 +40,10 @@ from lanewise_driver.claims.records import Pod, decode, encode
 
 
 def test_a_record_has_all_that_attach_needs() -> None:
-    of = claim(
+    allocated = claim(
         [result("nic", PF), result("fast/vf", VF, shareID="s-1")], [config({"name": "net1", "mtu": 9000}, "nic")]
     )
-    record = made(of)
+    record = made(allocated)
     assert record.pod == Pod("ns", "pod", POD_UID) and record.uid == UID and record.phase == "prepared"
     first, second = record.devices
     assert (first.device, first.pool, first.request, first.main_request) == (PF, NODE, "nic", "nic")
@@ -82,11 +82,11 @@ def test_an_accepted_configuration_does_not_make_another_valid() -> None:
         ({"mtu": 1500}, True),
         ({"mtu": "1500"}, False),
     ):
-        of = claim([result("nic", PF)], [config(fields)])
+        allocated = claim([result("nic", PF)], [config(fields)])
         if right:
-            assert made(of).devices[0].config == fields
+            assert made(allocated).devices[0].config == fields
         else:
-            refused(of, "spec.devices.config[0]")
+            refused(allocated, "spec.devices.config[0]")
 
 
 def test_other_settings_than_those_of_the_class_are_refused() -> None:
@@ -196,11 +196,11 @@ def test_a_claim_that_is_not_for_one_pod_of_this_node_is_refused() -> None:
 
 def test_admin_access_takes_nothing() -> None:
     """For admin access: several pods, one in the node's network; the device may be held, even by the same claim."""
-    of = claim([result("all", PF, adminAccess=True)], [config({"mtu": 1400}, "all", source="FromClass")])
-    of["status"]["reservedFor"] *= 2
+    allocated = claim([result("all", PF, adminAccess=True)], [config({"mtu": 1400}, "all", source="FromClass")])
+    allocated["status"]["reservedFor"] *= 2
     other = made(claim([result("nic", PF)], uid="other"), uid="other")
-    record = plan(of, uid=UID, node=NODE, known=KNOWN, others=[other], boot="b")
-    assert consumer(of, UID) is None and record.pod is None
+    record = plan(allocated, uid=UID, node=NODE, known=KNOWN, others=[other], boot="b")
+    assert consumer(allocated, UID) is None and record.pod is None
     assert record.held == [] and record.devices[0].config == {} and record.devices[0].interface == ""
     assert made(claim([result("all", PF, adminAccess=True), result("nic", PF)])).held[0].request == "nic"
     # and what it takes does not keep others from it
@@ -220,8 +220,10 @@ def test_a_device_goes_to_one_request_of_one_claim() -> None:
 
 
 def test_two_interfaces_of_a_pod_have_two_names() -> None:
-    of = claim([result("a", PF), result("b", OTHER)], [config({"name": "net1"}, "a"), config({"name": "net1"}, "b")])
-    refused(of, "spec.devices.config[1].opaque.parameters.name", "net1", PF)
+    allocated = claim(
+        [result("a", PF), result("b", OTHER)], [config({"name": "net1"}, "a"), config({"name": "net1"}, "b")]
+    )
+    refused(allocated, "spec.devices.config[1].opaque.parameters.name", "net1", PF)
     refused(claim([result("a", PF), result("b", OTHER)], [config({"name": "eth2"}, "a")]), "results[1].device", "eth2")
     refused(claim([result("a", PF)], [config({"name": "eth0"})]), "config[0].opaque.parameters.name", "cluster")
     eth0 = {"pci-x": device("pci-x", "eth0")}
@@ -354,11 +356,11 @@ def test_a_nested_claim_is_refused(depth: int) -> None:
     ids=lambda name: ascii(name[:20]),  # of which half a character could not be reported
 )
 def test_the_name_of_a_claim_in_its_pod_cannot_be_a_path(name: str) -> None:
-    of = claim([result("nic", PF)])
-    of["metadata"]["annotations"] = {POD_CLAIM_NAME: name}
-    assert len(refused(of, f"metadata.annotations['{POD_CLAIM_NAME}']", "left out")) < 500
-    of["metadata"]["annotations"] = {POD_CLAIM_NAME: "nics-0"}
-    assert made(of).pod_claim_name == "nics-0"
+    allocated = claim([result("nic", PF)])
+    allocated["metadata"]["annotations"] = {POD_CLAIM_NAME: name}
+    assert len(refused(allocated, f"metadata.annotations['{POD_CLAIM_NAME}']", "left out")) < 500
+    allocated["metadata"]["annotations"] = {POD_CLAIM_NAME: "nics-0"}
+    assert made(allocated).pod_claim_name == "nics-0"
 
 
 @pytest.mark.parametrize("name", ["..", "../x", "a/b/c", "a/..", "a\n", "A", "x" * 64])

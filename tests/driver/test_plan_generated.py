@@ -212,7 +212,7 @@ def test_the_last_configuration_of_a_field_counts_unless_a_class_sets_it(data: s
         )
     )
     requests = data.draw(st.sampled_from([("a", "b"), ("a/x", "b/y"), ("a", "b/y")]))
-    of = claim([result(requests[0], PF), result(requests[1], OTHER)], entries)
+    allocated = claim([result(requests[0], PF), result(requests[1], OTHER)], entries)
     wanted: dict[str, Object] = {}
     changed = False
     for request in requests:
@@ -230,7 +230,7 @@ def test_the_last_configuration_of_a_field_counts_unless_a_class_sets_it(data: s
             held = [value for source, value in values if source == "FromClass"][-1:]
             changed |= any(source == "FromClaim" and held not in ([], [value]) for source, value in values)
     if changed:
-        refused(of, "cannot change")
+        refused(allocated, "cannot change")
     else:
-        for planned in made(of).devices:
+        for planned in made(allocated).devices:
             assert planned.config == wanted[planned.request]

@@ -106,8 +106,8 @@ def test_fields_of_a_later_release_are_left_out(schema: int) -> None:
 def test_a_field_that_holds_its_default_is_not_written() -> None:
     """So a later release can add one, and an earlier one that refuses unknown fields sees it only if it is used."""
     known = Device("d", {"name": "d"})
-    least = Record("uid", "ns", "name", None, "boot", [records.DeviceRecord("d", "node", "nic", known)])
-    assert json.loads(records.encode(least)) == {
+    minimal = Record("uid", "ns", "name", None, "boot", [records.DeviceRecord("d", "node", "nic", known)])
+    assert json.loads(records.encode(minimal)) == {
         "schema": 1,
         "uid": "uid",
         "namespace": "ns",

@@ -398,13 +398,13 @@ def test_a_driver_killed_before_any_change_restores_all_shares(
         assert service.recover()
         assert service.shares.refresh()
         record = service.store.load(goer.uid)
-        there = record is not None and record.phase == ATTACHED
+        attached = record is not None and record.phase == ATTACHED
         assert record is None or record.phase in (PREPARED, ATTACHED)
         if operation == "change":
-            assert there and megabits() == [(225, 500), (375, 500)], step
+            assert attached and megabits() == [(225, 500), (375, 500)], step
         else:
-            assert megabits() == [(300, 1000)] + [(500, 1000)] * there, step
-        assert ("net1" in pods[1].links()) == there, step
+            assert megabits() == [(300, 1000)] + [(500, 1000)] * attached, step
+        assert ("net1" in pods[1].links()) == attached, step
         shares.settings = shares.with_rule()
         shares.service().unprepare(goer)
         assert megabits() == [(300, 1000)] and set(pods[1].links()) == {"lo"}

@@ -90,8 +90,8 @@ class Scheduled:
         self.number += 1
         name = f"claim-{self.number}"
         claim = {"name": name, "namespace": NAMESPACE}
-        of = {"class": device_class["name"]} if device_class else {"kind": "nic"}
-        device = {"name": "nic", "share": share, "interface": {"name": "net1"}, **of}
+        chosen_by = {"class": device_class["name"]} if device_class else {"kind": "nic"}
+        device = {"name": "nic", "share": share, "interface": {"name": "net1"}, **chosen_by}
         variables = {
             "dra_claims_drivers": {"lanewise.dev": {"version": "1.0.0"}},
             "dra_claims_classes": [device_class] if device_class else [],
@@ -106,14 +106,14 @@ class Scheduled:
         name = f"claim-{self.number}"
         whole = 'device.driver == "lanewise.dev" && device.attributes["lanewise.dev"].type != "share"'
         selectors = [{"cel": {"expression": whole}}]
-        about = {"apiVersion": "resource.k8s.io/v1", "metadata": {"name": name}}
+        head = {"apiVersion": "resource.k8s.io/v1", "metadata": {"name": name}}
         devices: Object = {
             "requests": [{"name": "nic", "exactly": {"deviceClassName": name}}],
             "config": [{"opaque": {"driver": "lanewise.dev", "parameters": parameters({"name": "net1"})}}],
         }
         spec = {"selectors": selectors, "config": [OPEN_CLASS]}
-        device_class = {**about, "kind": "DeviceClass", "spec": spec}
-        self._create(name, [device_class, {**about, "kind": "ResourceClaim", "spec": {"devices": devices}}])
+        device_class = {**head, "kind": "DeviceClass", "spec": spec}
+        self._create(name, [device_class, {**head, "kind": "ResourceClaim", "spec": {"devices": devices}}])
         return name
 
     def _create(self, name: str, objects: t.Iterable[Object]) -> None:

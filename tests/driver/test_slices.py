@@ -281,13 +281,13 @@ def test_the_generation_grows_unless_one_update_does_it(before: list[Object], de
     At each point between two requests, the slices of the highest generation are either not all there, or they are
     exactly the old or the new ones.
     """
-    least = before[0]["spec"]["pool"]["generation"]
+    generation = before[0]["spec"]["pool"]["generation"]
     existing = perform([], plan([], before))
     for one in desired:
         one["spec"]["pool"]["generation"] = 0
     todo = plan(existing, desired)
     requests = len(todo.delete) + len(todo.update) + len(todo.create)
-    first = max(1, least)
+    first = max(1, generation)
     if not todo:
         assert todo.generation == first
     elif requests == 1 and todo.update:

@@ -4,8 +4,8 @@
 
 """Which interfaces carry a node's own traffic: real links, routes and connections.
 
-The driver and the fabric role, which asks before it changes a NIC, must agree. A case is skipped if this kernel lacks
-its kind of link; the lab runs those (tests/lab/test_uplinks.py).
+The driver and the fabric role, which protects such interfaces, must agree. A case is skipped if this kernel lacks its
+kind of link; the lab runs those (tests/lab/test_uplinks.py).
 """
 
 from __future__ import annotations

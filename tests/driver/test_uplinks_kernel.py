@@ -234,13 +234,13 @@ def test_unreadable_routes_count_as_carried_traffic(monkeypatch: pytest.MonkeyPa
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(sockets, "established", refused)
-    lost = "it has an address, and what uses it cannot be determined: {} could not be read"
-    why = lost.format("the open TCP connections (Operation not permitted)")
+    unreadable = "it has an address, and what uses it cannot be determined: {} could not be read"
+    why = unreadable.format("the open TCP connections (Operation not permitted)")
     assert Rule().now().by_name == {"nic0": DEFAULT, "nic1": why, "nic2": why}
     monkeypatch.undo()
     # a root without proc: neither mounts nor processes can be seen
     (tmp_path / "proc").mkdir()
-    why = lost.format("the mounts (No such file or directory)")
+    why = unreadable.format("the mounts (No such file or directory)")
     assert Rule(root=str(tmp_path)).now().by_name == {"nic0": DEFAULT, "nic1": why, "nic2": why}
     monkeypatch.setattr(netlink.Connection, "dump", refused)
     with pytest.raises(PermissionError):

@@ -257,12 +257,12 @@ class Killed:
 
     def _check(self, step: int) -> None:
         record = self.driver.store.load(self.goer.uid)
-        there = record is not None and record.phase == ATTACHED
+        attached = record is not None and record.phase == ATTACHED
         assert record is None or record.phase in (PREPARED, ATTACHED), (step, record)
-        wanted = self.changed if self.operation == "change" else self.both if there else self.alone
-        assert there or self.operation != "change", step
-        assert self.node.rates() == wanted, (step, there, self.node.rates(), wanted)
-        assert ("net1" in interfaces(1)) == there, (step, interfaces(1))
+        wanted = self.changed if self.operation == "change" else self.both if attached else self.alone
+        assert attached or self.operation != "change", step
+        assert self.node.rates() == wanted, (step, attached, self.node.rates(), wanted)
+        assert ("net1" in interfaces(1)) == attached, (step, interfaces(1))
 
     def end(self) -> None:
         self.driver.unprepare(self.stayer)
@@ -284,8 +284,8 @@ def main() -> None:
     node = ShareNode(asked["pf"], asked["ports"] == "netdevsim")
     if node.simulated:
         simulate()
-    does = asked["does"]
-    print(json.dumps(life(node) if does == "life" else kills(node, does, asked["first"], asked["stride"])))
+    operation = asked["does"]
+    print(json.dumps(life(node) if operation == "life" else kills(node, operation, asked["first"], asked["stride"])))
 
 
 if __name__ == "__main__":

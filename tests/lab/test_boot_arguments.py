@@ -42,9 +42,9 @@ def install(node: Node, name: str) -> str:
     """Put a boot loader's packages on a node, and the kernel as a package of one does. Returns the kernel's release."""
     loaders, kernel = made.loaders(), made.kernel()
     release = (kernel / "release").read_text().strip()
-    there = set(node.ssh("dpkg-query --show --showformat='${Package}\\n'").split())
+    installed = set(node.ssh("dpkg-query --show --showformat='${Package}\\n'").split())
     for package in (loaders / name).iterdir():
-        if package.name.split("_")[0] not in there:
+        if package.name.split("_")[0] not in installed:
             node.copy(package, "/var/tmp/packages")
     node.ssh("cat > /etc/dpkg/dpkg.cfg.d/lab", stdin=DPKG)
     node.ssh(
@@ -151,14 +151,14 @@ def test_wanted_arguments_are_there_after_the_next_boot(site: Site) -> None:
     assert "identity" not in site.translation() and site.pages() == 0
 
     lacks = [*(f"+{one}" for one in ARRIVED if one not in site.original), "-quiet"]
-    was = site.next_boot()
+    before = site.next_boot()
     text = site.play(WISH, "--check", "-v")
     assert "changed=1" in text and "reboot_required: true" in text and all(one in text for one in lacks)
-    assert site.next_boot() == was
+    assert site.next_boot() == before
     # without leave to do so there is no reboot, and the play says what waits for one
     text = site.play(WISH)
     assert "fabric_reboot_ok allows it" in text and all(one in text for one in lacks)
-    assert site.next_boot() != was
+    assert site.next_boot() != before
     assert site.boot() == first and site.arguments() == site.original
 
     site.play({**WISH, **REBOOT})

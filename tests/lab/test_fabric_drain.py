@@ -223,7 +223,7 @@ def test_a_pod_that_does_not_end_ends_the_run_without_a_change(site: Site) -> No
 
 
 def test_a_node_is_uncordoned_once_kubelet_reports_the_new_boot(site: Site) -> None:
-    """With a namespace that no pod ends with, RDMA devices become exclusive at a boot only."""
+    """While the node has a network namespace that is no pod's, RDMA devices become exclusive at a boot only."""
     machine = site.node.machine
     before = site.plane.expect("GET", f"/api/v1/nodes/{site.node.name}")["status"]["nodeInfo"]["bootID"]
     pod = site.pod()["metadata"]["uid"]

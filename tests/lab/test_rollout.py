@@ -103,9 +103,9 @@ def test_a_canary_that_fails_ends_it_and_the_next_run_goes_on(site: Site) -> Non
     canary, other = (node.name for node in site.nodes)
     status, output = site.play({canary: IMPOSSIBLE})
     assert status == 2
-    stands = reported_state(output)
-    assert any(line.startswith(f"{canary}: Change") and "rmem_max" in line for line in stands), stands
-    assert "waiting: 1 node" in stands and "1 node was not touched" in output
+    report = reported_state(output)
+    assert any(line.startswith(f"{canary}: Change") and "rmem_max" in line for line in report), report
+    assert "waiting: 1 node" in report and "1 node was not touched" in output
     assert site.vfs() == [NONE, NONE]  # what the step before the failed one made is taken back
 
     status, output = site.play({other: IMPOSSIBLE})
@@ -132,12 +132,12 @@ def test_a_node_that_is_lost_during_a_rollout_is_reported(site: Site) -> None:
     off = f"until [ $(cat {address}) = 2 ]; do sleep 0.1; done; echo o > /proc/sysrq-trigger"
     second.ssh(f"nohup sh -c '{off}' >/dev/null 2>&1 &")
     status, output = site.play(site_serial=[2])
-    stands = reported_state(output)
+    report = reported_state(output)
     assert status & 4, output
-    assert "lost: 1 node" in stands and any(
-        line.startswith(f"{second.name}: it could not be reached") for line in stands
+    assert "lost: 1 node" in report and any(
+        line.startswith(f"{second.name}: it could not be reached") for line in report
     )
-    assert "done: 1 node" in stands and first.ssh("cat /sys/bus/pci/devices/*/sriov_numvfs").split() == TWO
+    assert "done: 1 node" in report and first.ssh("cat /sys/bus/pci/devices/*/sriov_numvfs").split() == TWO
 
 
 def test_the_rollout_of_a_killed_controller_is_finished_by_the_next(site: Site) -> None:
@@ -158,7 +158,7 @@ def test_the_rollout_of_a_killed_controller_is_finished_by_the_next(site: Site) 
 
 
 def test_a_node_that_does_not_come_back_from_its_reboot_ends_the_rollout(site: Site) -> None:
-    """With a namespace of somebody's, RDMA devices become exclusive at a boot only."""
+    """While the node has another network namespace, RDMA devices become exclusive at a boot only."""
     first, second = site.nodes
     for node in site.nodes:
         node.ssh("modprobe ib_core; ip netns add other")
@@ -166,10 +166,10 @@ def test_a_node_that_does_not_come_back_from_its_reboot_ends_the_rollout(site: S
     own = {"fabric_node": {"rdma_netns_mode": "exclusive", "kernel_modules": ["ib_core"]}, "fabric_reboot_ok": True}
     both = {node.name: own for node in site.nodes}
     status, output = site.play(both, fabric_reboot_timeout=20)
-    stands = reported_state(output)
+    report = reported_state(output)
     assert status and "it reboots: " in output, output
-    assert any(line.startswith(f"{first.name}: Reboot: ") for line in stands), stands
-    assert "waiting: 1 node" in stands and second.ssh("cat /sys/module/ib_core/parameters/netns_mode") == "Y"
+    assert any(line.startswith(f"{first.name}: Reboot: ") for line in report), report
+    assert "waiting: 1 node" in report and second.ssh("cat /sys/module/ib_core/parameters/netns_mode") == "Y"
 
     first.power_on()
     status, output = site.play(both)

@@ -168,8 +168,8 @@ def arp_to_neighbour(arena: Arena) -> bool:
 
 
 def arp_to_machine(arena: Arena) -> bool:
-    to, is_at = arena.router, arena.neighbour
-    return _learns(arena, to, is_at.ipv4, is_at.mac, arena.neighbour, *_arp(arena, to, is_at.ipv4))
+    to, owner = arena.router, arena.neighbour
+    return _learns(arena, to, owner.ipv4, owner.mac, arena.neighbour, *_arp(arena, to, owner.ipv4))
 
 
 def nd_to_neighbour(arena: Arena) -> bool:
@@ -179,9 +179,9 @@ def nd_to_neighbour(arena: Arena) -> bool:
 
 
 def nd_to_machine(arena: Arena) -> bool:
-    to, is_at = arena.router, arena.neighbour
-    lie = frames.neighbor_advertisement(to.mac, arena.hostile.mac, to.ipv6, is_at.ipv6)
-    return _learns(arena, to, is_at.ipv6, is_at.mac, arena.neighbour, lie)
+    to, owner = arena.router, arena.neighbour
+    lie = frames.neighbor_advertisement(to.mac, arena.hostile.mac, to.ipv6, owner.ipv6)
+    return _learns(arena, to, owner.ipv6, owner.mac, arena.neighbour, lie)
 
 
 def becomes_the_neighbours_router(arena: Arena) -> bool:
