@@ -154,7 +154,7 @@ class Driver:
 
 
 def add_rail(number: int) -> str:
-    """A veth pair: railN is the device, and wireN in the network namespace `switch` the other end."""
+    """Make a veth pair: railN is the device, wireN in the network namespace `switch` its other end. Returns railN."""
     names = [line.split()[0] for line in ip("netns list").splitlines()]
     if "switch" not in names:
         ip("netns add switch")
@@ -167,7 +167,7 @@ def add_rail(number: int) -> str:
 
 
 def answers(address: str) -> bool:
-    """Whether an address answers on the wire: nobody listens there, and the pod's kernel says so."""
+    """Whether an address answers on the wire: the kernel of the pod refuses a connection, as nothing listens there."""
     program = f"import socket; socket.socket().connect_ex(('{address}', 9)) == 111 or exit('no answer')"
     command = ["ip", "netns", "exec", "switch", "timeout", "5", sys.executable, "-c", program]
     return subprocess.run(command, check=False).returncode == 0

@@ -69,7 +69,8 @@ class Fleet:
         self.plane.expect("POST", self.pods_at, {"metadata": {"name": name}, "spec": self.pod_spec(template, node)})
 
     def replica_set(self, name: str, template: str, node: str, **more: t.Any) -> None:
-        """A pod that starts on a node, and comes again elsewhere after it is evicted. `more` are fields of its spec."""
+        """A ReplicaSet of one pod, which starts on a node, and on any node after it is evicted. `more` are fields of the
+        spec of the pod."""
         labels = {"app": name}
         others = [one for one in self.nodes if one != node]
         for one in others:
@@ -119,7 +120,7 @@ class Fleet:
             self.plane.wait_for(lambda path=path: not self.plane.expect("GET", path)["items"], f"the end of {path}")
 
     def bound(self, count: int) -> dict[str, str]:
-        """Wait until this many pods are bound, with their claims' devices written."""
+        """Wait until exactly this many pods are bound. Returns the node of each."""
 
         def found() -> t.Any:
             there = self.where()
@@ -128,7 +129,7 @@ class Fleet:
         return t.cast("dict[str, str]", self.plane.wait_for(found, f"{count} bound pods of {self.namespace}", 180))
 
     def refused(self, pod: str) -> str:
-        """Wait for the scheduler's reason why a pod waits."""
+        """Wait until the scheduler has refused a pod. Returns its reason."""
 
         def reason() -> t.Any:
             found = self.plane.expect("GET", f"{self.pods_at}/{pod}")
@@ -178,7 +179,7 @@ class Playbooks:
         return [str(PROGRAM), "-i", "localhost,", f"lanewise.dra.{name}", *options, "-e", given]
 
     def run(self, name: str, *options: str, rc: int = 0, **variables: t.Any) -> str:
-        """What a playbook printed, which ends with this status."""
+        """Run a playbook, which must end with the status `rc`. Returns what it printed."""
         command = self.command(name, *options, **variables)
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, cwd=self.folder, env=self.environment
@@ -187,7 +188,7 @@ class Playbooks:
         return done.stdout + done.stderr
 
     def start(self, name: str, **variables: t.Any) -> subprocess.Popen[str]:
-        """The same in the background, in a process group of its own."""
+        """Start a playbook in the background, in a process group of its own."""
         return subprocess.Popen(
             self.command(name, **variables),
             stdout=subprocess.PIPE,

@@ -232,7 +232,7 @@ class Queueing:
         self.plane.run("kwok", [str(self.programs["kwok"]), *options])
 
     def _wait_ready(self, name: str) -> None:
-        """Wait until a program answers on both ports: its webhooks are called before its controllers are looked at."""
+        """Wait until a program reports that it is ready. Raises Failed."""
         deadline = time.monotonic() + 120
         while True:
             self.plane.check()
@@ -347,7 +347,7 @@ class Queueing:
             connection.close()
 
     def token(self) -> str:
-        """That of an account which may read metrics; made at the first call."""
+        """A token of an account that may read metrics. The first call makes the account."""
         accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
         if self.plane.request("GET", f"{accounts}/metrics")[0] == 404:
             self.plane.expect("POST", accounts, {"metadata": {"name": "metrics"}})

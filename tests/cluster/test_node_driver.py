@@ -459,9 +459,7 @@ def test_containerd_ignores_the_former_switch_for_cdi(node: Node, driver: Driver
         end(node, driver, "cdi")
 
 
-def test_a_containerd_that_does_not_read_the_drivers_specs_is_reported(
-    node: Node, driver: Driver, tmp_path: Path
-) -> None:
+def test_a_containerd_that_ignores_the_drivers_specs_is_reported(node: Node, driver: Driver, tmp_path: Path) -> None:
     """The role reports it before it installs, and no container starts without its device. The device may already be in
     the network of such a pod: it comes back when the pod ends, although it never ran."""
 

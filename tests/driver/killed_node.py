@@ -212,7 +212,7 @@ class Node:
         found = [path for root in roots for path in root.rglob("*") if path.is_file()]
         found = [
             path for path in found if path != self.paths.rail_addresses
-        ]  # it has an order, with and without claims
+        ]  # it keeps the order of free addresses, also without claims
         pinned = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines() if " nsfs " in line]
         return sorted([*(str(one) for one in found if not one.name.endswith(files.UNFINISHED)), *pinned])
 

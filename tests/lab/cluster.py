@@ -224,7 +224,7 @@ class Member(sandboxed.Node):
         self.machine.ssh(f"systemctl kill --signal=KILL lab-{name}; systemctl stop lab-{name}")
 
     def close(self) -> None:
-        """They end with the lab."""
+        """Do nothing: kubelet and containerd end with the lab."""
 
     def _ctr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         command = shlex.join([f"{FOLDER}/bin/ctr", "--address", SOCKET, "--namespace", "k8s.io", *arguments])

@@ -34,23 +34,23 @@ def run(argv):
     return done.returncode, done.stdout, done.stderr
 system = FailingSystem(asked["fails"], asked["code"])
 system._run = run
-said = {"changes": [], "refusals": [], "reboot": [], "failed": "", "remaining": 0, "interrupts": []}
+answer = {"changes": [], "refusals": [], "reboot": [], "failed": "", "remaining": 0, "interrupts": []}
 try:
     rules = [Rule(key, selector({"address" if ":" in key else "interface": key, **({} if ":" in key else
              {"type": "virtual"})}), one, count=1) for key, one in asked["settings"].items()]
     resources = [getattr(importlib.import_module(base + module), name)(system) for module, name in asked["resources"]]
     node = Node(system, rules, asked["general"], allow_management=True)
     outcome = converge(node, resources, check_mode=asked["check"])
-    said["changes"] = [str(one) for one in outcome.changes]
-    said["interrupts"] = [one.interrupts for one in outcome.changes]
-    said["reboot"] = outcome.reboot
+    answer["changes"] = [str(one) for one in outcome.changes]
+    answer["interrupts"] = [one.interrupts for one in outcome.changes]
+    answer["reboot"] = outcome.reboot
 except Refused as refused:
-    said["refusals"] = [str(one) for one in refused.refusals]
+    answer["refusals"] = [str(one) for one in refused.refusals]
 except (Failed, HostError) as failed:
-    said["failed"] = str(failed)
-    said["remaining"] = len(getattr(failed, "remaining", ()))
-said["steps"] = system.steps
-print(json.dumps(said))
+    answer["failed"] = str(failed)
+    answer["remaining"] = len(getattr(failed, "remaining", ()))
+answer["steps"] = system.steps
+print(json.dumps(answer))
 """
 
 
@@ -71,9 +71,10 @@ def converge(
     fails: int = -1,
     code: int = 0,
 ) -> dict[str, t.Any]:
-    """Bring a node to what is wanted by PCI address or interface, with resources as (module, class).
+    """Bring a node to the settings by PCI address or interface, with resources as (module, class).
 
-    Returns `changes`, `refusals`, `reboot`, `failed`, `steps`. The change number `fails` fails with `code`.
+    Returns `changes` and what they interrupt (`interrupts`), `refusals`, `reboot`, `failed` with the number of
+    `remaining` changes, and `steps`. The step number `fails` fails with the error number `code`.
     """
     asked = {"resources": list(resources), "settings": settings, "general": general or {}}
     text = json.dumps({**asked, "check": check, "fails": fails, "code": code})

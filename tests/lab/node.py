@@ -183,7 +183,7 @@ class Node:
         self.folder = held.folder / self.name
         self.folder.mkdir()
         self.port = 0
-        self.seconds = 0.0  #: the last start took
+        self.seconds = 0.0  #: that the last start took
         self._held = held
         self._count = count
         self._running = False
@@ -194,7 +194,7 @@ class Node:
 
     @property
     def devices(self) -> list[Device]:
-        """What it was given, nvme included where `plug_nvme` has plugged it."""
+        """The PCI functions that it was given at its start. `plug_nvme` returns the NVMe disks."""
         return [one for one in self.shape.devices if one.kind != "nvme"]
 
     @property
@@ -363,7 +363,7 @@ class Node:
                 break
 
     def wait(self) -> None:
-        """Wait until it answers, services are started and interfaces have their names."""
+        """Wait until it answers, services are started and interfaces have their names. Raises Failed."""
         deadline = time.monotonic() + PATIENCE
         seen, since = 0, time.monotonic()
         while True:
@@ -392,7 +392,7 @@ class Node:
                 return False
 
     def check(self) -> None:
-        """Raises Ended where its QEMU has."""
+        """Raises Ended if its QEMU has ended."""
         status = self._held.tell(poll=self.name)["status"]
         if status is not None:
             log = (self.folder / "qemu.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -434,10 +434,10 @@ class Node:
         return f"{shlex.join([*self._ssh])} 127.0.0.1"
 
     def ssh(self, command: str, check: bool = True, timeout: float = PATIENCE, stdin: str | None = None) -> str:
-        """Run a shell command as root; what it prints on standard output, without the last line's end.
+        """Run a shell command as root. Returns its standard output, without the last newline.
 
-        Failed, with all that it printed, where its status is not 0 and `check` is true, and where it cannot be
-        reached.
+        Raises Failed, with all that it printed, if its status is not 0 and `check` is true, if the node cannot be
+        reached, and after `timeout` seconds.
         """
         try:
             done = subprocess.run(
@@ -590,7 +590,7 @@ class Lab:
         return self.nodes
 
     def check(self) -> None:
-        """Raises Ended where a node's QEMU has."""
+        """Raises Ended if the QEMU of a node has ended."""
         for node in self.nodes:
             node.check()
 
