@@ -69,8 +69,8 @@ class Fleet:
         self.plane.expect("POST", self.pods_at, {"metadata": {"name": name}, "spec": self.pod_spec(template, node)})
 
     def replica_set(self, name: str, template: str, node: str, **more: t.Any) -> None:
-        """A ReplicaSet of one pod, which starts on a node, and on any node after it is evicted. `more` are fields of the
-        spec of the pod."""
+        """A ReplicaSet of one pod, which starts on a node, and on any node after it is evicted. `more` are fields of
+        the spec of the pod."""
         labels = {"app": name}
         others = [one for one in self.nodes if one != node]
         for one in others:

@@ -81,8 +81,8 @@ class Host:
 
     def shown(self, words: str) -> t.Any:
         """What `ip` shows, whatever rights the host has."""
-        self_ = Host(self.namespace, self.interface, self.mac, self.ipv4, self.ipv6)
-        return json.loads(sh(" ".join(self_.command("ip", "-j", *words.split()))) or "[]")
+        unrestricted = Host(self.namespace, self.interface, self.mac, self.ipv4, self.ipv6)
+        return json.loads(sh(" ".join(unrestricted.command("ip", "-j", *words.split()))) or "[]")
 
     def program(self, *words: str, text: str = "") -> bool:
         """Whether the program succeeds."""
