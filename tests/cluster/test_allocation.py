@@ -334,7 +334,7 @@ def test_the_scheduler_does_what_was_predicted(plane: ControlPlane, sites: dict[
     assert {one.machine for one in chosen} == set(names())
 
 
-def test_falls_back_level_by_level(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
+def test_a_claim_falls_back_level_by_level(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
     """Where the node has no aligned pair left, the next level is taken, and only then."""
     site = sites["nvidia"]
     probed = facts("missing-nic")
@@ -462,10 +462,10 @@ def test_taint_rules_keep_the_same_devices_away(plane: ControlPlane, sites: dict
         ({"DRAResourceClaimDeviceStatus": False}, "fatal"),
     ],
 )
-def test_what_the_oldest_scheduler_makes_of_distinct_attributes(
+def test_the_oldest_scheduler_ignores_distinct_attributes_or_gives_up(
     gates: dict[str, bool], rule: str, planes: t.Any, engine: t.Any
 ) -> None:
-    """1.34 keeps the field, and takes no two values for the same; or it gives up the pod."""
+    """1.34 keeps the field, but also allocates devices with equal values; without one gate it gives up the pod."""
     plane = ControlPlane("1.34", gates=gates) if gates else planes("1.34")
     try:
         plane.add_namespace(NAMESPACE)

@@ -196,7 +196,7 @@ def test_two_devices_of_a_claim_keep_their_names(node: Node, driver: Driver) -> 
     end(node, driver, "two")
 
 
-def test_addresses_of_the_node_go_along(node: Node, driver: Driver) -> None:
+def test_without_configuration_a_pod_gets_the_addresses_of_the_node(node: Node, driver: Driver) -> None:
     ip("address add 203.0.113.2/28 dev rail0")
     ip("route add 198.18.0.0/15 via 203.0.113.1 dev rail0 metric 77")
     before = host_state("rail0")

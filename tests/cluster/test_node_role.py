@@ -281,7 +281,7 @@ def changed_wheel(site: Site, name: str, *changes: tuple[str, str]) -> Path:
     return other_wheel(next((site.folder / "cache").glob("*/*.whl")), site.folder, name, *changes)
 
 
-def test_a_release_that_is_not_well_is_rolled_back(site: Site) -> None:
+def test_an_unhealthy_release_is_rolled_back(site: Site) -> None:
     good, settings = os.readlink(CURRENT), Path("/etc/lanewise/driver.yml").read_text()
     broken = changed_wheel(
         site, "1.0.1", ('if asked.command == "run":', 'if asked.command == "run":\n            raise OSError("a leaf")')
@@ -294,7 +294,7 @@ def test_a_release_that_is_not_well_is_rolled_back(site: Site) -> None:
     assert "net1" in site.node.execute("one", "ip", "-brief", "link")
 
 
-def test_an_upgrade_and_the_way_back_keep_pods_and_some_releases(site: Site) -> None:
+def test_upgrade_and_rollback_keep_pods_and_the_wanted_releases(site: Site) -> None:
     first = Path(os.readlink(CURRENT)).name
     newer: Object = {"dra_driver_wheel": str(changed_wheel(site, "1.0.2")), "dra_driver_keep_releases": 2}
     assert site.play(playbook="lanewise.dra.drift") == 0
@@ -323,7 +323,7 @@ def test_an_upgrade_and_the_way_back_keep_pods_and_some_releases(site: Site) -> 
     assert Path(os.readlink(CURRENT)).name == second
 
 
-def test_a_run_that_was_killed_between_switch_and_start_is_ended_by_the_next_one(site: Site) -> None:
+def test_a_run_killed_between_switch_and_start_is_finished_by_the_next(site: Site) -> None:
     second = Path(os.readlink(CURRENT)).name
     newer: Object = {"dra_driver_wheel": str(site.folder / "lanewise_driver-1.0.2-py3-none-any.whl")}
     (first,) = {path.name for path in (CURRENT.parent / "releases").iterdir()} - {second}
@@ -347,7 +347,7 @@ def cordoned(site: Site) -> bool:
     return bool(site.plane.expect("GET", f"/api/v1/nodes/{site.node.name}")["spec"].get("unschedulable"))
 
 
-def test_a_rollout_ends_at_a_driver_that_is_not_well_and_the_next_one_goes_on(site: Site) -> None:
+def test_a_rollout_stops_at_an_unhealthy_driver_and_the_next_run_continues(site: Site) -> None:
     good, wheel = os.readlink(CURRENT), str(site.folder / "lanewise_driver-1.0.2-py3-none-any.whl")
     changes = ('if asked.command == "run":', 'if asked.command == "run":\n            raise OSError("a root")')
     site.play(playbook="lanewise.dra.rollout", rc=2, dra_driver_wheel=str(changed_wheel(site, "1.0.3", changes)))
@@ -358,7 +358,7 @@ def test_a_rollout_ends_at_a_driver_that_is_not_well_and_the_next_one_goes_on(si
     assert "no changes needed: 1 node" in site.output
 
 
-def test_a_rollout_in_which_the_api_server_goes_away_and_the_next_one_goes_on(site: Site) -> None:
+def test_a_rollout_stops_without_an_api_server_and_the_next_run_continues(site: Site) -> None:
     newer, good = str(changed_wheel(site, "1.0.4")), os.readlink(CURRENT)
     releases = CURRENT.parent / "releases"
     begun = threading.Event()

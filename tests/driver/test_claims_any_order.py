@@ -40,7 +40,7 @@ UNKNOWN = ClaimRef("claims", "unknown", "00000000-0000-4000-8000-000000000000")
 
 
 def test_two_drivers_handle_many_claims_at_a_time(clean: World) -> None:
-    """Threads of two drivers over one folder do everything with all claims; each call may fail only with a message."""
+    """Threads of two drivers over one folder do everything with all claims; they fail only for unprepared claims."""
     services = [clean.service(), clean.service()]
     sandboxes = {name: Sandbox() for name in ("one", "two", "child")}
     failures: list[BaseException] = []

@@ -18,7 +18,7 @@ PAGE = COLLECTION / "docs/security.md"
 
 
 @pytest.mark.parametrize("column", [table.BRIDGE, table.PRIVATE, table.GUARDED, table.USERS])
-def test_what_gets_through_is_what_the_page_says(column: str) -> None:
+def test_attempts_get_through_only_as_the_security_page_states(column: str) -> None:
     guarded = column in (table.GUARDED, table.USERS)
     if guarded and not shutil.which("nft", path="/usr/sbin:/usr/bin:/sbin:/bin"):
         pytest.skip("needs nft")
@@ -44,7 +44,7 @@ def test_a_pod_that_takes_no_router_advertisements_gets_no_router() -> None:
     assert attempts.outcome(place, one) == ("stopped", [])
 
 
-def test_the_page_has_a_row_for_each_attempt() -> None:
+def test_the_security_page_has_a_row_for_each_attempt() -> None:
     rows = table.read(PAGE)
     assert list(rows) == [one.text for one in attempts.ATTEMPTS]
     assert all(set(cells) == set(table.COLUMNS) for cells in rows.values())

@@ -122,7 +122,7 @@ def test_everything_of_a_configuration_is_in_the_pod() -> None:
 
 
 @nodes.on_a_node
-def test_without_configuration_the_addresses_of_the_node_go_along() -> None:
+def test_without_configuration_a_pod_gets_the_addresses_of_the_node() -> None:
     host = nodes.node(
         """ip addr add 10.1.0.2/24 dev one; ip addr add fd00::2/64 dev one; ip addr add 10.1.0.3/24 dev one scope link
         ip route add 10.50.0.0/16 via 10.1.0.1 metric 77
@@ -416,7 +416,7 @@ def xdp_program() -> int:
 
 
 @nodes.on_a_node
-def test_nothing_is_left_open() -> None:
+def test_no_thread_or_descriptor_is_left_open() -> None:
     """A thread closes the namespace of kernel/stacked.py when it was not needed for some seconds."""
 
     def alone() -> bool:

@@ -50,7 +50,7 @@ def driver() -> dict[str, str]:
 
 @pytest.mark.parametrize("name", CASES)
 @on_a_node
-def test_what_carries_the_nodes_traffic(name: str) -> None:
+def test_interfaces_that_carry_the_nodes_traffic_are_found(name: str) -> None:
     made(name)
     expected = dict(CASES[name].carried)
     assert driver() == expected
@@ -113,7 +113,7 @@ def titles() -> str:
 
 
 @on_a_node
-def test_the_connection_that_ansible_came_by_counts_where_no_socket_shows_it() -> None:
+def test_the_connection_of_ansible_counts_although_no_socket_shows_it() -> None:
     """As behind a proxy, or if the session's server is in another network namespace."""
     world()
     ip("route add 198.51.100.1 via 192.0.2.9", "route add 203.0.113.0/24 via 192.0.3.9")

@@ -52,7 +52,7 @@ HOUR = 3600.0
     ],
 )
 @on_a_node
-def test_a_change_is_known_at_once(change: str) -> None:
+def test_a_change_is_noticed_at_once(change: str) -> None:
     world()
     watch = Watch()
     assert not watch.changed()

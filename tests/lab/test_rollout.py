@@ -99,7 +99,7 @@ def test_an_unconfirmed_rollout_changes_no_node(site: Site) -> None:
     assert site.vfs() == [NONE, NONE]
 
 
-def test_a_canary_that_fails_ends_it_and_the_next_run_goes_on(site: Site) -> None:
+def test_a_failed_canary_stops_the_rollout_and_the_next_run_continues(site: Site) -> None:
     canary, other = (node.name for node in site.nodes)
     status, output = site.play({canary: IMPOSSIBLE})
     assert status == 2

@@ -40,7 +40,7 @@ def _one(single: Node) -> Node:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_carries_the_nodes_traffic(one: Node, name: str) -> None:
+def test_interfaces_that_carry_the_nodes_traffic_are_found(one: Node, name: str) -> None:
     """Each in namespaces of its own."""
     inside = 'mount --make-rprivate /; mount -t sysfs sys /sys; mount -t tmpfs run /run; exec python3 - "$0"'
     reported = one.ssh(

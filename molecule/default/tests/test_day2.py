@@ -64,6 +64,6 @@ def test_the_record_of_the_card_has_the_old_and_the_new_one(host):
         assert host.file(place).content_string.strip() == interface["mac"]
 
 
-def test_the_report_knows_the_new_card(host):
+def test_the_report_has_the_new_card(host):
     facts = read(host, "nodes/h100-02.json")["facts"]
     assert facts["functions"]["0000:59:00.0"]["vpd"]["serial_number"] == "MT2646X00001"

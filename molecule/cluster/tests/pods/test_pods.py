@@ -30,7 +30,7 @@ def test_the_driver_runs_as_a_service(host):
     assert host.run("/opt/lanewise/current/bin/lanewise-driver status").rc == 0
 
 
-def test_the_cluster_knows_its_devices(name, get):
+def test_its_devices_are_published(name, get):
     published = [one["spec"] for one in get("resourceslices") if one["spec"]["driver"] == "lanewise.dev"]
     devices = [device for one in published if one.get("nodeName") == name for device in one.get("devices", [])]
     kinds = [next(iter(device["attributes"]["type"].values())) for device in devices]
