@@ -368,7 +368,8 @@ class Service(installed.Driver):
         return self.machine.ssh("journalctl --no-pager -o cat -u lanewise-driver")
 
     def traces(self) -> list[str]:
-        places = f"{installed.STATE}/state {installed.STATE}/metadata /run/lanewise/netns"
+        run = "/run/lanewise/netns /run/lanewise/attached /run/lanewise/early"
+        places = f"{installed.STATE}/state {installed.STATE}/metadata {run}"
         found = self.machine.ssh(
             f"find {places} -mindepth 1 -maxdepth 1 2>/dev/null; ls -d /var/run/cdi/k8s.lanewise.dev* 2>/dev/null",
             check=False,
