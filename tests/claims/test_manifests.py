@@ -108,7 +108,7 @@ def test_what_a_class_refuses_of_a_claim_is_an_error(check: t.Callable[..., Obje
         ("ResourceClaim other/foreign: spec.devices.requests[0]", "tenancy"),
     ]
     assert "class 'guarded' sets vf" in answer["problems"][0]["message"]
-    assert "lets claims set mtu only to at most 9000" in answer["problems"][1]["message"]
+    assert "limits what claims may set as mtu: at most 9000" in answer["problems"][1]["message"]
     assert "not for claims of namespace 'other'" in check(foreign, guarded)["msg"]
     # without the class, only what is wrong with every class
     assert check(hopping, wide, foreign)["problems"] == []

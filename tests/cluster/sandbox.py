@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Run a command in network, mount and process namespaces of its own, where a node can be tried without a trace.
+"""Run a command in network, mount and process namespaces of its own, so that it can run a node and leave nothing
+behind.
 
     python3 sandbox.py COMMAND ...
 
@@ -42,11 +43,8 @@ def enter(folder: Path, command: list[str]) -> int:
         work.mkdir()
         options = f"lowerdir=/{top},upperdir={upper},workdir={work}"
         run("mount", "-t", "overlay", "overlay", "-o", options, f"/{top}")
-    for path in (
-        "/run",
-        "/var/lib/kubelet",
-        "/var/lib/containerd",
-    ):  # the latter want a filesystem that they can measure
+    # kubelet and containerd ask for the size of their folders' filesystems
+    for path in ("/run", "/var/lib/kubelet", "/var/lib/containerd"):
         Path(path).mkdir(parents=True, exist_ok=True)
         run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", path)
     run("mount", "--make-rshared", "/")  # kubelet and pods see each other's mounts
@@ -59,7 +57,7 @@ def enter(folder: Path, command: list[str]) -> int:
 
 
 def remove_cgroups(name: str) -> None:
-    """The cgroups that a node in the sandbox has made, innermost first; they are below a name of ours."""
+    """Remove the cgroups below `name` in each hierarchy, innermost first."""
     for top in CGROUPS.glob(f"*/{name}"):
         for path, _folders, _files in os.walk(top, topdown=False):
             os.rmdir(path)

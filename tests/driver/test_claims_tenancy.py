@@ -47,7 +47,7 @@ REFUSED: dict[str, tuple[str, Object, str]] = {
     "wide": (
         "team",
         {"addresses": ["192.0.2.7/24"]},
-        "lets claims set addresses only to networks within 198.51.100.0/24",
+        "limits what claims may set as addresses: within 198.51.100.0/24",
     ),
     "changed": ("team", {"mtu": 1300}, "sets mtu, which a claim cannot change or extend"),
     "unlisted": (
@@ -57,7 +57,7 @@ REFUSED: dict[str, tuple[str, Object, str]] = {
     ),
     "foreign": ("others", {}, f"is not for claims of namespace {NAMESPACE}"),
     "addressed": ("plain", {"addresses": ["198.51.100.9/24"]}, "does not let claims set addresses"),
-    "long": ("plain", {"mtu": 1460}, "lets claims set mtu only to at most 1450"),
+    "long": ("plain", {"mtu": 1460}, "limits what claims may set as mtu: at most 1450"),
 }
 #: What the classes let a claim set.
 TAKEN = {"right": ("team", {"addresses": ["198.51.100.7/24"], "mtu": 1400}), "named": ("plain", {"name": "net1"})}

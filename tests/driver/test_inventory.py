@@ -126,7 +126,7 @@ BOARD = ("board", "nearestGPUs", "nearestGPULevel", "nearestGPU", "pcieSwitch", 
 
 @pytest.mark.parametrize("machine", ["hgx-h100", "gb300", "dgx-a100"])
 def test_the_board_is_the_same_with_nics_in_pods(machine: str, tmp_path: Path) -> None:
-    """Neither the NICs that pods have nor the others change what they say of the board; nor does a restart."""
+    """The attributes of the board stay the same for all NICs when pods have some of them, and after a restart."""
     root = build(machine, tmp_path / "machine")
     before = {one["name"]: one["attributes"] for one in inventory(root).refresh().devices}
     assert all("board" in one for one in before.values())
@@ -285,11 +285,11 @@ ROUTES: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["nic2", "nic3"],
     ),
-    "a route to the void": (["route add unreachable default", "-6 route add blackhole default"], ALL),
+    "unreachable and blackhole defaults": (["route add unreachable default", "-6 route add blackhole default"], ALL),
     "more specific routes": (["route add 16.0.0.0/4 via 192.0.0.2", "route add 10.0.0.0/8 dev nic1"], ALL),
     "halves": (["route add 0.0.0.0/1 via 192.0.0.2", "route add 128.0.0.0/1 dev nic1"], ["nic2", "nic3"]),
     "all global addresses of IPv6": (["-6 route add 2000::/3 via 2001:db8:1::2"], ["nic0", "nic2", "nic3"]),
-    "announced to all": (
+    "router advertisements and a static default of IPv4": (
         [
             "-6 route add default via 2001:db8:1::2 proto ra metric 1024",
             "-6 route add default via 2001:db8:2::2 dev nic2 proto ra metric 1030",
@@ -297,7 +297,7 @@ ROUTES: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["nic1", "nic2", "nic3"],
     ),
-    "announced only": (
+    "router advertisements only": (
         [
             "-6 route add default via 2001:db8:1::2 proto ra metric 1024",
             "-6 route add default via 2001:db8:2::2 dev nic2 proto ra metric 1030",
@@ -314,7 +314,7 @@ ROUTES: dict[str, tuple[list[str], list[str]]] = {
         + ["route add default via 192.0.9.2"],
         ["nic0", "nic2", "nic3"],
     ),
-    "a macvlan of its own": (["link add mv0 link nic1 type macvlan"], ["mv0", "nic0", "nic2", "nic3"]),
+    "a macvlan without a route": (["link add mv0 link nic1 type macvlan"], ["mv0", "nic0", "nic2", "nic3"]),
 }
 
 
@@ -357,7 +357,7 @@ def test_the_interface_of_an_ssh_session_is_not_published() -> None:
             "ip route add 198.51.100.1 via 192.0.2.9",
         ):
             subprocess.run(command.split(), check=True)
-        open("/proc/self/comm", "w").write("sshd")  # which is what a session is remembered for
+        open("/proc/self/comm", "w").write("sshd")  # sessions of SSH are recognized by this name
         server = socket.create_server(("192.0.1.1", 22))
         import sys
         client = "s=socket.create_connection(('192.0.1.1',22),5,('198.51.100.1',0))"
@@ -399,7 +399,8 @@ def test_interfaces_of_the_nodes_address_and_of_the_api_server_are_not_published
 
 
 def tc(*commands: str) -> t.Any:
-    """What an inventory says of nic0 before and after these tc commands: published, why not, what keeps it now."""
+    """What an inventory publishes before these tc commands; then what is needed of nic0 and nic1, what it publishes and
+    why it withholds nic0."""
     lines = "".join(f"subprocess.run('tc {one}'.split(), check=True)\n        " for one in commands)
     return in_namespace(
         f"""
@@ -450,7 +451,7 @@ def test_an_interface_with_filters_or_classes_is_withheld(commands: list[str], w
 
 
 @needs_namespaces
-def test_many_routes_take_no_time() -> None:
+def test_many_routes_are_read_only_once() -> None:
     """A node that speaks BGP has many routes, of which none matters here."""
     found = in_namespace(
         """
@@ -472,8 +473,7 @@ def test_many_routes_take_no_time() -> None:
 
 
 @needs_namespaces
-def test_a_prefetched_answer_is_for_the_next_caller() -> None:
-    """Nor a caller after an address has changed."""
+def test_a_prefetched_answer_is_used_until_a_route_changes() -> None:
     found = in_namespace(
         """
         subprocess.run("ip route add default via 192.0.1.2".split(), check=True)

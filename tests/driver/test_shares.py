@@ -343,8 +343,8 @@ def test_a_class_caps_the_ceiling(shares: SharesWorld, pods: list[Sandbox]) -> N
         shares.attach(service, claim, pod)
     assert megabits() == [(100, 400), (200, 300)]
     for more, words in (
-        ({"burst": "500M"}, "lets a share use 400Mbit/s at most"),
-        ({"hard": True, "guarantee": "500M"}, "lets a share use 400Mbit/s at most"),
+        ({"burst": "500M"}, "can only lower the burst of 400Mbit/s"),
+        ({"hard": True, "guarantee": "500M"}, "can only lower the burst of 400Mbit/s"),
         ({}, "burst: 400M is less than the share"),
     ):
         with pytest.raises(Refused, match=words):

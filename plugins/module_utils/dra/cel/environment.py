@@ -16,7 +16,7 @@ import typing as t
 from .functions import DEFAULTED, EXACT, FUNCTIONS
 from .values import one_of, same
 
-# The engine's package has no types of its own.
+# The engine's Python package has no type annotations.
 CelModule = t.Any
 CelEnvironment = t.Any
 CelProgram = t.Any
@@ -35,10 +35,10 @@ _EXTENSIONS = {
 
 
 def make_environment(cel: CelModule, attribute: str, consumable_capacity: bool, strict: bool) -> CelEnvironment:
-    """The server's environment for selectors, declared to the engine.
+    """The environment that checks expressions by the server's types (`strict`), or the one that evaluates them.
 
-    `cel` is the engine's module, `attribute` the type of attributes: any or dyn. A `strict` one has the server's
-    types and checks expressions by them; the other one evaluates.
+    `cel` is the engine's module, `attribute` the type of attributes, any or dyn, which only counts if `strict`. The one
+    that evaluates also declares the variables of DEFAULTED, which stand in for those of the server.
     """
     any_type = cel.Type("google.protobuf.Any")
     quantity = cel.Type.AbstractType("kubernetes.Quantity")

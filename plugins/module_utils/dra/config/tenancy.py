@@ -9,7 +9,7 @@ It is an opaque configuration of a DeviceClass, beside the InterfaceConfig with 
 
     apiVersion: lanewise.dev/v1alpha1
     kind: InterfacePolicy
-    tenants:                          # the first entry with the claim's namespace counts; without one it is refused
+    tenants:                          # the first with the claim's namespace counts; without one, claims are refused
       - namespaces: [team-a]          # default: all
         allow:                        # {} for any value; what is not listed is refused
           name: {}
@@ -46,7 +46,8 @@ from .interface_config import (
 
 POLICY_KIND = "InterfacePolicy"
 
-#: Sysctls that a claim may set only where its class opens them: with them a pod answers for its neighbors' addresses.
+#: Sysctls that a claim may set only where its class opens them: with them a pod routes or
+#: answers for others.
 CLOSED_SYSCTLS = ("forwarding", "proxy_arp", "proxy_ndp")
 
 
@@ -160,7 +161,7 @@ _ETHTOOL = FIELDS["ethtool"].fields
 
 CHOICES: tuple[Choice, ...] = (
     Choice(
-        ("name",), _prefixes(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", "the first letters of interface names"), free=_FREE
+        ("name",), _prefixes(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", "the first characters of interface names"), free=_FREE
     ),
     Choice(("addresses",), _within(), list, "{v}", _FREE),
     _number("mtu", free=_FREE),
@@ -266,7 +267,8 @@ def is_policy(config: object) -> bool:
 
 
 def validate(policy: object, path: str) -> list[Problem]:
-    """The first MAX_PROBLEMS errors of an InterfacePolicy. Rules as of `interface_config.validate`."""
+    """The first MAX_PROBLEMS errors of an InterfacePolicy. Its rules have the names of those of
+    `interface_config.validate`."""
     problems = LimitedProblems()
     try:
         check(POLICY, policy, path, problems)
@@ -277,8 +279,8 @@ def validate(policy: object, path: str) -> list[Problem]:
 
 
 def allowed(policy: ObjectView | None, namespace: str) -> ObjectView | None:
-    """What claims of a namespace may set by a class's valid policy, None for a class without one. The answer is None
-    if they may not use the class."""
+    """What claims of a namespace may set: by the class's valid `policy`, or DEFAULT where it is None, because the class
+    has none. Returns None if claims of the namespace may not use the class."""
     if policy is None:
         return DEFAULT
     for tenant in policy["tenants"]:
@@ -299,14 +301,14 @@ def refused(allow: ObjectView, of_class: ObjectView, of_claim: ObjectView) -> li
         if bound is None:
             found.append((choice.name, f"does not let claims set {choice.name}"))
         elif not all(choice.bound.holds(bound, item) for item in choice.items(value)):
-            found.append((choice.name, f"lets claims set {choice.name} only to {_words(bound)}"))
+            found.append((choice.name, f"limits what claims may set as {choice.name}: {_words(bound)}"))
     return found
 
 
 def _sets(name: str, value: t.Any) -> str:
     """For a message: the setting of the class that the claim would change."""
     if name == "share" and "burst" in value:
-        return f"lets a share use {value['burst']}bit/s at most, and a claim can only lower that"
+        return f"sets share, of which a claim can only lower the burst of {value['burst']}bit/s"
     return f"sets {name}, which a claim cannot change or extend"
 
 
@@ -321,7 +323,7 @@ def _at(holder: ObjectView, path: tuple[str, ...]) -> t.Any:
 
 def _words(bound: ObjectView) -> str:
     """A limit, for a message."""
-    words = {"least": "at least", "most": "at most", "only": "", "within": "networks within", "prefixes": "prefixes"}
+    words = {"least": "at least", "most": "at most", "only": "only", "within": "within", "prefixes": "starting with"}
     parts = []
     for name, limit in bound.items():
         shown = [str(one) for one in limit] if isinstance(limit, list) else [str(limit)]

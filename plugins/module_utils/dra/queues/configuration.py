@@ -6,7 +6,8 @@
 """The part of Kueue's configuration that goes with the queues, and whether a running Kueue has it.
 
 Kueue reads the classes of devices, what is counted of them, and fair sharing from its configuration, when it starts
-(apis/config/v1beta2 of 0.19.2). That is one text, of which others own the rest: it is shown and compared, not written.
+(apis/config/v1beta2 of 0.19.2). The configuration is one YAML document that the
+cluster's administrators own, so this part of it is only shown and compared, never written.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _STRATEGIES = ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
 
 def fragment(queues: Queues) -> Object:
     """The fields of a Configuration that the queues need, and no others."""
-    mappings = [_mapping(one) for one in queues.resources if one.classes]
+    mappings = [_device_class_mapping(one) for one in queues.resources if one.classes]
     found: Object = {}
     if mappings:
         found["resources"] = {"deviceClassMappings": mappings}
@@ -45,7 +46,7 @@ def fragment(queues: Queues) -> Object:
     return found
 
 
-def _mapping(resource: Resource) -> Object:
+def _device_class_mapping(resource: Resource) -> Object:
     found: Object = {"name": resource.name, "deviceClassNames": list(resource.classes)}
     if not resource.whole_devices:
         selector = resource.selector or f"device.driver == {json.dumps(resource.driver)}"
@@ -58,15 +59,17 @@ def _mapping(resource: Resource) -> Object:
     return found
 
 
-def selector_error(resource: Resource, kueue: Engine) -> str:
+def selector_error(resource: Resource, kueue_cel: Engine) -> str:
     """Why Kueue would not start with the selector of a resource; empty if nothing is known to be wrong."""
-    wrong = kueue.check(resource.selector) if resource.selector else []
+    wrong = kueue_cel.check(resource.selector) if resource.selector else []
     return str(wrong[0]) if wrong else ""
 
 
 def merged(base: ObjectView, part: ObjectView) -> Object:
-    """A whole Configuration: `base` with the fields of the fragment in place of its own. Gates are added to its gates,
-    mappings and prefixes to those that the fragment does not have."""
+    """A whole Configuration: `base` with the fragment.
+
+    Gates, fields of fairSharing and prefixes are added to those of `base`; a mapping replaces the one of its name.
+    """
     found: Object = {"apiVersion": API_VERSION, "kind": "Configuration", **base}
     for key in ("featureGates", "fairSharing"):
         if key in part:
@@ -88,8 +91,8 @@ def merged(base: ObjectView, part: ObjectView) -> Object:
 def differences(part: ObjectView, running: ObjectView) -> list[str]:
     """The fields of the fragment that a running Configuration lacks, or in which it differs: one line each."""
     found = []
-    own = _mapping_of(running.get("resources"))
-    mappings = {str(one.get("name")): one for one in _list_of(own.get("deviceClassMappings"))}
+    own = _as_dict(running.get("resources"))
+    mappings = {str(one.get("name")): one for one in _as_dicts(own.get("deviceClassMappings"))}
     wanted = (part.get("resources") or {}).get("deviceClassMappings") or ()
     for one in wanted:
         name, path = one["name"], f"resources.deviceClassMappings[{one['name']}]"
@@ -106,10 +109,13 @@ def differences(part: ObjectView, running: ObjectView) -> list[str]:
     for prefix in (part.get("resources") or {}).get("excludeResourcePrefixes") or ():
         if prefix not in prefixes:
             found.append(f"resources.excludeResourcePrefixes lacks {prefix}: pods that request it are not admitted")
-    gates = _mapping_of(running.get("featureGates"))
+    gates = _as_dict(running.get("featureGates"))
     for name, value in (part.get("featureGates") or {}).items():
         if gates.get(name, _GATES[name]) is not value:
-            found.append(f"featureGates.{name} is not {str(value).lower()}, unless the command line of Kueue says so")
+            found.append(
+                f"featureGates.{name} is not {str(value).lower()} there, which is right only if Kueue's option "
+                "--feature-gates sets it"
+            )
     if "fairSharing" in part and not running.get("fairSharing"):
         found.append("fairSharing is missing: the weights of teams have no effect")
     return found
@@ -121,7 +127,7 @@ def conflicts(part: ObjectView, running: ObjectView) -> list[str]:
     ours = {str(one["name"]) for one in wanted}
     named = {name for one in wanted for name in one["deviceClassNames"]}
     found = []
-    for other in _list_of(_mapping_of(running.get("resources")).get("deviceClassMappings")):
+    for other in _as_dicts(_as_dict(running.get("resources")).get("deviceClassMappings")):
         taken = sorted(named & set(map(str, other.get("deviceClassNames") or ())))
         if taken and str(other.get("name")) not in ours:
             name = other.get("name")
@@ -131,9 +137,9 @@ def conflicts(part: ObjectView, running: ObjectView) -> list[str]:
     return found
 
 
-def _mapping_of(value: object) -> ObjectView:
+def _as_dict(value: object) -> ObjectView:
     return value if isinstance(value, dict) else {}
 
 
-def _list_of(value: object) -> t.Sequence[ObjectView]:
+def _as_dicts(value: object) -> t.Sequence[ObjectView]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

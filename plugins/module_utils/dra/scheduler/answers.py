@@ -16,7 +16,7 @@ from .search_devices import DeviceId, identify
 
 @dataclass(frozen=True)
 class Result:
-    """One device given to one request (`name`, or `name/subrequest`) of the claim at `claim`."""
+    """One device given to one request (`name`, or `name/subrequest`) of the claim with the index `claim`."""
 
     claim: int
     request: str
@@ -34,7 +34,8 @@ class Allocation:
     """The devices that the scheduler would pick, in the order of requests.
 
     `assumed` are qualified attributes for which a selector matched the value that the probe considers likely. `steps`
-    counts the devices that the scheduler examines, `looks` those that were examined here.
+    counts the devices that the scheduler examines, `looks` those that were examined here, usually
+    fewer, because failed states are remembered.
     """
 
     results: tuple[Result, ...]
@@ -68,7 +69,7 @@ class Refusal:
 
 
 class Abort(Exception):
-    """Scheduling of the pod fails with an error."""
+    """Ends the search at once, with this refusal as its answer."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.reason)
