@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 import typing as t
+from dataclasses import replace
 
 from ..base import trace
 from ..base.errors import DriverError
@@ -93,7 +94,7 @@ class Inventory:
     def _refresh(self, counters: bool, shares: bool) -> publish.Publication:
         settings = self.settings
         held = {device.name: device for device in self._held()}
-        unclean = self._unclean()
+        held_shares = self._held_shares()
         try:
             with trace.step("probe the node"):
                 facts = as_dict(
@@ -101,6 +102,11 @@ class Inventory:
                 )
         except (OSError, OverrideError) as error:
             raise DriverError(f"could not probe the node: {error}") from error
+        # What moved to a pod or back meanwhile may have been seen in neither place: it stays published as it was.
+        # After each move back the publisher is woken.
+        held.update((device.name, device) for device in self._held())
+        held_shares = _all_shares(held_shares, self._held_shares())
+        unclean = self._unclean()
         with trace.step("find the interfaces that carry the node's traffic"):
             uplinks = {**self.burdened(_candidates(facts, settings)), **self.carried()}
         policy = publish.Policy(
@@ -114,7 +120,7 @@ class Inventory:
             keep_ib=settings.keep_ib_interfaces,
             exclusive=settings.keep_ib_interfaces and self._root == "/" and rdma.mode() == "exclusive",
             held={name: device.device for name, device in held.items()},
-            held_shares=self._held_shares(),
+            held_shares=held_shares,
             unclean=frozenset(unclean),
         )
         with trace.step("compute the devices"):
@@ -211,6 +217,14 @@ class Inventory:
         paths += [Path(None, one, "", "the API server is reached over it") for one in self.api_addresses]
         with step("read the node's network tables"):
             return self._rule.now(paths, self.settings.default_routes, at_most=at_most).by_name
+
+
+def _all_shares(before: t.Mapping[str, HeldShares], now: t.Mapping[str, HeldShares]) -> dict[str, HeldShares]:
+    """The shares that pods have now, and those that have ended since `before`, with the VFs of both."""
+    return {
+        name: replace(shares, vfs=shares.vfs | before[name].vfs) if name in before else shares
+        for name, shares in {**before, **now}.items()
+    }
 
 
 def _candidates(facts: NodeFacts, settings: Settings) -> list[str]:

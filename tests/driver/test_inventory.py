@@ -26,7 +26,8 @@ from ansible_collections.lanewise.dra.tests.machines.builder import build, hand_
 from lanewise_driver.base.errors import KernelError
 from lanewise_driver.base.settings import Settings, read
 from lanewise_driver.publish.inventory import Device, Inventory, interfaces_of
-from lanewise_driver.topology.publish import COUNTER, MISSING
+from lanewise_driver.topology.publish import COUNTER, MISSING, UNCLEAN
+from lanewise_driver.topology.publish_shares import HeldShares
 
 needs_namespaces = pytest.mark.skipif(
     bool(os.geteuid()) or not shutil.which("unshare") or not shutil.which("ip"),
@@ -119,6 +120,50 @@ def test_devices_of_pods_stay_as_they_were(sriov: Path, tmp_path: Path) -> None:
     assert devices[PF]["consumesCounters"][0]["counters"][COUNTER]["value"] == total == "128"
     # settings that would not publish it now do not take it from the pod
     assert PF in inventory(moved, [pf], exclude=[{"type": "pf"}]).refresh().addresses
+
+
+def test_a_device_given_to_a_pod_during_a_probe_stays_published(sriov: Path, tmp_path: Path) -> None:
+    """The claim is prepared after the records are read, and its interface leaves before the probe sees it."""
+    vf = inventory(sriov).device(VF)
+    assert vf and vf.interface
+    moved = without(sriov, tmp_path / "moved", vf.interface)
+    states: list[list[Device]] = [[], [vf]]
+    node = Inventory(lambda: read({}), lambda: states.pop(0), str(moved))
+    publication = node.refresh()
+    assert vf.address not in publication.withheld
+    (device,) = [one for one in publication.devices if one["name"] == VF]
+    assert device["attributes"] == vf.device["attributes"] and device["consumesCounters"]
+    assert node.device(VF) == vf
+
+
+def test_a_device_that_returns_during_a_probe_stays_published(sriov: Path, tmp_path: Path) -> None:
+    vf = inventory(sriov).device(VF)
+    assert vf and vf.interface
+    moved = without(sriov, tmp_path / "moved", vf.interface)
+    states: list[list[Device]] = [[vf], []]
+    node = Inventory(lambda: read({}), lambda: states.pop(0), str(moved), lambda: {} if states else {VF: "mtu"})
+    publication = node.refresh()
+    (device,) = [one for one in publication.devices if one["name"] == VF]
+    assert device["attributes"] == vf.device["attributes"]
+    assert device["taints"] == [{"key": UNCLEAN, "value": "mtu", "effect": "NoSchedule"}]
+
+
+SHARED: dict[str, t.Any] = {
+    "include": [{"address": "0000:c9:*"}],
+    "shares": [{"select": {"address": "0000:c9:00.1"}, "mechanism": "vfs", "bandwidth": "100G", "step": "1G"}],
+}
+
+
+@pytest.mark.parametrize("returns", [False, True], ids=["leaves", "returns"])
+def test_a_vf_of_a_share_that_moves_during_a_probe_stays_usable(returns: bool, sriov: Path, tmp_path: Path) -> None:
+    before = inventory(sriov, **SHARED)
+    offer, vf = before.offer(f"{PF}-share"), inventory(sriov).device(VF)
+    assert offer and vf and vf.interface and vf.address in [one.address for one in offer.vfs]
+    moved = without(sriov, tmp_path / "moved", vf.interface)
+    given = {f"{PF}-share": HeldShares(offer.published, frozenset({vf.address}))}
+    states: list[dict[str, HeldShares]] = [given, {}] if returns else [{}, given]
+    node = Inventory(lambda: read(SHARED), lambda: (), str(moved), held_shares=lambda: states.pop(0))
+    assert node.refresh().shared[f"{PF}-share"].vfs == before.publication.shared[f"{PF}-share"].vfs
 
 
 BOARD = ("board", "nearestGPUs", "nearestGPULevel", "nearestGPU", "pcieSwitch", "rail")
