@@ -90,6 +90,7 @@ class Daemon:
         if settings.token_file and settings.renew_token:
             self.renewal = Renewal(self.cluster, Path(settings.token_file))
         self._stopping = threading.Event()
+        #: Whether the last `recover` or `reconcile` did everything. Only the main thread sets it.
         self._settled = False
         self._withheld = Withheld()
         #: Devices whose links were down at the last check.
@@ -110,6 +111,8 @@ class Daemon:
                 if not self._settled or time.monotonic() >= due:
                     self._settled = self.service.reconcile()
                     due = time.monotonic() + RECONCILE_INTERVAL
+                elif not self.service.shares.settled:
+                    self.service.shares.refresh()
             _notify_manager("STOPPING=1")
             log.info("stopping")
         finally:
@@ -178,7 +181,7 @@ class Daemon:
 
     def _published(self, publication: Publication) -> None:
         held = len(self.service.held())
-        self._settled &= self.service.shares.refresh()  # a link can have another speed, a setting another value
+        self.service.shares.refresh()  # a link can have another speed, a setting another value
         self.metrics.published()
         self.metrics.devices(metrics.PUBLISHED, len(publication.devices))
         self.metrics.devices(metrics.WITHHELD, len(publication.withheld))
@@ -218,6 +221,7 @@ class Daemon:
             found.append(f"the token is not renewed: {self.renewal.problem}")
         if not self._settled:
             found.append("operations from before the start are not finished yet; see the driver's log")
+        found.extend(f"{problem}; trying again" for problem in self.service.shares.problems)
         return found
 
 

@@ -49,7 +49,8 @@ class Recovery:
     def recover(self) -> bool:
         """Finish or take back what the last process began, and remove files without a record. Asks only the node.
 
-        Returns False if something could not be done now, which is logged: call again.
+        Returns False if something could not be done now, which is logged: call again. The rates of shares do not count:
+        `Shares.settled` says if they are set.
         """
         ledger, settled = self._ledger, True
         for leftovers in (ledger.store, ledger.pending_status, ledger.locks):

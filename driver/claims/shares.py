@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import typing as t
 
 from ..api import events
@@ -40,6 +41,10 @@ class Shares:
         self._inventory = inventory
         self._factors = share_factors.Factors(ledger.paths.share_factors)
         self._errors = logs.Conditions(log)
+        self._refreshing = threading.Lock()
+        #: Whether the last `refresh` set the rates of all shares, and why not, for errors that do not end by waiting.
+        self.settled = True
+        self.problems: tuple[str, ...] = ()
         #: The shares as last written to the claims' status, by claim UID and share ID.
         self._shown: dict[str, dict[str, Object]] = {}
         ledger.shown_shares = lambda uid: dict(self._shown.get(uid, {}))
@@ -114,10 +119,18 @@ class Shares:
 
     def refresh(self) -> bool:
         """Set the rates of all NICs' shares from records and settings. Returns False if that failed for one, which is
-        logged: call again."""
-        settled = True
-        for name, held in self._by_nic().items():
-            settled &= self._tried(name, functools.partial(self._refresh, name, held[0].device.lock))
+        logged: call again. `settled` and `problems` are those of the last call."""
+        with self._refreshing:
+            settled, problems = True, []
+            for name, held in self._by_nic().items():
+                done, problem = self._tried(
+                    name,
+                    f"the shares of {name} could not be set",
+                    functools.partial(self._refresh, name, held[0].device.lock),
+                )
+                settled &= done
+                problems += [problem] if problem else []
+            self.settled, self.problems = settled, tuple(problems)
         self._report_factors()
         return settled
 
@@ -140,9 +153,11 @@ class Shares:
             self.apply(name)
 
     def recover(self) -> bool:
-        """`refresh`, and remove classes of NICs that no attached claim has a share of."""
-        settled = self.refresh()
-        return self._tried("classes", self._sweep) and settled
+        """`refresh`, and remove classes of NICs that no attached claim has a share of. Returns False if that removal
+        failed, which is logged: call again. Whether the rates are set is `settled`."""
+        self.refresh()
+        done, _problem = self._tried("classes", "classes without a claim could not be removed", self._sweep)
+        return done
 
     def _sweep(self) -> None:
         for link in by_class.divided():
@@ -164,16 +179,19 @@ class Shares:
         every = [(record, device) for record in self._ledger.records() for device in record.held]
         return [(record, one) for record, one in every if is_macvlan(one) and one.known.interface in names]
 
-    def _tried(self, key: str, function: t.Callable[[], None]) -> bool:
+    def _tried(self, key: str, failed: str, function: t.Callable[[], None]) -> tuple[bool, str]:
+        """Whether a call succeeded, and the error if it is not Busy, which is logged: `failed` says what did not
+        happen."""
         try:
             function()
         except Busy:
-            return False
+            return False, ""
         except DriverError as error:
-            self._errors.report(key, logging.ERROR, f"the shares of {key} could not be set: {error.message}")
-            return False
+            problem = f"{failed}: {error.message}"
+            self._errors.report(key, logging.ERROR, problem)
+            return False, problem
         self._errors.clear(key)
-        return True
+        return True, ""
 
 
 class ShareChanged(DriverError):

@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import threading
 import typing as t
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
 from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     NIC,
+    RULE,
     SHARE,
     SharesWorld,
     classes,
@@ -25,6 +29,7 @@ from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     root,
     without,
 )
+from lanewise_driver import daemon
 from lanewise_driver.base.calls import ClaimRef
 from lanewise_driver.base.errors import Busy, Refused
 from lanewise_driver.claims import share_plan, share_report
@@ -363,6 +368,44 @@ def test_the_sites_own_qdisc_is_respected(shares: SharesWorld) -> None:
             service.prepare(shares.allocate("share", "100M"))
     finally:
         shares_world.ip_tc("qdisc", "del", "dev", NIC, "root")
+
+
+def test_a_lasting_error_of_shares_is_tried_again_alone_and_stated(
+    shares: SharesWorld, pods: list[Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The site replaces the driver's qdisc: /readyz says so, and the operations on claims are not recovered again."""
+    claim = shares.allocate("first", "300M")
+    shares.attach(shares.service(), claim, pods[0])
+    shares_world.ip_tc(*f"qdisc replace dev {NIC} root handle 1: tbf rate 1gbit burst 9k latency 1ms".split())
+    shares.paths.settings.write_text(json.dumps({"node_name": NODE, "virtual_interfaces": [NIC], "shares": [RULE]}))
+    reconciled: list[bool] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(daemon, "SETTLE_INTERVAL", 0.05)
+        patch.setattr(daemon.logs, "setup", lambda level: None)
+        patch.setattr(daemon.signal, "signal", lambda number, handler: None)
+        driver = daemon.Daemon(shares.paths)
+        patch.setattr(driver, "_start", lambda: setattr(driver, "_settled", driver.service.recover()))
+        patch.setattr(driver, "_stop", driver.service.close)
+        patch.setattr(driver.service, "reconcile", lambda: not reconciled.append(driver.service.recover()))
+        running = threading.Thread(target=driver.run)
+        running.start()
+        try:
+            until(lambda: reconciled == [True])
+            driver._published(driver.inventory.publication)
+            says = f"the shares of net-{NIC} could not be set: .*root qdisc tbf 1: was configured.*; trying again"
+            assert [reason for reason in driver.reasons() if re.fullmatch(says, reason)]
+            assert not [reason for reason in driver.reasons() if "operations" in reason]
+            shares_world.ip_tc("qdisc", "del", "dev", NIC, "root")
+            until(lambda: megabits() == [(300, 1000)])
+            until(lambda: not [reason for reason in driver.reasons() if "shares" in reason])
+        finally:
+            driver._stopping.set()
+            running.join()
+            if "tbf" in root()[0]:
+                shares_world.ip_tc("qdisc", "del", "dev", NIC, "root")
+            shares.paths.settings.unlink()
+            shares.service().unprepare(claim)
+    assert reconciled == [True]
 
 
 @pytest.mark.parametrize("operation", ["attach", "detach", "change"])

@@ -245,7 +245,7 @@ class Killed:
         if self.operation == "change":
             node.settings = node.with_rule(**CHANGED)
         self.driver = node.service()
-        assert self.driver.recover(), step
+        assert self.driver.recover() and self.driver.shares.settled, step
         self._check(step)
         node.settings = node.with_rule()
         self.driver.unprepare(self.goer)
