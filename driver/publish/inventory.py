@@ -65,6 +65,7 @@ class Inventory:
         self._root = root
         # one probe at a time, as it takes long on a large node; its results are replaced as a whole
         self._probing = threading.Lock()
+        self._counters = self._shares = True
         self._devices: dict[str, Device] = {}
         self._publication: publish.Publication | None = None
         self._offers: dict[str, Offer] = {}
@@ -82,16 +83,19 @@ class Inventory:
         """The current settings."""
         return self._settings()
 
-    def refresh(self, counters: bool = True, shares: bool = True) -> publish.Publication:
+    def refresh(self, counters: bool | None = None, shares: bool | None = None) -> publish.Publication:
         """Probe the node and return what to publish. `counters`, `shares`: whether the API server supports shared
-        counters, and devices that are allocated several times.
+        counters, and devices that are allocated several times; by default as in the last call that said so, and before
+        that call, yes.
 
         Raises DriverError.
         """
         with self._probing:
-            return self._refresh(counters, shares)
+            self._counters = self._counters if counters is None else counters
+            self._shares = self._shares if shares is None else shares
+            return self._refresh()
 
-    def _refresh(self, counters: bool, shares: bool) -> publish.Publication:
+    def _refresh(self) -> publish.Publication:
         settings = self.settings
         held = {device.name: device for device in self._held()}
         held_shares = self._held_shares()
@@ -124,7 +128,7 @@ class Inventory:
             unclean=frozenset(unclean),
         )
         with trace.step("compute the devices"):
-            publication = publish.publication(facts, counters, policy, settings.shares if shares else ())
+            publication = publish.publication(facts, self._counters, policy, settings.shares if self._shares else ())
         for device in publication.devices:
             if device["name"] in unclean:
                 taint = {"key": publish.UNCLEAN, "value": unclean[device["name"]], "effect": "NoSchedule"}

@@ -219,6 +219,17 @@ def test_without_counters_a_pods_pf_keeps_its_vfs(sriov: Path) -> None:
     assert not publication.counter_sets
 
 
+def test_a_probe_for_a_claim_knows_what_the_api_server_lacks(sriov: Path) -> None:
+    node = inventory(sriov, **SHARED)
+    assert VF not in node.refresh().addresses and node.offer(f"{PF}-share")
+    published = node.refresh(counters=True, shares=False)
+    assert VF in published.addresses and not node.offer(f"{PF}-share")
+    assert node.device("pci-0000-ff-00-0") is None  # probes again
+    assert node.publication.devices == published.devices and node.device(VF) and not node.withheld(VF)
+    without_counters = node.refresh(counters=False, shares=False)
+    assert node.refresh() == without_counters and not without_counters.counter_sets
+
+
 def test_a_function_that_is_gone_stays_for_its_pod(sriov: Path) -> None:
     lost = Device("pci-0000-ff-00-0", {"name": "pci-0000-ff-00-0", "attributes": {}}, address="0000:ff:00.0")
     (device,) = [one for one in inventory(sriov, [lost]).refresh().devices if one["name"] == lost.name]
