@@ -23,6 +23,8 @@ _CLASS = ".deviceclass.resource.k8s.io/devices"
 _IMPLICIT = "requests.deviceclass.resource.kubernetes.io/"
 _CLAIMS = ("count/resourceclaims.resource.k8s.io",)
 _PODS = ("pods", "count/pods")
+#: What a pod is charged for by the plain name, as are huge pages, and by its limits.
+_NATIVE = ("cpu", "memory", "ephemeral-storage")
 
 
 def read(quota: ObjectView) -> Quota:
@@ -68,10 +70,11 @@ def usage(workload: Workload, classes: t.Mapping[str, ObjectView]) -> dict[str, 
     found.update(dict.fromkeys(_CLAIMS, len(workload.claims)))
     for name, amount in pods.requests(workload.pod).items():
         found[f"requests.{name}"] = amount
-        if name in ("cpu", "memory", "ephemeral-storage"):
+        if name in _NATIVE or name.startswith("hugepages-"):
             found[name] = amount
     for name, amount in pods.requests(workload.pod, "limits").items():
-        found[f"limits.{name}"] = amount
+        if name in _NATIVE:
+            found[f"limits.{name}"] = amount
     for claim in workload.claims:
         for device_class, number in _devices(claim).items():
             extended = (classes.get(device_class) or {}).get("spec", {}).get("extendedResourceName")

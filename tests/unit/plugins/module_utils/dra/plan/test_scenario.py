@@ -230,6 +230,26 @@ def test_a_quota_limits_the_count(engine: Engine, hard: Object, used: Object, co
         assert any("not admitted: quota default/q" in line for line in words.lines([found], [], []))
 
 
+@pytest.mark.parametrize("name", ["hugepages-2Mi", "requests.hugepages-2Mi"])
+def test_a_quota_limits_huge_pages_by_both_names(name: str, engine: Engine) -> None:
+    pages = {"hugepages-2Mi": "256Mi", "memory": "1Gi"}
+    work = workload("one-pair", containers=[{"resources": {"requests": pages, "limits": pages}}])
+    room = {"allocatable": {**NODES[0]["status"]["allocatable"], "hugepages-2Mi": "64Gi"}}
+    nodes = [{**one, "status": room} for one in NODES]
+    (found,) = fits.fit(cluster(nodes, quota({name: "1Gi"}, {name: "256Mi"})), [work], engine)
+    assert found.total == 3 and found.quota == f"quota default/q leaves {name} for 3 more"
+
+
+def test_a_quota_charges_extended_resources_by_requests_alone() -> None:
+    """As podComputeUsageHelper of pkg/quota/v1/evaluator/core/pods.go."""
+    pod = {"containers": [{"resources": {"limits": {"hugepages-1Gi": "2Gi", "example.com/nic": "1", "cpu": "1"}}}]}
+    found = quotas.usage(Workload("w", (), pod=pod), {})
+    assert found["hugepages-1Gi"] == found["requests.hugepages-1Gi"] == 2 << 30
+    assert found["cpu"] == found["requests.cpu"] == found["limits.cpu"] == 1000
+    assert found["requests.example.com/nic"] == 1
+    assert not found.keys() & {"example.com/nic", "limits.example.com/nic", "limits.hugepages-1Gi"}
+
+
 def test_a_quota_counts_the_most_of_alternatives_and_32_for_all() -> None:
     """As pkg/quota/v1/evaluator/core/resource_claims.go counts: the maximum over alternatives, and 32 for `all`."""
     body = {"deviceClassName": "a", "allocationMode": "ExactCount", "count": 2}
