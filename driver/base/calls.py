@@ -98,7 +98,8 @@ class AttachRequest:
 
     `netns` is the path of the container's network namespace: a file descriptor that the hook opened and sent along,
     valid until attach returns. A process ID could have been reused, or belong to another PID namespace, so `pid` is for
-    messages only. `annotations` are the container's.
+    messages only. `annotations` are the container's: CRI-O, and containerd if it is configured so, adds to its own
+    those of the pod, which a tenant writes.
     """
 
     uid: str
@@ -107,23 +108,39 @@ class AttachRequest:
     container: str
     annotations: t.Mapping[str, str] = field(default_factory=dict)
 
-    def _annotation(self, *names: str) -> str:
-        return next((self.annotations[name] for name in names if self.annotations.get(name)), "")
+    def _annotated(self, what: str) -> dict[str, str]:
+        """The annotations with this part of the pod's identity, by name: CRI-O's and containerd's."""
+        names = (f"io.kubernetes.pod.{what}", f"io.kubernetes.cri.sandbox-{what}")
+        return {name: self.annotations[name] for name in names if self.annotations.get(name)}
+
+    def _agreed(self, what: str) -> str:
+        values = set(self._annotated(what).values())
+        return values.pop() if len(values) == 1 else ""
+
+    @property
+    def contradiction(self) -> str:
+        """The names of two annotations that contradict each other about the pod, or an empty string. A runtime writes
+        only one of them, so the other is the pod's own."""
+        for what in ("uid", "namespace", "name"):
+            found = self._annotated(what)
+            if len(set(found.values())) > 1:
+                return " and ".join(found)
+        return ""
 
     @property
     def pod_uid(self) -> str:
-        """The pod's UID as recorded by containerd or CRI-O; empty if neither did."""
-        return self._annotation("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid")
+        """The pod's UID as recorded by containerd or CRI-O; empty if neither did, or if annotations contradict."""
+        return self._agreed("uid")
 
     @property
     def pod_namespace(self) -> str:
-        """The pod's namespace; empty if the runtime did not record it."""
-        return self._annotation("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace")
+        """The pod's namespace; empty as `pod_uid`."""
+        return self._agreed("namespace")
 
     @property
     def pod_name(self) -> str:
-        """The pod's name; empty if the runtime did not record it."""
-        return self._annotation("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name")
+        """The pod's name; empty as `pod_uid`."""
+        return self._agreed("name")
 
 
 class Service(t.Protocol):

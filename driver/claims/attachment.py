@@ -70,6 +70,10 @@ class Attachment:
 
     def _check_pod(self, record: Record, request: AttachRequest) -> None:
         """Raises Refused if a claim is not for the container's pod, Busy while its current pod is looked up."""
+        if request.contradiction:
+            raise Refused(
+                f"the container's annotations {request.contradiction} differ: the pod itself must not set them"
+            )
         if not request.pod_uid:
             raise Refused("the container runtime does not say which pod the container belongs to")
         if not record.is_for(request.pod_uid):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ..api import events
 from ..base import files, logs, trace
-from ..base.calls import ClaimRef
+from ..base.calls import ClaimRef, Pod
 from ..base.errors import DriverError
 from ..base.lock import PATIENCE, Locks
 from ..base.objects import Object
@@ -220,6 +220,15 @@ class Ledger:
         """The UIDs of the claims that this process has prepared and not attached, of one pod or of all."""
         waiting = {uid: saved.waiting_for for uid, saved in list(self._saved.items()) if saved.waiting_for}
         return [uid for uid, pod in waiting.items() if not pod_uid or pod == pod_uid]
+
+    def pod(self, uid: str) -> Pod | None:
+        """The pod that a claim is for, as its record says; None if that is unknown."""
+        try:
+            record = self.store.load(uid)
+        except DriverError as error:
+            log.error("%s", error.message)
+            return None
+        return record.pod if record else None
 
     def holds(self, interface: str) -> bool:
         """Whether a claim that this process has worked on has a device whose interface had this name on the node.

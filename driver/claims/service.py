@@ -17,7 +17,7 @@ import typing as t
 
 from ..api import events
 from ..base import logs, trace
-from ..base.calls import AttachRequest, ClaimRef, DeviceHealth, Pod, PreparedDevice
+from ..base.calls import AttachRequest, ClaimRef, DeviceHealth, PreparedDevice
 from ..base.errors import Busy, DriverError, Refused
 from ..base.lock import PATIENCE
 from ..base.metrics import ATTACH, PREPARE, UNPREPARE, Metrics
@@ -116,8 +116,8 @@ class Service:
             except Busy:
                 raise  # the hook retries, and reports it when it gives up
             except DriverError as error:
-                if request.pod_uid and request.pod_namespace and request.pod_name:
-                    pod = Pod(request.pod_namespace, request.pod_name, request.pod_uid)
+                # not about the pod that annotations name: a tenant may have written them
+                if pod := self.ledger.pod(request.uid):
                     self.ledger.event(events.pod(pod), events.ATTACH, error)
                 raise
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
 from ansible_collections.lanewise.dra.tests.driver import claims_world as world_module
+from ansible_collections.lanewise.dra.tests.driver.answers import attach
 from ansible_collections.lanewise.dra.tests.driver.claims_world import NAMESPACE, WIRES, Sandbox, World
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
 from lanewise_driver.api import events
@@ -377,6 +378,38 @@ def test_failures_are_reported_as_events(clean: World, sandbox: Sandbox) -> None
     assert attach["regarding"]["uid"] == clean.pods["failing"]["metadata"]["uid"]
     (detach,) = events_about(clean, "ResourceClaim", "one")
     assert detach["reason"] == "DevicesNotTakenBack" and "lanewise-driver doctor" in detach["note"]
+
+
+def test_an_event_is_about_the_claims_pod_whatever_annotations_say(clean: World, sandbox: Sandbox) -> None:
+    """CRI-O passes on a pod's own annotations: with them, a tenant could have named a pod of another one."""
+    about: list[tuple[str, str, str]] = []
+
+    class Noting:
+        def event(self, regarding: t.Any, reason: str, note: str, warning: bool = False, action: str = "") -> None:
+            about.append((regarding["metadata"]["namespace"], regarding["metadata"]["name"], note))
+
+    reporter = events.Reporter(Noting())
+    reporter.start()
+    service, claim = clean.service(reporter=reporter), clean.claims["one"]
+    service.prepare(claim)
+    right = clean.request("one", sandbox.path)
+    uid, victim = right.pod_uid, {"sandbox-uid": "0000-victim", "sandbox-namespace": "other", "sandbox-name": "victim"}
+    claimed = {f"io.kubernetes.cri.{name}": value for name, value in victim.items()}
+    by_cri_o = {"io.kubernetes.pod.uid": uid, "io.kubernetes.pod.namespace": NAMESPACE, "io.kubernetes.pod.name": "one"}
+    for given, why in (
+        ({**by_cri_o, **claimed}, "io.kubernetes.pod.uid and io.kubernetes.cri.sandbox-uid differ"),
+        (claimed, "is not for the pod 0000-victim"),
+    ):
+        with pytest.raises(Refused, match=why):
+            attach(service, dataclasses.replace(right, annotations=given))
+    assert set(sandbox.links()) == {"lo"}
+    service.attach(dataclasses.replace(right, annotations=by_cri_o))
+    assert "net1" in sandbox.links()
+    service.unprepare(claim)
+    with pytest.raises(Refused, match="not prepared"):
+        service.attach(right)
+    reporter.stop(10)
+    assert [found[:2] for found in about] == [(NAMESPACE, "one")] * 2, about
 
 
 def test_events_are_few_and_block_no_operation(clean: World) -> None:

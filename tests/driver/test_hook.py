@@ -29,6 +29,7 @@ from ansible_collections.lanewise.dra.tests.driver.folders import under
 from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, Shelf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanewise_driver.base.calls import AttachRequest
 from lanewise_driver.base.metrics import Metrics
 from lanewise_driver.base.paths import Paths
 from lanewise_driver.claims import cdi, claim_files
@@ -166,6 +167,21 @@ def test_the_pod_is_read_from_the_annotations_of_cri_o(
     assert Hook(paths, container, annotations={**ours, **theirs}).ended()[0] == 0
     (request,) = shelf.attached
     assert (request.pod_uid, request.pod_name, request.pod_namespace) == ("u", "n", "s")
+
+
+@pytest.mark.parametrize("what", ["uid", "namespace", "name"])
+def test_annotations_that_name_two_pods_name_none(what: str) -> None:
+    """CRI-O passes on a pod's own annotations, which may have the names of containerd's."""
+    by_cri_o, by_containerd = f"io.kubernetes.pod.{what}", f"io.kubernetes.cri.sandbox-{what}"
+    for written, expected in (
+        ({by_cri_o: "own"}, "own"),
+        ({by_containerd: "own"}, "own"),
+        ({by_cri_o: "own", by_containerd: "own"}, "own"),
+        ({by_containerd: "another", by_cri_o: "own"}, ""),
+    ):
+        request = AttachRequest(CLAIM, Path("/proc/self/ns/net"), 0, "c", written)
+        assert getattr(request, f"pod_{what}") == expected
+        assert request.contradiction == ("" if expected else f"{by_cri_o} and {by_containerd}")
 
 
 def test_refusal_is_reported_in_one_line(server: HookServer, paths: Paths, container: int) -> None:
