@@ -44,11 +44,14 @@ class Leases:
                 self._started().start(key, self._ledger.paths.pin(record.uid), lease, device.config)
 
     def drop(self, record: Record) -> None:
-        """End the renewal of a claim's leases and release them. Waits for a renewal that is under way, which may wait
-        for its server: the caller should not hold the devices' locks."""
+        """End the renewal of a claim's leases, release them and take them out of the record. Waits for a renewal that
+        is under way, which may wait for its server: the caller should not hold the devices' locks."""
         for device in record.held:
             for lease in device.leases:
-                self._started().stop(_key(record, device, lease))
+                renewer = self._started()
+                if not renewer.stop(_key(record, device, lease)):  # as after an attach that failed
+                    renewer.release(self._ledger.paths.pin(record.uid), lease)
+            device.leases = []
 
     def _started(self) -> LeaseRenewer:
         from ..dhcp.lease_renewer import LeaseRenewer  # few claims need it

@@ -72,14 +72,22 @@ class LeaseRenewer:
                 self._thread.start()
             self._lock.notify_all()
 
-    def stop(self, key: str, give_back: bool = True) -> None:
+    def stop(self, key: str, give_back: bool = True) -> bool:
         """Stop renewing a lease, and release it if `give_back`. To be called before detach. First waits until no thread
-        uses the lease any more, for at most the duration of two renewals."""
+        uses the lease any more, for at most the duration of two renewals. Returns whether it was renewed until now."""
         with self._lock:
             kept = self._kept.pop(key, None)
             self._lock.wait_for(lambda: key not in self._busy, timeout=2 * _RENEWAL_TIME + 1)
-        if kept and give_back and not kept.lease.get("lost") and namespaces.alive(kept.netns):
-            dhcp.release(kept.netns, kept.lease)
+        if kept and give_back:
+            self.release(kept.netns, kept.lease)
+        return kept is not None
+
+    @staticmethod
+    def release(netns: Path, lease: Lease) -> None:
+        """Release a lease that is not renewed, unless it is lost or the namespace is gone. To be called before
+        detach."""
+        if not lease.get("lost") and namespaces.alive(netns):
+            dhcp.release(netns, lease)
 
     def close(self) -> None:
         """End the threads; leases stay."""

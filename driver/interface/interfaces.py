@@ -217,7 +217,7 @@ def take_leases(host: HostState, config: ObjectView, netns: Path, timeout: float
     """Finish the attach of a configuration with `dhcp`: request a lease of each family, for up to `timeout` seconds
     each, and configure it and what depends on it. Only changes the pod's namespace, so the device's lock is not needed.
 
-    If a step fails, the interface stays as it is, for detach. Raises KernelError.
+    If a step fails, the leases are released, and the interface stays as it is, for detach. Raises KernelError.
     """
     from ..dhcp import client as dhcp
 
@@ -229,12 +229,17 @@ def take_leases(host: HostState, config: ObjectView, netns: Path, timeout: float
             link = links.get(connection, name=name)
             if link is None:
                 raise OSError(errno.ENODEV, "it is gone")
-        for kind in config["dhcp"]:
-            lease = dhcp.acquire(netns, name, kind, timeout)
-            leases.append(lease)
-            dhcp.apply(connection, link.index, lease, config)
-        _route(connection, name, link.index, network)
-        return _attached(connection, name, link.index, network, leases)
+        try:
+            for kind in config["dhcp"]:
+                lease = dhcp.acquire(netns, name, kind, timeout)
+                leases.append(lease)
+                dhcp.apply(connection, link.index, lease, config)
+            _route(connection, name, link.index, network)
+            return _attached(connection, name, link.index, network, leases)
+        except BaseException:
+            for lease in leases:  # nobody else knows them
+                dhcp.release(netns, lease)
+            raise
 
 
 def _route(connection: Netlink, name: str, index: int, network: Wanted) -> None:

@@ -8,6 +8,7 @@ server."""
 from __future__ import annotations
 
 import contextlib
+import re
 import select
 import shutil
 import socket
@@ -31,9 +32,10 @@ from lanewise_driver.kernel import addresses, links
 from lanewise_driver.kernel.netlink import Netlink
 
 ONE = Identity(None, None, "one")
+SIX = "--dhcp-range=fd00::1000,fd00::1fff,64,{lease}"
 OPTIONS = (
     "--dhcp-range=10.1.0.50,10.1.0.60,255.255.255.0,{lease}",
-    "--dhcp-range=fd00::1000,fd00::1fff,64,{lease}",
+    SIX,
     "--dhcp-option=121,10.50.0.0/16,10.1.0.1,10.51.0.0/17,0.0.0.0,0.0.0.0/0,10.1.0.1",
     "--dhcp-option=26,1400",
     "--dhcp-authoritative",
@@ -41,7 +43,8 @@ OPTIONS = (
 
 
 @contextlib.contextmanager
-def server(lease: str = "2m", *more: str) -> t.Iterator[subprocess.Popen[bytes]]:
+def server(lease: str = "2m", *more: str, without: str = "") -> t.Iterator[subprocess.Popen[bytes]]:
+    """A server with OPTIONS and more, without one of them."""
     if not shutil.which("dnsmasq"):
         pytest.skip("needs dnsmasq")
     with open("/run/dnsmasq.log", "wb") as log:
@@ -57,7 +60,7 @@ def server(lease: str = "2m", *more: str) -> t.Iterator[subprocess.Popen[bytes]]
                 "--leasefile-ro",
                 "--no-ping",
                 "--user=root",
-                *(one.format(lease=lease) for one in OPTIONS),
+                *(one.format(lease=lease) for one in OPTIONS if one != without),
                 *more,
             ],
             stdout=log,
@@ -142,6 +145,17 @@ def test_no_server_leaves_the_interface_on_the_node() -> None:
             with pytest.raises(KernelError, match="no DHCP.* answered in time"):
                 attached(host, {"dhcp": [family]}, pod.pin, 2.5)
             assert interfaces.where(ONE, pod.pin).side == "host"
+
+
+@on_a_node
+def test_a_lease_is_released_if_there_is_none_of_the_other_family() -> None:
+    host = node()
+    with server(without=SIX), Pod() as pod:
+        with pytest.raises(KernelError, match="no DHCPv6 server answered in time"):
+            attached(host, {"name": "net1", "dhcp": ["ipv4", "ipv6"]}, pod.pin, 2.5)
+        (given,) = re.findall(r"DHCPACK\(one-far\) (\S+)", message())
+        until(lambda: f"DHCPRELEASE(one-far) {given}" in message())
+        assert interfaces.where(ONE, pod.pin).side == "host"
 
 
 @on_a_node

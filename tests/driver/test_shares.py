@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import shutil
+import subprocess
 import threading
 import typing as t
 from pathlib import Path
@@ -16,13 +19,14 @@ import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver import driver_changes, shares_world
 from ansible_collections.lanewise.dra.tests.driver.answers import NODE
-from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, differences, host_state
+from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, differences, host_state, ip
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
 from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     NIC,
     RULE,
     SHARE,
+    Object,
     SharesWorld,
     classes,
     megabits,
@@ -31,7 +35,7 @@ from ansible_collections.lanewise.dra.tests.driver.shares_world import (
 )
 from lanewise_driver import daemon
 from lanewise_driver.base.calls import ClaimRef
-from lanewise_driver.base.errors import Busy, Refused
+from lanewise_driver.base.errors import Busy, KernelError, Refused
 from lanewise_driver.claims import share_plan, share_report
 from lanewise_driver.claims.records import ATTACHED, PREPARED, DeviceRecord
 from lanewise_driver.claims.share_metrics import ShareMetrics
@@ -101,12 +105,7 @@ def test_two_shares_come_and_go(shares: SharesWorld, pods: list[Sandbox]) -> Non
 
 def test_a_claim_may_have_two_shares_of_a_nic(shares: SharesWorld, pods: list[Sandbox]) -> None:
     service = shares.service()
-    claim = shares.allocate("both", "700M")
-    devices = shares.cluster.claims["both"]["status"]["allocation"]["devices"]
-    (first,) = devices["results"]
-    second = {"request": "more", "shareID": "share-more", "consumedCapacity": {"bandwidth": "200M"}}
-    devices["results"].append({**first, **second})
-    devices["config"][1:] = [config({"name": "net1"}, "nic"), config({"name": "net2"}, "more")]
+    claim = both(shares, {}, {})
     shares.attach(service, claim, pods[0])
     assert megabits() == [(200, 1000), (700, 1000)]
     assert {pods[0].links()[name]["address"] for name in ("net1", "net2")} == set(classes())
@@ -117,6 +116,53 @@ def test_a_claim_may_have_two_shares_of_a_nic(shares: SharesWorld, pods: list[Sa
     service.prepare(claim)
     service.unprepare(claim)
     assert set(pods[0].links()) == {"lo"}
+
+
+def both(shares: SharesWorld, first: Object, second: Object) -> ClaimRef:
+    """A claim with two shares of the NIC, net1 and net2 in the pod, with these fields in their configurations."""
+    claim = shares.allocate("both", "700M")
+    devices = shares.cluster.claims["both"]["status"]["allocation"]["devices"]
+    (result,) = devices["results"]
+    more = {"request": "more", "shareID": "share-more", "consumedCapacity": {"bandwidth": "200M"}}
+    devices["results"].append({**result, **more})
+    devices["config"][1:] = [config({"name": "net1", **first}, "nic"), config({"name": "net2", **second}, "more")]
+    return claim
+
+
+@contextlib.contextmanager
+def dhcp_server(folder: Path) -> t.Iterator[Path]:
+    """A server of IPv4 addresses at the NIC's other end, and what it logs."""
+    if not shutil.which("dnsmasq"):
+        pytest.skip("needs dnsmasq")
+    ip("address", "add", "10.8.0.1/24", "dev", "far")
+    log = folder / "dnsmasq.log"
+    options = "--no-daemon --port=0 --no-ping --interface=far --bind-dynamic --conf-file=/dev/null --leasefile-ro"
+    command = ["dnsmasq", *options.split(), "--user=root", "--dhcp-range=10.8.0.50,10.8.0.60,2m", "--log-dhcp"]
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        until(lambda: "DHCP" in log.read_text())
+        yield log
+    finally:
+        server.terminate()
+        server.wait()
+        ip("address", "del", "10.8.0.1/24", "dev", "far")
+
+
+def test_a_lease_is_released_if_the_claims_other_device_gets_none(
+    shares: SharesWorld, pods: list[Sandbox], tmp_path: Path
+) -> None:
+    service = shares.service()
+    claim = both(shares, {"dhcp": ["ipv4"]}, {"dhcp": ["ipv6"]})
+    with dhcp_server(tmp_path) as log:
+        with pytest.raises(KernelError, match="no DHCPv6 server answered in time"):
+            shares.attach(service, claim, pods[0])
+        (given,) = re.findall(r"DHCPACK\(far\) (\S+)", log.read_text())
+        until(lambda: f"DHCPRELEASE(far) {given}" in log.read_text())
+        assert set(pods[0].links()) == {"lo"}
+        service.unprepare(claim)
+        assert log.read_text().count("DHCPRELEASE") == 1
+    service.close()
 
 
 def test_thin_shares_change_with_their_neighbours(shares: SharesWorld, pods: list[Sandbox]) -> None:
