@@ -22,7 +22,7 @@ from ..base.metrics import Metrics
 from ..base.objects import Object
 from ..dra.config.interface_config import DRIVER
 from ..shares.share import Divided
-from .records import ATTACHED, DeviceRecord, Record
+from .records import ATTACHED, DeviceKey, DeviceRecord, Record
 
 log = logging.getLogger(__name__)
 
@@ -76,14 +76,14 @@ class HealthProblem:
 def devices(
     record: Record,
     failure: str = "",
-    problems: t.Mapping[str, HealthProblem] | None = None,
+    problems: t.Mapping[DeviceKey, HealthProblem] | None = None,
     shares: t.Mapping[str, Object] | None = None,
 ) -> list[Object]:
     """The v1 AllocatedDeviceStatus of each device of a claim. `failure` is why the claim is not ready, `problems` are
-    those of devices in the pod, by device, `shares` what is in force for shares, by their IDs."""
+    those of devices in the pod, by device or share, `shares` what is in force for shares, by their IDs."""
     found = []
     for device in record.devices:
-        status = _device(record, device, failure, (problems or {}).get(device.device))
+        status = _device(record, device, failure, (problems or {}).get(device.key))
         if device.share:
             alone = Divided.recorded([device.share])
             as_allocated = device.share.shown(alone, alone.guarantees([device.share])[0])

@@ -19,7 +19,7 @@ from . import health
 from .claim_status import HealthProblem
 from .ledger import Ledger
 from .needs import Inventory
-from .records import ATTACHED, Record
+from .records import ATTACHED, DeviceKey, Record
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Devices:
             _log_changes(again, known, changed)
             return True
 
-    def _changed_health(self, record: Record) -> dict[str, HealthProblem] | None:
+    def _changed_health(self, record: Record) -> dict[DeviceKey, HealthProblem] | None:
         """The problems of a claim's devices in its pod; None if they have not changed."""
         known = self._ledger.problems.get(record.uid, {})
         found = health.in_pod(record, self._ledger.paths.pin(record.uid), known)
@@ -101,9 +101,17 @@ class Devices:
         return changed
 
 
-def _log_changes(record: Record, known: t.Mapping[str, HealthProblem], changed: t.Mapping[str, HealthProblem]) -> None:
-    for name, problem in changed.items():
-        if known.get(name) != problem:
-            log.warning("%s in pod %s is unhealthy: %s", name, record.pod, problem.message, extra={"device": name})
-    for name in known.keys() - changed.keys():
-        log.info("%s in pod %s is healthy again", name, record.pod, extra={"device": name})
+def _log_changes(
+    record: Record, known: t.Mapping[DeviceKey, HealthProblem], changed: t.Mapping[DeviceKey, HealthProblem]
+) -> None:
+    for key, problem in changed.items():
+        if known.get(key) != problem:
+            text = problem.message
+            log.warning("%s in pod %s is unhealthy: %s", _named(key), record.pod, text, extra={"device": key[0]})
+    for key in known.keys() - changed.keys():
+        log.info("%s in pod %s is healthy again", _named(key), record.pod, extra={"device": key[0]})
+
+
+def _named(key: DeviceKey) -> str:
+    device, share = key
+    return f"share {share} of {device}" if share else device

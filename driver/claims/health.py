@@ -17,18 +17,18 @@ from ..interface import interfaces
 from ..topology import publish
 from . import claim_status
 from .claim_status import HealthProblem
-from .records import DETACHING, PREPARED, Record
+from .records import DETACHING, PREPARED, DeviceKey, Record
 
 
 def devices(
     node: str,
     publication: publish.Publication,
     records: t.Iterable[Record],
-    problems: t.Mapping[str, t.Mapping[str, HealthProblem]],
+    problems: t.Mapping[str, t.Mapping[DeviceKey, HealthProblem]],
 ) -> list[DeviceHealth]:
     """The health of all devices. A device is unhealthy if its link is down, on the node or in a pod, if it is neither
     on the node nor in its pod, or if its original state could not be restored. `problems` are those of devices in pods,
-    by claim and device."""
+    by claim and device or share."""
     now = time.time()
     found = {}
     for device in publication.devices:
@@ -42,7 +42,7 @@ def devices(
             if one.device in found and (record.phase == PREPARED or one.share):
                 continue  # the device is on the node, or the claim has only a share of it
             message = "it could not be taken back to the node" if record.phase == DETACHING else ""
-            problem = problems.get(record.uid, {}).get(one.device)
+            problem = problems.get(record.uid, {}).get(one.key)
             found[one.device] = _health(one.pool, one.device, now, problem.message if problem else message)
     return list(found.values())
 
@@ -51,9 +51,9 @@ def _health(pool: str, device: str, now: float, message: str) -> DeviceHealth:
     return DeviceHealth(pool, device, calls.UNHEALTHY if message else calls.HEALTHY, now, message)
 
 
-def in_pod(record: Record, pin: Path, known: t.Mapping[str, HealthProblem]) -> dict[str, HealthProblem]:
-    """The current problems of the devices in a claim's pod, by device; `known` are the previous ones."""
-    found: dict[str, HealthProblem] = {}
+def in_pod(record: Record, pin: Path, known: t.Mapping[DeviceKey, HealthProblem]) -> dict[DeviceKey, HealthProblem]:
+    """The current problems of the devices in a claim's pod, by device or share; `known` are the previous ones."""
+    found: dict[DeviceKey, HealthProblem] = {}
     for device in record.held:
         if not device.interface or device.host is None:
             continue
@@ -61,7 +61,7 @@ def in_pod(record: Record, pin: Path, known: t.Mapping[str, HealthProblem]) -> d
             message = interfaces.health_problem(device.known.identity, device.host, device.config, pin)
         except KernelError as error:
             message = error.message
-        old = known.get(device.device)
+        old = known.get(device.key)
         if message:
-            found[device.device] = old if old and old.message == message else HealthProblem(message, claim_status.now())
+            found[device.key] = old if old and old.message == message else HealthProblem(message, claim_status.now())
     return found

@@ -64,14 +64,14 @@ class Leases:
     def _changed(self, key: str, lease: Lease) -> None:
         """Record a renewed lease, and its address if that has changed. Called in a thread of the renewer, which tries
         again after Busy: waiting for the claim's lock could wait for an operation that waits for this thread."""
-        uid, name, family = key.split(" ")
+        uid, name, share, family = key.split(" ")
         try:
             with self._ledger.claim_if_free(uid):
                 record = self._ledger.load(uid)
                 if record is None or record.phase != ATTACHED:
                     return
                 for device in record.held:
-                    if device.device == name:
+                    if device.key == (name, share):
                         replace(device, family, lease)
                 self._ledger.save(record, ATTACHED)
                 self._ledger.files.write_metadata(record)
@@ -83,7 +83,7 @@ class Leases:
 
 
 def _key(record: Record, device: DeviceRecord, lease: Lease) -> str:
-    return f"{record.uid} {device.device} {lease['family']}"
+    return f"{record.uid} {device.device} {device.share_id} {lease['family']}"
 
 
 def replace(device: DeviceRecord, family: str, lease: Lease) -> None:

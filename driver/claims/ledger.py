@@ -33,7 +33,7 @@ from .claim_files import ClaimFiles
 from .claim_status import HealthProblem
 from .needs import Inventory
 from .rail_addresses import RailAddresses
-from .records import PREPARED, Record, Store, Unreadable, boot_id
+from .records import PREPARED, DeviceKey, Record, Store, Unreadable, boot_id
 from .unclean import Unclean
 
 log = logging.getLogger(__name__)
@@ -91,8 +91,8 @@ class Ledger:
         self.unclean = Unclean(paths.unclean_dir, self.boot)
         self.locks = Locks(paths.run_dir / "locks", patience)
         self.pace = Pace()
-        #: By claim and device: the problems of devices in pods.
-        self.problems: dict[str, dict[str, HealthProblem]] = {}
+        #: By claim and device or share: the problems of devices in pods.
+        self.problems: dict[str, dict[DeviceKey, HealthProblem]] = {}
         #: Called with the reason when a claim's devices are free again, and when a device is withheld from now on.
         self.on_released: t.Callable[[str], None] = lambda reason: None
         self.on_withheld: t.Callable[[str], None] = lambda reason: None

@@ -73,6 +73,10 @@ class RdmaRecord:
     known: dict[str, rdma.Known] = field(default_factory=dict)
 
 
+#: A device's name and the ID of the claim's share of it, empty without shares.
+DeviceKey = tuple[str, str]
+
+
 @dataclass
 class DeviceRecord:
     """One allocated device.
@@ -105,6 +109,11 @@ class DeviceRecord:
     def main_request(self) -> str:
         """The name of the main request, as kubelet knows it."""
         return self.request.partition("/")[0]
+
+    @property
+    def key(self) -> DeviceKey:
+        """What distinguishes it from the claim's other devices: a claim may have several shares of one device."""
+        return self.device, self.share_id
 
     @property
     def own_name(self) -> str:

@@ -165,6 +165,43 @@ def test_a_lease_is_released_if_the_claims_other_device_gets_none(
     service.close()
 
 
+def test_two_shares_of_a_claim_keep_a_lease_each(shares: SharesWorld, pods: list[Sandbox], tmp_path: Path) -> None:
+    service = shares.service()
+    claim = both(shares, {"dhcp": ["ipv4"]}, {"dhcp": ["ipv4"]})
+    with dhcp_server(tmp_path) as log:
+        shares.attach(service, claim, pods[0])
+        given = set(re.findall(r"DHCPACK\(far\) (\S+)", log.read_text()))
+        assert len(given) == 2
+        service.unprepare(claim)
+        until(lambda: set(re.findall(r"DHCPRELEASE\(far\) (\S+)", log.read_text())) == given, why=log.read_text)
+    service.close()
+
+
+def test_a_problem_is_reported_for_the_share_that_has_it(shares: SharesWorld, pods: list[Sandbox]) -> None:
+    service = shares.service()
+    service.status.start()
+    claim = both(shares, {}, {})
+    shares.attach(service, claim, pods[0])
+
+    def ready() -> dict[str, tuple[str, str]]:
+        assert service.status.wait(20)
+        found = [(one["shareID"], one["conditions"][0]) for one in shares.cluster.statuses["both"]]
+        return {share: (condition["status"], condition["message"]) for share, condition in found}
+
+    healthy = ("True", "the device is in the pod")
+    assert ready() == {"share-both": healthy, "share-more": healthy}
+    for share, name, other in (("share-both", "net1", "share-more"), ("share-more", "net2", "share-both")):
+        ip("link", "set", name, "down", netns=pods[0].pid)
+        assert service.check_pods()
+        assert ready() == {share: ("False", f"{name} was set down in the pod"), other: healthy}
+        ip("link", "set", name, "up", netns=pods[0].pid)
+        assert service.check_pods() and ready() == {share: healthy, other: healthy}
+    service.unprepare(claim)
+    assert service.status.wait(20)
+    service.status.stop()
+    shares.cluster.statuses.clear()
+
+
 def test_thin_shares_change_with_their_neighbours(shares: SharesWorld, pods: list[Sandbox]) -> None:
     shares.settings = shares.with_rule(factor=2)
     service = shares.service()
