@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 import typing as t
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -26,6 +27,13 @@ ALLOCATED = "allocated"
 WITHHELD = "withheld"
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+@dataclass
+class Measured:
+    """An operation while it is timed, and whether it counts."""
+
+    counts: bool = True
 
 
 class Metrics:
@@ -62,12 +70,14 @@ class Metrics:
             self._operations.labels(operation, "ok")
 
     @contextlib.contextmanager
-    def operation(self, name: str) -> t.Iterator[None]:
-        """Time the block as operation `name`; the exception that leaves it decides the outcome."""
+    def operation(self, name: str) -> t.Iterator[Measured]:
+        """Time the block as operation `name`; the exception that leaves it decides the outcome. The block may find that
+        there is nothing to do, and that this does not count."""
         start = time.monotonic()
         outcome = "failed"
+        measured = Measured()
         try:
-            yield
+            yield measured
             outcome = "ok"
         except Refused:
             outcome = "refused"
@@ -79,7 +89,8 @@ class Metrics:
             outcome = "kernel"
             raise
         finally:
-            self._operations.labels(name, outcome).observe(time.monotonic() - start)
+            if measured.counts:
+                self._operations.labels(name, outcome).observe(time.monotonic() - start)
 
     def devices(self, state: str, count: int) -> None:
         """Set the current number of devices in `state`."""

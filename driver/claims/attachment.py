@@ -39,12 +39,15 @@ class Attachment:
         self._attach(self._ledger.load(request.uid), request, "")
         self._ledger.files.set_early(request.uid, False)
 
-    def attach_early(self, request: AttachRequest) -> None:
-        """Attach a claim before its pod's containers start, if it is prepared for it. The claim's lock is held."""
+    def attach_early(self, request: AttachRequest) -> bool:
+        """Attach a claim before its pod's containers start, if it is prepared for it. The claim's lock is held. Returns
+        whether there was something to attach."""
         record = self._ledger.load(request.uid)
-        if record and record.phase == PREPARED and record.is_for(request.pod_uid):
-            self._ledger.files.set_early(request.uid, True)  # before hooks can find it attached
-            self._attach(record, request, ", before its containers start")
+        if record is None or not record.held or record.phase != PREPARED or not record.is_for(request.pod_uid):
+            return False
+        self._ledger.files.set_early(request.uid, True)  # before hooks can find it attached
+        self._attach(record, request, ", before its containers start")
+        return True
 
     def _attach(self, record: Record | None, request: AttachRequest, when: str) -> None:
         """`when` is appended to the log line."""

@@ -121,10 +121,10 @@ class Service:
                     self.ledger.event(events.pod(pod), events.ATTACH, error)
                 raise
 
-    def attach_early(self, request: AttachRequest) -> None:
-        """As `attach`, before the pod's containers start; their hook reports errors."""
+    def attach_early(self, request: AttachRequest) -> bool:
+        """As `attach`, before the pod's containers start; their hook reports errors. Returns whether it attached."""
         with _operation(ATTACH, claim=request.uid), self.ledger.claim(request.uid):
-            self._attachment.attach_early(request)
+            return self._attachment.attach_early(request)
 
     def waiting(self, pod_uid: str = "") -> list[str]:
         """The UIDs of the claims that this process has prepared and not attached, of one pod or of all."""

@@ -60,7 +60,7 @@ class Service(t.Protocol):
 
     def waiting(self, pod_uid: str = "") -> list[str]: ...
 
-    def attach_early(self, request: AttachRequest) -> None: ...
+    def attach_early(self, request: AttachRequest) -> bool: ...
 
 
 class Early:
@@ -134,8 +134,8 @@ class Early:
 
     def _attach(self, request: AttachRequest) -> None:
         try:
-            with self._turns.turn(), self._metrics.operation(ATTACH):
-                self._service.attach_early(request)
+            with self._turns.turn(), self._metrics.operation(ATTACH) as measured:
+                measured.counts = self._service.attach_early(request)
         except DriverError as error:
             log.info("the early attach failed, the pod's hook tries again: %s", error.message)
 

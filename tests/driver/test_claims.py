@@ -133,6 +133,7 @@ def test_devices_are_in_the_pod_before_its_containers_start(  # noqa: PLR0915
         wait(marker.exists)
         assert address_of(sandbox.links()["net1"]) == ["198.51.100.7/24"]
         assert service.waiting() == []
+        assert not service.attach_early(clean.request("one", sandbox.path)), "there is nothing left to attach"
         assert len(cli._unfetched(service.paths, service.store.all()[0])) == 1
         service.attach(clean.request("one", sandbox.path))  # the hook of a container, where it asks
         assert cli._unfetched(service.paths, service.store.all()[0]) == []

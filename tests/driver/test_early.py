@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import threading
 import time
@@ -16,14 +17,16 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
 from lanewise_driver.base.calls import AttachRequest
+from lanewise_driver.base.errors import KernelError
 from lanewise_driver.base.metrics import Metrics
 from lanewise_driver.hook import early
 
 
 class Pods:
-    """Claims that wait to be attached, each of a pod of the same name; `attach` is what an attach does."""
+    """Claims that wait to be attached, each of a pod of the same name; `attach` is what an attach does, and may return
+    False if there is nothing to attach."""
 
-    def __init__(self, names: t.Iterable[str], attach: t.Callable[[str], None]) -> None:
+    def __init__(self, names: t.Iterable[str], attach: t.Callable[[str], bool | None]) -> None:
         self.names = list(names)
         self.attached: list[str] = []
         self._attach = attach
@@ -31,10 +34,11 @@ class Pods:
     def waiting(self, pod_uid: str = "") -> list[str]:
         return [name for name in self.names if pod_uid in ("", name)]
 
-    def attach_early(self, request: AttachRequest) -> None:
+    def attach_early(self, request: AttachRequest) -> bool:
         assert request.uid == request.pod_uid == request.container
-        self._attach(request.uid)
+        attached = self._attach(request.uid) is not False
         self.attached.append(request.uid)
+        return attached
 
     def start(self, folder: Path) -> None:
         """Create the sandboxes, in order, as containerd does."""
@@ -46,10 +50,10 @@ class Pods:
             (folder / name / "config.json").write_text(json.dumps(config))
 
 
-def watching(pods: Pods, folder: Path) -> early.Early:
+def watching(pods: Pods, folder: Path, metrics: Metrics | None = None) -> early.Early:
     """A watcher that sees what is created in the folder from now on."""
     before = _watches()
-    watcher = early.Early(pods, Metrics(), folder)
+    watcher = early.Early(pods, metrics or Metrics(), folder)
     watcher.start()
     until(lambda: _watches() > before)
     return watcher
@@ -100,3 +104,29 @@ def test_only_some_attaches_compute_at_the_same_time(tmp_path: Path, monkeypatch
     finally:
         watcher.stop()
     assert most == [early.AT_ONCE]
+
+
+def test_only_what_was_attached_counts_as_an_attach(tmp_path: Path) -> None:
+    """A hook may have attached the claim in the meantime, or the claim may be for another pod now."""
+    metrics = Metrics()
+
+    def attach(name: str) -> bool:
+        if name == "failed":
+            raise KernelError("move nic0", errno.EIO)
+        return name == "attached"
+
+    pods = Pods(["nothing", "attached", "another", "failed"], attach)
+    watcher = watching(pods, tmp_path, metrics)
+
+    def count(outcome: str) -> float | None:
+        return metrics.registry.get_sample_value(
+            "lanewise_operation_seconds_count", {"operation": "attach", "outcome": outcome}
+        )
+
+    try:
+        pods.start(tmp_path)
+        until(lambda: sorted(pods.attached) == ["another", "attached", "nothing"])
+        until(lambda: "early-attach" not in [one.name for one in threading.enumerate()])
+    finally:
+        watcher.stop()
+    assert (count("ok"), count("kernel")) == (1.0, 1.0)
