@@ -14,7 +14,7 @@ import contextlib
 import functools
 import logging
 import typing as t
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..api import events
 from ..base import files, logs, trace
@@ -28,12 +28,13 @@ from ..interface import host_state
 from ..interface.children import Siblings
 from ..kernel.node_namespaces import Key
 from ..publish.device import Device
+from ..topology.publish_shares import MACVLAN
 from . import claim_status
 from .claim_files import ClaimFiles
 from .claim_status import HealthProblem
 from .needs import Inventory
 from .rail_addresses import RailAddresses
-from .records import PREPARED, DeviceKey, Record, Store, Unreadable, boot_id
+from .records import PREPARED, DeviceKey, DeviceRecord, Record, Store, Unreadable, boot_id
 from .unclean import Unclean
 
 log = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ class Ledger:
         """Update a record with its devices in this boot. Devices whose drivers are not loaded yet keep their state."""
         for device in record.devices:
             try:
-                now = self._inventory.device(device.device)
+                now = self._device_now(device)
             except DriverError as error:
                 log.warning(
                     "the state of %s after the reboot is unknown, its state before it stays in use: %s",
@@ -168,6 +169,18 @@ class Ledger:
             before = device.known
             if now and (now.interface or not before.interface) and (now.rdma_devices or not before.rdma_devices):
                 device.known = now
+
+    def _device_now(self, device: DeviceRecord) -> Device | None:
+        """The device of a claim as of the last probe: for a share its VF, or the parent of its macvlan. None if there
+        is no such device now."""
+        now = self._inventory.device(device.device)
+        if now is None or device.share is None:
+            return now
+        if device.share.mechanism == MACVLAN:
+            return replace(now, rdma_devices=())
+        offer = self._inventory.offer(device.device)
+        vfs = [vf for vf in offer.vfs if vf.address == device.known.address] if offer else []
+        return replace(vfs[0], name=now.name, device=now.device) if vfs else None
 
     def save(self, record: Record, phase: str) -> None:
         """Write a record in a phase. If that fails, the record in memory keeps its phase. Raises DriverError."""

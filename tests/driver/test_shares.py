@@ -13,12 +13,13 @@ import shutil
 import subprocess
 import threading
 import typing as t
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
-from ansible_collections.lanewise.dra.tests.driver import driver_changes, shares_world
-from ansible_collections.lanewise.dra.tests.driver.answers import NODE
+from ansible_collections.lanewise.dra.tests.driver import driver_changes, folders, shares_world
+from ansible_collections.lanewise.dra.tests.driver.answers import NODE, Cluster
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, differences, host_state, ip
 from ansible_collections.lanewise.dra.tests.driver.killed import killed_at
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
@@ -33,19 +34,25 @@ from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     root,
     without,
 )
+from ansible_collections.lanewise.dra.tests.machines.builder import build
 from lanewise_driver import daemon
 from lanewise_driver.base.calls import ClaimRef
 from lanewise_driver.base.errors import Busy, KernelError, Refused
+from lanewise_driver.base.settings import read
 from lanewise_driver.claims import share_plan, share_report
-from lanewise_driver.claims.records import ATTACHED, PREPARED, DeviceRecord
+from lanewise_driver.claims.claim_status import Writer
+from lanewise_driver.claims.ledger import Ledger
+from lanewise_driver.claims.records import ATTACHED, PREPARED, DeviceRecord, Record
 from lanewise_driver.claims.share_metrics import ShareMetrics
 from lanewise_driver.dra.config.share_rates import InForce
 from lanewise_driver.interface.identity import Identity
 from lanewise_driver.kernel import htb
 from lanewise_driver.publish.device import Device
+from lanewise_driver.publish.inventory import Inventory
 from lanewise_driver.shares import by_class, by_vf
 from lanewise_driver.shares.share import ShareRecord
 from lanewise_driver.topology.publish import device_name
+from lanewise_driver.topology.publish_shares import MACVLAN, VFS
 from prometheus_client import CollectorRegistry, generate_latest
 
 pytestmark = pytest.mark.namespaces
@@ -553,3 +560,29 @@ def test_classes_without_a_claim_are_removed(shares: SharesWorld, pods: list[San
     again.store.path(claim.uid).write_bytes(content)
     again.unprepare(claim)
     Path(shares.paths.pin(claim.uid)).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("mechanism", [MACVLAN, VFS])
+def test_after_a_reboot_a_share_is_still_its_vf_or_the_parent_without_rdma(tmp_path: Path, mechanism: str) -> None:
+    """On an example machine, whose names are those after the reboot."""
+    pf = "0000:c9:00.1"
+    share = f"{device_name(pf)}-share"
+    rule = {"select": {"address": pf}, "mechanism": mechanism, "namespace": "team-a"}
+    settings, cluster = read({"node_name": NODE, "shares": [rule]}), Cluster()
+    inventory = Inventory(lambda: settings, lambda: [], str(build("sriov", tmp_path / "machine")))
+    offer = inventory.offer(share)
+    assert offer and offer.base.rdma_devices
+    part = replace(offer.base, rdma_devices=()) if mechanism == MACVLAN else offer.vfs[1]
+    now = replace(part, name=share, device=offer.published)
+    before = replace(now, interface="old0")
+    ledger = Ledger(folders.beside(tmp_path), NODE, inventory, Writer(cluster), boot="this boot")
+    device = DeviceRecord(share, NODE, "nic", before, share=ShareRecord(offer.base.name, mechanism, 1, 1, 1, 1))
+    ledger.store.save(Record("0000-one", "team-a", "one", None, "the boot before", [device]))
+    record = ledger.load("0000-one")
+    assert record and record.boot == "this boot"
+    assert (record.held[0].known, record.held[0].own_name) == (now, device.own_name)
+    if mechanism == VFS:  # also one that the card does not have (yet)
+        device.known = replace(before, address="0000:ff:1f.7")
+        ledger.store.save(Record("0000-two", "team-a", "two", None, "the boot before", [device]))
+        record = ledger.load("0000-two")
+        assert record and record.held[0].known == device.known
