@@ -19,7 +19,7 @@ from . import health
 from .claim_status import HealthProblem
 from .ledger import Ledger
 from .needs import Inventory
-from .records import ATTACHED, DeviceKey, Record
+from .records import ATTACHED, PREPARED, DeviceKey, Record
 
 log = logging.getLogger(__name__)
 
@@ -86,19 +86,23 @@ class Devices:
     def retry_unclean(self) -> bool:
         """Try again to restore the devices whose original state could not be restored. Returns whether one was."""
         changed = False
-        held = {device.own_name for record in self._ledger.store.all()[0] for device in record.held}
         for name, entry in self._ledger.unclean.all().items():
-            if name in held and not entry.config:
-                continue  # an entry with `config` is of a parent: claims may hold other children of it
             with contextlib.suppress(Busy):
                 try:
                     with self._ledger.device_if_free(entry.lock):
+                        if self._is_given(name) and not entry.config:
+                            continue  # an entry with `config` is of a parent: claims may have other children of it
                         siblings = self._ledger.siblings(entry.known) if entry.known and entry.config else None
                         changed |= self._ledger.unclean.retry(entry, siblings)
                 except KernelError as error:
                     message = f"the original state of {name} could still not be restored: {error.message}"
                     self._errors.report(name, logging.ERROR, message)
         return changed
+
+    def _is_given(self, name: str) -> bool:
+        """Whether a device, of which the caller has the lock, may be in a pod."""
+        given = [record for record in self._ledger.store.all()[0] if record.phase != PREPARED]
+        return any(device.own_name == name for record in given for device in record.held)
 
 
 def _log_changes(

@@ -223,12 +223,9 @@ class Preparation:
         """Check that the node does not need the devices and that they support their configuration. Raises Refused and
         Busy."""
         check_needed(self._inventory, record)
-        unclean = self._ledger.unclean.all()
+        self._ledger.unclean.check(record)
         problems: list[Problem] = []
         for device in record.held:
-            if device.own_name in unclean:
-                reason = unclean[device.own_name].text
-                raise Busy(f"{device.device} is withheld from pods until its original state is restored: {reason}")
             if device.share and device.share.mechanism == MACVLAN and (says := by_class.problem(device.known.identity)):
                 raise Busy(f"{device.device}: {says}")
             if device.interface:

@@ -48,7 +48,9 @@ class Transfer:
         devices are then where the failure left them."""
         pin = self._ledger.paths.pin(record.uid)
         with self._ledger.devices(record):
-            check_needed(self._inventory, record)  # minutes may be between prepare and a container's start
+            # minutes may be between prepare and a container's start, and the pod may have had the devices before
+            check_needed(self._inventory, record)
+            self._ledger.unclean.check(record)
             self._move_in(record, namespace, pin)
         # without the devices' locks: other functions of the card need not wait for a DHCP server
         for device in record.held:

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..base import files
-from ..base.errors import DriverError
+from ..base.errors import Busy, DriverError
 from ..base.objects import Object, ObjectView
 from ..dra.kube.bounded_json import loads
 from ..interface import take_back
@@ -30,6 +30,7 @@ from ..interface.children import Siblings
 from ..interface.host_state import HostState
 from ..publish.device import Device
 from ..topology.stored import Forms
+from .records import Record
 
 log = logging.getLogger(__name__)
 
@@ -110,27 +111,33 @@ class Unclean:
         addresses: t.Sequence[str] = (),
     ) -> str:
         """Record the outcome of taking a device back, or with `config` a child of it; its claim had these `addresses`
-        of rails. Returns why it is withheld from pods now, or an empty string. Raises DriverError."""
+        of rails. Returns why it is withheld from pods now, or an empty string. A record with an older host state stays,
+        whatever the outcome is. Raises DriverError."""
         path = self._path(device)
-        before = self._of_children(device) if config else None
+        before = self._measured_otherwise(device, host, config)
         if not outcome.reasons:
             if before is None:
                 files.remove(path)
-            return ""  # what the child of another claim left there is `retry`'s to judge
+            return ""  # whether what is recorded still holds is `retry`'s to judge
         reasons = [reason.text for reason in outcome.reasons[:_MAX_REASONS]]
         entry = Entry(device, outcome.reasons[0].word, reasons, known, host, self._boot, dict(config or {}))
         if entry.word == take_back.STACKED:
             entry.addresses = list(addresses)
         if before is not None:
+            if before.host is None:
+                return before.text  # nobody knows the older host state any more
             # keep the older host state: the newer one would count what came since as original
             entry.host, entry.config = before.host, before.config
             entry.addresses = list(dict.fromkeys([*before.addresses, *entry.addresses]))
         return self._write(entry, path)
 
-    def _of_children(self, device: str) -> Entry | None:
-        """What is recorded of a device because of a child that a claim had of it."""
+    def _measured_otherwise(self, device: str, host: HostState, config: ObjectView | None) -> Entry | None:
+        """What is recorded of a device, unless it is about this host state. All that is recorded because of children is
+        returned: other claims may have had them."""
         entry = self.all().get(device)
-        return entry if entry is not None and entry.host is not None and entry.config else None
+        if entry is None or (entry.host == json.loads(json.dumps(host)) and not (config and entry.config)):
+            return None
+        return entry
 
     def _write(self, entry: Entry, path: Path) -> str:
         try:
@@ -164,6 +171,14 @@ class Unclean:
             else:
                 files.remove(self._folder / name)
         return found
+
+    def check(self, record: Record) -> None:
+        """Check that none of a claim's devices is withheld. Raises Busy with the first that is."""
+        entries = self.all()
+        for device in record.held:
+            if device.own_name in entries:
+                reason = entries[device.own_name].text
+                raise Busy(f"{device.device} is withheld from pods until its original state is restored: {reason}")
 
     def addresses(self) -> set[str]:
         """The addresses of rails that somebody could still use, although their claims have ended."""

@@ -39,12 +39,13 @@ from lanewise_driver import daemon
 from lanewise_driver.base.calls import ClaimRef
 from lanewise_driver.base.errors import Busy, KernelError, Refused
 from lanewise_driver.base.settings import read
-from lanewise_driver.claims import share_plan, share_report
+from lanewise_driver.claims import share_plan, share_report, unclean
 from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.claims.ledger import Ledger
 from lanewise_driver.claims.records import ATTACHED, PREPARED, DeviceRecord, Record
 from lanewise_driver.claims.share_metrics import ShareMetrics
 from lanewise_driver.dra.config.share_rates import InForce
+from lanewise_driver.interface import take_back
 from lanewise_driver.interface.identity import Identity
 from lanewise_driver.kernel import htb
 from lanewise_driver.publish.device import Device
@@ -396,6 +397,27 @@ def test_shares_that_the_rule_does_not_allow_are_refused(shares: SharesWorld, po
     service.prepare(whole)
     refused(Busy, f"still has net-{NIC}", "100M")
     service.unprepare(whole)
+
+
+def test_an_unclean_nic_does_not_return_to_its_own_pod(
+    shares: SharesWorld, pods: list[Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod has a new sandbox, or a new driver takes the NIC back before the pod's container starts."""
+    monkeypatch.setattr(unclean, "_INTERVAL", 0.0)
+    service, claim = shares.service(), shares.allocate("whole", "", f"net-{NIC}")
+    shares.attach(service, claim, pods[0])
+    ip("link", "set", "net1", "mtu", "1300", netns=pods[0].pid)
+    with monkeypatch.context() as broken:
+        broken.setattr(take_back, "restore", lambda *_arguments: [])
+        for driver in (service, shares.service()):
+            assert driver is service or driver.recover()
+            with pytest.raises(Busy, match=f"net-{NIC} is withheld from pods until its original state is restored: "):
+                driver.attach(shares.request(claim, pods[1]))
+            assert set(pods[1].links()) == {"lo"} and set(driver.unclean.all()) == {f"net-{NIC}"}
+    assert driver.retry_unclean() and driver.unclean.all() == {}
+    driver.attach(shares.request(claim, pods[1]))
+    assert pods[1].links()["net1"]["mtu"] == 1500 and not driver.retry_unclean()
+    driver.unprepare(claim)
 
 
 def test_a_vf_as_a_whole_excludes_shares_of_its_card() -> None:

@@ -55,6 +55,20 @@ def test_claims_with_children_of_one_device_share_its_note(tmp_path: Path) -> No
     assert notes.addresses() == {"10.1.0.1", "10.1.0.2"}
 
 
+def test_a_note_outlives_a_clean_result_against_a_newer_state(tmp_path: Path) -> None:
+    notes, wrong = Unclean(tmp_path, "boot 1"), Outcome(reasons=[Reason("changed", "its MTU")])
+    older, newer = {"mtu": 1500, "vfs": {0: "trusted"}}, {"mtu": 1300, "vfs": {0: "trusted"}}
+    notes.settle(DEVICE, KNOWN, older, wrong)
+    assert notes.settle(DEVICE, KNOWN, newer, Outcome()) == "" and DEVICE in notes.all()
+    notes.settle(DEVICE, KNOWN, newer, wrong)
+    assert notes.all()[DEVICE].host == {"mtu": 1500, "vfs": {"0": "trusted"}}
+    assert notes.settle(DEVICE, KNOWN, older, Outcome()) == "" and notes.all() == {}
+    (tmp_path / f"{DEVICE}.json").write_text("cut")
+    for outcome in (wrong, Outcome()):
+        notes.settle(DEVICE, KNOWN, newer, outcome)
+        assert (tmp_path / f"{DEVICE}.json").read_text() == "cut"
+
+
 NOTE = {"device": DEVICE, "word": "changed", "reasons": ["r"], "known": KNOWN.as_json(), "host": {}, "boot": "boot 1"}
 
 
