@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ..base.objects import ObjectView
 from ..kernel import links, netlink, node_namespaces, stacked
+from ..kernel import netns as namespaces
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
 from . import host_state
@@ -97,20 +98,15 @@ def remove(
     siblings: Siblings | None = None,
     patience: float = node_namespaces.ENDING,
 ) -> str:
-    """Remove the child, and all other upper interfaces of its parent in the pod. With `siblings` those in other
-    namespaces are looked for, too. Returns why the parent must be withheld; empty if it need not be."""
+    """Remove the child. With `siblings` also other upper interfaces of its parent in the pod that are no other claim's,
+    and those in other namespaces are looked for. Returns why the parent must be withheld; empty if it need not be."""
     name = name_of(config, host["name"])
     with Netlink() as outside:
         with step(f"look for {identity.name} on the node"):
             parent = find(outside, identity, None)
         if netns is not None:
             with step(f"remove {name} from the pod"):
-                link = get(netns, config, name, parent)
-                with Netlink(netns) as inside:
-                    if link is not None:
-                        links.delete(inside, link.index)
-                    if parent is not None:
-                        stacked.end_inside(inside, parent, from_node=True)
+                _remove_inside(netns, parent, host, config, siblings)
         if parent is None:
             return ""
         with step(f"look for upper interfaces of {parent.name}"):
@@ -122,6 +118,22 @@ def remove(
                 if not used:
                     links.set_up(outside, parent.index, False)
         return f"{parent.name}: {says}, so a pod whose claim has ended could still use its addresses" if says else ""
+
+
+def _remove_inside(
+    netns: Path, parent: links.Link | None, host: HostState, config: ObjectView, siblings: Siblings | None
+) -> None:
+    """Remove the child from the pod, whatever its name is now. With `siblings` also other upper interfaces of its
+    parent, unless another claim has them, or may have them because the index of its child is not recorded."""
+    child = get(netns, config, name_of(config, host["name"]), parent)
+    others = siblings.get(namespaces.identity(netns), ()) if siblings is not None else (0,)
+    gone = {child.index} if child else set()
+    with Netlink(netns) as connection:
+        if parent is not None:
+            here = {one.index for one in stacked.inside(connection, parent, from_node=True)}
+            gone |= here & {host.get(host_state.CHILD, {}).get("index", 0)} if 0 in others else here
+        for index in sorted(gone - set(others)):
+            links.delete(connection, index)
 
 
 def _strays(

@@ -297,10 +297,10 @@ def namespace_number(connection: Netlink, descriptor: int, target: int | None = 
     return None
 
 
-def end_inside(connection: Netlink, link: links.Link, from_node: bool = False) -> None:
-    """Removes the upper interfaces in the connection's namespace of an interface that is in the same namespace, or on
-    the node (`from_node`). Raises OSError."""
-    inside = links.listed(connection)
+def inside(connection: Netlink, link: links.Link, from_node: bool = False) -> list[links.Link]:
+    """The upper interfaces in the connection's namespace of an interface that is in the same namespace, or on the node
+    (`from_node`). Raises OSError."""
+    listed = links.listed(connection)
     own = None
     if from_node:
         descriptor = os.open(netns.HOST, os.O_RDONLY | os.O_CLOEXEC)
@@ -309,8 +309,13 @@ def end_inside(connection: Netlink, link: links.Link, from_node: bool = False) -
         finally:
             os.close(descriptor)
         if own is None:
-            return
-    for one in uppers(link, inside, own):
+            return []
+    return uppers(link, listed, own)
+
+
+def end_inside(connection: Netlink, link: links.Link) -> None:
+    """Removes the upper interfaces of an interface in its namespace, which is the connection's. Raises OSError."""
+    for one in inside(connection, link):
         links.delete(connection, one.index)
 
 

@@ -58,6 +58,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 pytestmark = pytest.mark.namespaces
 
+#: The kernel adds no route from an address that the pod does not have.
+NO_ROUTE = {"destination": "203.0.113.0/24", "gateway": "198.51.100.1", "source": "198.51.100.77"}
+
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> SharesWorld:
@@ -208,6 +211,44 @@ def test_a_problem_is_reported_for_the_share_that_has_it(shares: SharesWorld, po
     assert service.status.wait(20)
     service.status.stop()
     shares.cluster.statuses.clear()
+
+
+@pytest.mark.parametrize("how", ["ends", "cannot be attached", "was being attached by a killed driver"])
+def test_a_pod_keeps_its_share_when_that_of_its_other_claim(shares: SharesWorld, pods: list[Sandbox], how: str) -> None:
+    service, fails = shares.service(), how == "cannot be attached"
+    more = {"addresses": ["198.51.100.7/24"], "routes": [NO_ROUTE]} if fails else {}
+    first, second = shares.allocate("first", "300M"), shares.allocate("second", "200M")
+    status = shares.cluster.claims["second"]["status"]
+    status["allocation"]["devices"]["config"][1:] = [config({"name": "net2", **more})]
+    status["reservedFor"] = shares.cluster.claims["first"]["status"]["reservedFor"]
+    shares.attach(service, first, pods[0])
+    mac = pods[0].links()["net1"]["address"]
+    request = replace(shares.request(first, pods[0]), uid=second.uid)
+
+    def only_the_first() -> bool:
+        inside, record = pods[0].links(), service.store.load(first.uid)
+        assert set(inside) == {"lo", "net1"} and inside["net1"]["address"] == mac
+        return record is not None and record.phase == ATTACHED and megabits() == [(300, 1000)]
+
+    step, killed = 0, False
+    while step == 0 or killed:
+        service.prepare(second)
+        if fails:
+            with pytest.raises(KernelError, match="add the route"):
+                service.attach(request)
+            assert only_the_first()
+        elif how == "ends":
+            service.attach(request)
+            ip("link", "add", "link", "net1", "name", "tap0", "type", "macvlan", "mode", "bridge", netns=pods[0].pid)
+        else:
+            killed = killed_at(step, lambda: shares.service().attach(request), driver_changes.watch)
+            service = shares.service()
+            assert service.recover() and "net1" in pods[0].links(), step
+        service.unprepare(second)
+        assert only_the_first(), step
+        step += 1
+    service.unprepare(first)
+    assert set(pods[0].links()) == {"lo"}
 
 
 def test_thin_shares_change_with_their_neighbours(shares: SharesWorld, pods: list[Sandbox]) -> None:
