@@ -21,7 +21,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving, swap
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.changes import Refused
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import DeviceId, Hold
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.times import expiry
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
@@ -123,6 +123,7 @@ class Work:
         if chosen.reason:
             raise Refused(f"{'; '.join(summary)}. Nothing was changed")
         hold = self._hold(chosen)
+        self.swaps.refuse_others(hold, _users(chosen), self.rules)
         done = self._previewed(hold, chosen) if self.options["state"] == "previewed" else self._swapped(hold, chosen)
         return self._shown(done, hold, chosen, summary)
 
@@ -146,9 +147,8 @@ class Work:
         return hold
 
     def _previewed(self, hold: Hold, chosen: Chosen) -> Done:
-        leaving = chosen.taking.leaving
-        users = dict.fromkeys(device for one in leaving for device in one.devices)
-        return Done(False, leaving, None if self.check else self.swaps.preview(hold, list(users)))
+        counted = None if self.check else self.swaps.preview(hold, _users(chosen))
+        return Done(False, chosen.taking.leaving, counted)
 
     def _swapped(self, hold: Hold, chosen: Chosen) -> Done:
         found, ignore = chosen.taking, bool(self.options["ignore_budgets"])
@@ -197,6 +197,11 @@ class Work:
                 "after": {**after, "pods": []},
             },
         }
+
+
+def _users(chosen: Chosen) -> list[DeviceId]:
+    """The chosen devices that pods have."""
+    return list(dict.fromkeys(device for one in chosen.taking.leaving for device in one.devices))
 
 
 def _held(one: Hold | None, now: datetime) -> Result:

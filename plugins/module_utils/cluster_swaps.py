@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from .cluster_holds import Rules
 from .cluster_lists import SECONDS
 from .cluster_objects import listed, reduced, version_of
+from .dra.holds import changes as steps
 from .dra.holds import hold as forms
 from .dra.holds import swap
 from .dra.holds.changes import Refused, refuse
@@ -104,9 +105,16 @@ class Swaps:
 
     # the steps
 
+    def refuse_others(self, hold: Hold, devices: t.Iterable[DeviceId], rules: t.Sequence[Object]) -> None:
+        """Raises Refused if the hold cannot be made, or if one of `devices` has a rule of another swap."""
+        steps.to_make(hold, rules, self.api_version)
+        swap.apart(hold, devices, rules)
+
     def preview(self, hold: Hold, devices: t.Sequence[DeviceId]) -> int:
         """How many pods the controller would end, summed over devices. Its rules are removed again. Raises Refused."""
-        _holds, ending = self.holds()
+        rules = self.rules.list()
+        self.refuse_others(hold, devices, rules)
+        _holds, ending = self.holds(rules)
         if ending.get(hold.name):
             raise Refused(f"swap {hold.name} has begun: run it again to continue, or give it back")
         try:
@@ -181,11 +189,12 @@ class Swaps:
     def _set(self, hold: Hold, devices: t.Sequence[DeviceId], effect: str) -> None:
         """Give each device its rule with this effect, and remove the swap's rules of other devices.
 
-        A rule that ends pods already stays as it is.
+        A rule that ends pods already stays as it is. Raises Refused for a device that has a rule of another swap.
         """
         wanted = {swap.rule_name(one): swap.rule(hold, one, effect, self.api_version) for one in devices}
         for _turn in range(_TRIES):
             there = {str(one["metadata"]["name"]): one for one in self.rules.list() if swap.swap_of(one) is not None}
+            swap.apart(hold, devices, there.values())
             other = [one for name, one in there.items() if name not in wanted and swap.swap_of(one) == hold.name]
             try:
                 _each(self._put, [(new, there.get(name)) for name, new in wanted.items()])
@@ -198,15 +207,14 @@ class Swaps:
         raise Refused(f"other runs keep changing the rules of swap {hold.name}: run this again later")
 
     def _put(self, change: tuple[Object, ObjectView | None]) -> None:
-        """Make a rule, or change the one that is there."""
+        """Make a rule, or change that of the same swap that is there, as it was read."""
         new, old = change
         name, taint = new["metadata"]["name"], new["spec"]["taint"]
         where = (*self.api_version.split("/"), "devicetaintrules")
         if old is None:
             self._custom.create_cluster_custom_object(*where, new)
             return
-        has = old["spec"]["taint"]
-        if has.get("value") == taint["value"] and has.get("effect") in (taint["effect"], swap.EVICT):
+        if old["spec"]["taint"].get("effect") in (taint["effect"], swap.EVICT):
             return
         body = {**new, "metadata": {**new["metadata"], "resourceVersion": old["metadata"]["resourceVersion"]}}
         self._custom.replace_cluster_custom_object(*where, name, body)

@@ -258,6 +258,39 @@ def test_two_tiers_at_once_never_get_the_same_devices(
     assert len(hold.devices) == 2 and not fleet.rules(swap.KEY) and len(lost(fleet, before)) == 6
 
 
+def test_a_preview_leaves_the_swap_and_the_hold_of_another_alone(fleet: Fleet, playbooks: Playbooks) -> None:
+    """The pods of the first swap have an hour to end; a preview for another tier does not stop it."""
+    before = filled(fleet, "slow")
+    running = playbooks.start("swap", **ASK, swap_devices=some("swap-0", 0))
+    other = {"swap_tier": "silver", "swap_owner": "team b", "swap_reason": "demo", "swap_state": "previewed"}
+    try:
+
+        def evicting() -> bool:
+            return [one["spec"]["taint"]["effect"] for one in fleet.rules(swap.KEY)] == [swap.EVICT]
+
+        fleet.plane.wait_for(evicting, "the rule that ends pods", 300)
+        (rule,) = fleet.rules(swap.KEY)
+        for more in ([], ["--check"]):
+            reported = playbooks.run("swap", *more, rc=2, **other, swap_devices=some("swap-0", 0))
+            assert f"{some('swap-0', 0)[0]} belongs to hold gold of team a" in reported
+        (after,) = fleet.rules(swap.KEY)
+        assert (after["metadata"]["uid"], after["spec"]) == (rule["metadata"]["uid"], rule["spec"])
+        # a rule that an interrupted run left without a hold
+        for one in fleet.rules():
+            fleet.plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}")
+        for state in ("previewed", "swapped"):
+            asked = {**other, "swap_state": state, "swap_devices": some("swap-0", 0, 1)}
+            reported = playbooks.run("swap", rc=2, **asked)
+            assert f"the pods of {some('swap-0', 0)[0]} are ended for swap gold" in reported
+            assert "give it back with lanewise.dra.swap" in reported and not fleet.rules()
+        (after,) = fleet.rules(swap.KEY)
+        assert (after["metadata"]["uid"], after["spec"]) == (rule["metadata"]["uid"], rule["spec"])
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+    assert not lost(fleet, before)
+
+
 def test_a_swap_survives_an_unreachable_server_and_a_lost_node(fleet: Fleet, playbooks: Playbooks) -> None:
     """A pod of a lost node does not end: the run says so. The next run takes other devices, and what was held on that
     node is not held any more."""

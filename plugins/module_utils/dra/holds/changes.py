@@ -61,7 +61,7 @@ def to_make(wanted: Hold, there: t.Iterable[ObjectView], api_version: str) -> Ch
                 new["metadata"]["resourceVersion"] = old_rule["metadata"].get("resourceVersion")
                 replaced.append(new)
     if taken:
-        raise Refused("; ".join(taken))
+        raise Refused(f"{'; '.join(taken)}. Ask for other devices, or have that hold released first")
     delete = [one for name, one in named.items() if _name(one) == wanted.name and name not in kept]
     return Changes(tuple(create), tuple(replaced), tuple(delete))
 

@@ -22,6 +22,7 @@ import typing as t
 
 from ..kube.objects import Object, ObjectView
 from . import hold as forms
+from .changes import Refused
 from .hold import DeviceId, Hold
 from .tolerations import toleration as hold_toleration
 
@@ -95,6 +96,26 @@ def swap_of(one: ObjectView) -> str | None:
     """The name of the swap that a DeviceTaintRule belongs to; None for other rules."""
     taint = (one.get("spec") or {}).get("taint") or {}
     return forms.printable(taint.get("value") or "") if taint.get("key") == KEY else None
+
+
+def ends(one: ObjectView) -> bool:
+    """Whether a rule of a swap ends pods; others only count them."""
+    return bool(one["spec"]["taint"].get("effect") == EVICT)
+
+
+def apart(hold: Hold, devices: t.Iterable[DeviceId], rules: t.Iterable[ObjectView]) -> None:
+    """Raises Refused for devices that have a rule of another swap."""
+    names = {rule_name(one): "/".join(one) for one in devices}
+    found = []
+    for one in rules:
+        device, name = names.get(str(one["metadata"]["name"])), swap_of(one)
+        if device and name is not None and name != hold.name:
+            found.append(f"the pods of {device} are {'ended' if ends(one) else 'counted'} for swap {name}")
+    if found:
+        raise Refused(
+            f"{'; '.join(found[:8])}. Run this again when that swap is done. If its run was interrupted, run it again "
+            "to continue, or give it back with lanewise.dra.swap"
+        )
 
 
 def evicting(rules: t.Iterable[ObjectView]) -> dict[str, int]:
