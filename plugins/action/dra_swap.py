@@ -111,8 +111,8 @@ class Work:
         self.tier = str(options["tier"])
         self.now = datetime.now(timezone.utc)
         self.rules = swaps.rules.list()
-        there, ending = swaps.holds(self.rules)
-        self.old, self.begun = there.get(self.tier), bool(ending.get(self.tier))
+        there, _working = swaps.holds(self.rules)
+        self.old, self.begun = there.get(self.tier), bool(swap.evicting(self.rules).get(self.tier))
 
     def result(self) -> Result:
         """What the task returns."""

@@ -96,12 +96,12 @@ class Swaps:
     def holds(self, rules: t.Sequence[Object] | None = None) -> tuple[dict[str, Hold], dict[str, list[Object]]]:
         """The holds, and the rules that count or end pods, by swap; by default of the current rules."""
         rules = self.rules.list() if rules is None else rules
-        ending: dict[str, list[Object]] = {}
+        working: dict[str, list[Object]] = {}
         for one in rules:
             name = swap.swap_of(one)
             if name is not None:
-                ending.setdefault(name, []).append(one)
-        return {one.name: one for one in forms.holds(rules)}, ending
+                working.setdefault(name, []).append(one)
+        return {one.name: one for one in forms.holds(rules)}, working
 
     # the steps
 
@@ -114,9 +114,14 @@ class Swaps:
         """How many pods the controller would end, summed over devices. Its rules are removed again. Raises Refused."""
         rules = self.rules.list()
         self.refuse_others(hold, devices, rules)
-        _holds, ending = self.holds(rules)
-        if ending.get(hold.name):
+        there, working = self.holds(rules)
+        left = working.get(hold.name, ())
+        if any(swap.ends(one) for one in left):
             raise Refused(f"swap {hold.name} has begun: run it again to continue, or give it back")
+        if left and hold.name in there:  # without a hold, a preview left them: it is made again
+            raise Refused(
+                f"a run of swap {hold.name} counts pods, or was interrupted then: run it again, or give it back"
+            )
         try:
             self._set(hold, devices, swap.COUNT)
             return sum(self._counts(hold, devices).values())
@@ -128,8 +133,9 @@ class Swaps:
 
         Raises Refused before any pod is ended, and what this run made is then removed; later, Unfinished.
         """
-        before, ending = self.holds()
-        begun = bool(ending.get(hold.name))
+        before, working = self.holds()
+        left = working.get(hold.name, ())  # of an interrupted run
+        begun = any(swap.ends(one) for one in left)
         changed = bool(self.rules.make(hold))
         ended: dict[str, Leaving] = {}
         counted = None
@@ -138,7 +144,7 @@ class Swaps:
                 found = self._settled(hold.name, evict, {claim for one in ended.values() for claim in one.claims})
                 if not found.leaving and not found.refused:
                     self._remove(hold.name)
-                    return Done(changed or begun or bool(ended), tuple(ended.values()), counted)
+                    return Done(changed or bool(left) or bool(ended), tuple(ended.values()), counted)
                 against = [*found.refused, *([] if ignore_budgets or begun else found.budgets)]
                 if against:
                     raise Refused("; ".join(against))
@@ -164,14 +170,14 @@ class Swaps:
 
     def give_back(self, name: str, owner: str, check: bool) -> bool:
         """Remove a swap: the rules that end pods first, then the hold. Raises Refused for one of another owner."""
-        there, ending = self.holds()
+        there, working = self.holds()
         old = there.get(name)
         if old:
             refuse(old, owner)
             if old.purpose != forms.SWAP:
                 raise Refused(f"{old.title()} was made to {old.purpose}: it is not a swap")
-        _each(lambda one: self.rules.delete(one, check), ending.get(name, ()))
-        return bool(self.rules.release(name, owner, check)) or bool(ending.get(name))
+        _each(lambda one: self.rules.delete(one, check), working.get(name, ()))
+        return bool(self.rules.release(name, owner, check)) or bool(working.get(name))
 
     # parts of the steps
 

@@ -82,23 +82,27 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects impo
 
 def listed(rules: list[t.Any], now: datetime) -> Object:
     """What the module returns for the rules of a cluster."""
-    found, evicting = holds(rules), swap.evicting(rules)
+    found, evicting, counting = holds(rules), swap.evicting(rules), swap.counting(rules)
     lines, late = [], []
     for one in found:
         count = len(one.devices)
         some = "1 device" if count == 1 else f"{count} devices"
-        ending = evicting.pop(one.name, 0)
-        lines.append(f"{one.title()}: {some}{_ending(ending) if ending else ''}")
+        lines.append(f"{one.title()}: {some}{_working(evicting.pop(one.name, 0), counting.pop(one.name, 0))}")
         if one.overdue(now):
             late.append(f"{one.title()}, is overdue: {some} {'is' if count == 1 else 'are'} still held")
-    for name, ending in sorted(evicting.items()):
-        lines.append(f"swap {name} without a hold{_ending(ending)}")
-        late.append(f"swap {name} has no hold{_ending(ending)}: give it back with lanewise.dra.swap")
+    for name in sorted({*evicting, *counting}):
+        working = _working(evicting.get(name, 0), counting.get(name, 0))
+        lines.append(f"swap {name} without a hold{working}")
+        late.append(f"swap {name} has no hold{working}: give it back with lanewise.dra.swap")
     return {"holds": [one.as_dict(now) for one in found], "lines": lines, "overdue": late, "served": True}
 
 
-def _ending(count: int) -> str:
-    return f", {count} {'rule still ends' if count == 1 else 'rules still end'} pods"
+def _working(evicting: int, counting: int) -> str:
+    """What the rules of a swap do, by their numbers."""
+    found = f", {evicting} {'rule still ends' if evicting == 1 else 'rules still end'} pods" if evicting else ""
+    if counting:
+        found += f", {counting} {'rule counts' if counting == 1 else 'rules count'} pods"
+    return found
 
 
 def work(api: t.Any, kubernetes: str) -> Object:

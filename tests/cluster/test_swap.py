@@ -11,12 +11,13 @@ import json
 import os
 import signal
 import typing as t
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import swap
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import holds
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import SWAP, Hold, holds
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
@@ -187,10 +188,25 @@ def test_disruption_budgets_are_respected(fleet: Fleet, playbooks: Playbooks) ->
         reported = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0, 1))
         assert f"PodDisruptionBudget {NAMESPACE}/web allows 1 disruption(s) now, and the swap would end 2" in reported
         assert "No pod was ended" in reported and untouched(fleet, before)
+        # nor do rules by which an interrupted run counted pods say that they are ended already
+        _leave_counts(fleet, 0, 1)
+        reported = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0, 1))
+        assert "and the swap would end 2" in reported and not lost(fleet, before)
+        assert "2 rules count pods" in playbooks.run("reserve")
+        reported = playbooks.run("swap", **ASK, swap_devices=some("swap-0", 0, 1), swap_state="previewed")
+        assert "the controller counts 2 pod(s)" in reported and untouched(fleet, before)
         reported = playbooks.run("swap", **ASK, swap_devices=some("swap-0", 0, 1), swap_ignore_budgets=True)
         assert len(lost(fleet, before)) == 2 and "the swap would end 2" in reported
     finally:
         fleet.plane.expect("DELETE", f"{budgets}/web")
+
+
+def _leave_counts(fleet: Fleet, *numbers: int) -> None:
+    """What a preview leaves that is killed while the controller counts."""
+    devices = tuple((DRIVER, "swap-0", f"gpu-{number}") for number in numbers)
+    gold = Hold("gold", "team a", "release", datetime.now(timezone.utc) + timedelta(hours=1), devices, SWAP)
+    for one in devices:
+        fleet.plane.expect("POST", f"{RESOURCE}/devicetaintrules", swap.rule(gold, one, swap.COUNT, RESOURCE[6:]))
 
 
 def test_a_killed_run_is_continued(fleet: Fleet, playbooks: Playbooks) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import re
 import typing as t
+from collections import Counter
 
 from ..kube.objects import Object, ObjectView
 from . import hold as forms
@@ -119,13 +120,17 @@ def apart(hold: Hold, devices: t.Iterable[DeviceId], rules: t.Iterable[ObjectVie
 
 
 def evicting(rules: t.Iterable[ObjectView]) -> dict[str, int]:
-    """The number of rules of each swap: its eviction has begun and is not known to have ended."""
-    found: dict[str, int] = {}
-    for one in rules:
-        name = swap_of(one)
-        if name is not None:
-            found[name] = found.get(name, 0) + 1
-    return found
+    """The number of rules of each swap that end pods: its eviction has begun and is not known to have ended."""
+    return _numbers(one for one in rules if swap_of(one) is not None and ends(one))
+
+
+def counting(rules: t.Iterable[ObjectView]) -> dict[str, int]:
+    """The number of rules of each swap that only count pods: a run is at work, or one was interrupted."""
+    return _numbers(one for one in rules if swap_of(one) is not None and not ends(one))
+
+
+def _numbers(rules: t.Iterable[ObjectView]) -> dict[str, int]:
+    return dict(Counter(swap_of(one) or "" for one in rules))
 
 
 def counted(one: ObjectView) -> int | None:

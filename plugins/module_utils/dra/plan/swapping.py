@@ -163,7 +163,7 @@ def _begun(objects: t.Iterable[ObjectView], tier: str) -> list[DeviceId]:
     """The devices whose pods an earlier run has begun to end."""
     found = []
     for one in objects:
-        if one.get("kind") == "DeviceTaintRule" and swap.swap_of(one) == tier:
+        if one.get("kind") == "DeviceTaintRule" and swap.swap_of(one) == tier and swap.ends(one):
             chosen = one["spec"].get("deviceSelector") or {}
             found.append((str(chosen.get("driver")), str(chosen.get("pool")), str(chosen.get("device"))))
     return found

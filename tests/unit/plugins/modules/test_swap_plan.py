@@ -139,6 +139,15 @@ def test_a_begun_swap_keeps_its_devices(run: t.Any) -> None:
     assert [one["pod"] for one in answer["leaving"]] == ["team/p"]
 
 
+def test_a_swap_whose_pods_were_only_counted_has_not_begun(run: t.Any) -> None:
+    """Pods that an interrupted run only counted are not ending: those of their budget are not chosen."""
+    held = hold.Hold("gold", "o", "r", None, tuple(hold.device(one) for one in names("a", 0, 1, 2, 3)), hold.SWAP)
+    rules = [swap.rule(held, one, swap.COUNT, "resource.k8s.io/v1") for one in held.devices]
+    web = low("p", "a", [0, 1, 2, 3], labels={"app": "web"})
+    answer = run([*web, budget(0), *low("r", "b", [0], None), *rules], workload=job(4))
+    assert not answer["found"], answer["lines"]
+
+
 def _hold(held: hold.Hold, one: hold.DeviceId) -> Object:
     return hold.rule(held, one, "resource.k8s.io/v1")
 

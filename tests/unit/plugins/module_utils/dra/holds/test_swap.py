@@ -46,7 +46,7 @@ def test_a_middle_tier_gives_way_to_other_tiers_only() -> None:
 
 def test_rules_of_a_swap_are_not_holds() -> None:
     rule = swap.rule(HOLD, DEVICE, swap.COUNT, "resource.k8s.io/v1")
-    assert swap.swap_of(rule) == "gold" and swap.evicting([rule, rule]) == {"gold": 2}
+    assert swap.swap_of(rule) == "gold"
     assert not hold.holds([rule])
     assert swap.swap_of(hold.rule(HOLD, DEVICE, "resource.k8s.io/v1")) is None
     assert rule["metadata"]["annotations"] == {
@@ -54,6 +54,13 @@ def test_rules_of_a_swap_are_not_holds() -> None:
         hold.REASON: "release",
         hold.EXPIRES: "2026-12-01T00:00:00Z",
     }
+
+
+def test_only_rules_that_end_pods_say_that_a_swap_has_begun() -> None:
+    count, end = (swap.rule(HOLD, DEVICE, effect, "resource.k8s.io/v1") for effect in (swap.COUNT, swap.EVICT))
+    of_hold = hold.rule(HOLD, DEVICE, "resource.k8s.io/v1")
+    rules = [count, of_hold, end, count]
+    assert swap.evicting(rules) == {"gold": 1} and swap.counting(rules) == {"gold": 2}
 
 
 @pytest.mark.parametrize(
