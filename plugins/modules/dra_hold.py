@@ -58,7 +58,9 @@ options:
     type: int
     default: 24
   expires:
-    description: When the hold expires, in UTC, such as C(2026-12-01T08:00:00Z).
+    description:
+      - When the hold expires.
+      - A time in UTC or with its zone, such as C(2026-12-01T08:00:00Z), or the start of a day, such as C(2026-12-01).
     type: str
   devices:
     description:

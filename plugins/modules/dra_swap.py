@@ -66,7 +66,9 @@ options:
     type: int
     default: 24
   expires:
-    description: When the hold expires, in UTC, such as C(2026-12-01T08:00:00Z), in place of O(hours).
+    description:
+      - When the hold expires, in place of O(hours).
+      - A time in UTC or with its zone, such as C(2026-12-01T08:00:00Z), or the start of a day, such as C(2026-12-01).
     type: str
   timeout:
     description: Seconds for pods to end after their grace.

@@ -7,12 +7,20 @@
 from __future__ import annotations
 
 import typing as t
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import EXPIRES
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from ansible_collections.lanewise.dra.tests.cluster.holding import PROGRAM, RESOURCE, Fleet, Playbooks, claim_spec
+from ansible_collections.lanewise.dra.tests.cluster.holding import (
+    DRIVER,
+    PROGRAM,
+    RESOURCE,
+    Fleet,
+    Playbooks,
+    claim_spec,
+)
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
@@ -82,6 +90,19 @@ def test_wrong_variables_and_tolerations_are_refused(fleet: Fleet, playbooks: Pl
     plain = {"name": "plain", "claims": [claim_spec(1)]}
     reported = playbooks.run("reserve", "--check", **{**JOB, "reserve_workload": plain, "reserve_count": 1})
     assert "the workload does not tolerate the hold yet: gpu need" in reported
+
+
+def test_an_expiry_may_be_written_without_quotes(fleet: Fleet, playbooks: Playbooks, tmp_path: Path) -> None:
+    """YAML reads it as a time, which reaches modules in another form."""
+    until = (datetime.now(timezone.utc) + timedelta(days=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    (tmp_path / "until.yml").write_text(f"reserve_expires: {until}\nswap_expires: {until}\n", encoding="utf-8")
+    given = ("-e", f"@{tmp_path / 'until.yml'}")
+    playbooks.run("reserve", *given, **JOB)
+    assert {one["metadata"]["annotations"][EXPIRES] for one in fleet.rules()} == {until}
+    playbooks.run("reserve", reserve_name="tomorrow", reserve_state="absent")
+    ask = {"swap_tier": "gold", "swap_owner": "team a", "swap_reason": "release"}
+    reported = playbooks.run("swap", "--check", *given, **ask, swap_devices=[f"{DRIVER}/res-0/gpu-0"])
+    assert f"1 device(s) would be held for gold until {until}" in reported
 
 
 def test_drift_reports_an_overdue_hold(fleet: Fleet, playbooks: Playbooks) -> None:

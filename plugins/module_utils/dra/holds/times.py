@@ -3,14 +3,44 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""When a hold expires."""
+"""Times that users write, and when a hold expires."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 
 from . import hold as forms
 from .hold import Hold
+
+#: A time with its zone; the second form is that of a time in YAML without quotes, after Ansible made a text of it.
+_TIMES = ("%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S%z")
+_DATE = "%Y-%m-%d"
+
+
+def when(value: object) -> datetime:
+    """A time in UTC from what a user writes: 2026-12-01T08:00:00Z, or 2026-12-01 for its first second.
+
+    YAML reads the former without quotes as a time, and the latter as a date; without a zone that time is in UTC.
+    Raises ValueError.
+    """
+    if isinstance(value, datetime):
+        return _utc(value)
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=timezone.utc)
+    for form in _TIMES:
+        try:
+            found = datetime.strptime(str(value), form)
+        except ValueError:
+            continue
+        return _utc(found)
+    return _utc(datetime.strptime(str(value), _DATE))
+
+
+def _utc(found: datetime) -> datetime:
+    try:
+        return found.replace(tzinfo=timezone.utc) if found.tzinfo is None else found.astimezone(timezone.utc)
+    except OverflowError as error:
+        raise ValueError(str(error)) from error
 
 
 def expiry(expires: str | None, hours: int, old: Hold | None, now: datetime) -> datetime:
@@ -20,7 +50,7 @@ def expiry(expires: str | None, hours: int, old: Hold | None, now: datetime) -> 
     """
     if expires:
         try:
-            return forms.moment(expires)
+            return when(expires)
         except ValueError as error:
             raise ValueError(f"expires: {expires!r} is not a time such as 2026-12-01T08:00:00Z") from error
     if not 0 < hours <= forms.DAYS * 24:

@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 import typing as t
-from datetime import date, datetime, timezone
+from datetime import datetime
 from fractions import Fraction
 
+from ..holds.times import when
 from ..kube import limits, quantity
 from ..kube.objects import Object, ObjectView
 from ..kube.reader import Reader, child, nearest
@@ -382,19 +383,12 @@ class _Parser:
         return Loan(path, names[0], names[1], devices, until, reason or "")
 
     def _moment(self, value: object, path: str) -> datetime | None:
-        """A time in UTC. YAML reads 2026-12-01 without quotes as a date, and 2026-12-01T08:00:00Z as a time."""
-        if isinstance(value, datetime):
-            return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
-        if isinstance(value, date):
-            return datetime(value.year, value.month, value.day, tzinfo=timezone.utc)
-        for form in ("%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d"):
-            try:
-                return datetime.strptime(str(value), form).replace(tzinfo=timezone.utc)
-            except ValueError:
-                continue
-        fix = "write 2026-12-01T08:00:00Z or 2026-12-01, in UTC"
-        self.reader.problem(path, f"{value!r} is not a time", "wrong-type", fix)
-        return None
+        try:
+            return when(value)
+        except ValueError:
+            fix = "write 2026-12-01T08:00:00Z or 2026-12-01, in UTC"
+            self.reader.problem(path, f"{value!r} is not a time", "wrong-type", fix)
+            return None
 
     def _choice(self, value: object, path: str) -> TemplateChoice | None:
         reader, before = self.reader, len(self.reader.problems)

@@ -15,6 +15,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver import 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import changes, serving, tolerations
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold, holds
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.times import expiry
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 
 Object = dict[str, t.Any]
@@ -48,6 +49,24 @@ def test_a_release_that_ignores_rules_is_refused() -> None:
             serving.require(kubernetes)
     with pytest.raises(serving.Unsupported, match="gate DRADeviceTaints is off"):
         serving.require("1.35", {"DRADeviceTaintRules": True})
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["2026-12-01T08:00:00Z", "2026-12-01T08:00:00+00:00", "2026-12-01 08:00:00+00:00", "2026-12-01T09:00:00+01:00"],
+)
+def test_an_expiry_may_be_a_time_of_yaml_that_became_text(written: str) -> None:
+    """Unquoted in YAML it is a time; Ansible hands it to a module as text, in a form of its own."""
+    assert expiry(written, 24, HOLD, NOW) == datetime(2026, 12, 1, 8, tzinfo=timezone.utc)
+    assert expiry("2026-12-01", 24, HOLD, NOW) == datetime(2026, 12, 1, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    "written", ["tomorrow", "2026-12-01T08:00:00", "2026-12-01 08:00:00", "0001-01-01T00:00:00+09:00"]
+)
+def test_a_text_that_is_no_time_or_has_no_zone_is_refused(written: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a time such as 2026-12-01T08:00:00Z"):
+        expiry(written, 24, HOLD, NOW)
 
 
 def test_a_hold_is_read_as_it_was_made() -> None:
