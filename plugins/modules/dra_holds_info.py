@@ -59,11 +59,13 @@ lines:
   elements: str
   sample: ["hold demo of ml-platform, until 2026-12-01T08:00:00Z (customer demo): 1 device"]
 overdue:
-  description: A line for each hold that has expired, or has no expiry.
+  description: A line for each hold that has expired, or has no expiry, with what to do about it.
   returned: success
   type: list
   elements: str
-  sample: ["hold demo of ml-platform, until 2026-12-01T08:00:00Z (customer demo), is overdue: 1 device is still held"]
+  sample:
+    - "hold demo of ml-platform, until 2026-12-01T08:00:00Z (customer demo), is overdue: 1 device is still held: release
+      or extend it with lanewise.dra.reserve"
 served:
   description: Whether the server serves DeviceTaintRules. If not, there are no holds.
   returned: success
@@ -76,7 +78,7 @@ from datetime import datetime, timezone
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Rules, run
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import serving, swap
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import holds
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import RESERVE, SWAP, holds
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 
 
@@ -89,12 +91,20 @@ def listed(rules: list[t.Any], now: datetime) -> Object:
         some = "1 device" if count == 1 else f"{count} devices"
         lines.append(f"{one.title()}: {some}{_working(evicting.pop(one.name, 0), counting.pop(one.name, 0))}")
         if one.overdue(now):
-            late.append(f"{one.title()}, is overdue: {some} {'is' if count == 1 else 'are'} still held")
+            held = f"{some} {'is' if count == 1 else 'are'} still held"
+            late.append(f"{one.title()}, is overdue: {held}: {_advice(one.purpose)}")
     for name in sorted({*evicting, *counting}):
         working = _working(evicting.get(name, 0), counting.get(name, 0))
         lines.append(f"swap {name} without a hold{working}")
         late.append(f"swap {name} has no hold{working}: give it back with lanewise.dra.swap")
     return {"holds": [one.as_dict(now) for one in found], "lines": lines, "overdue": late, "served": True}
+
+
+def _advice(purpose: str) -> str:
+    """What ends a hold that is overdue; lanewise.dra.reserve extends only those that it made."""
+    if purpose == SWAP:
+        return "give it back or extend it with lanewise.dra.swap"
+    return f"release{' or extend' if purpose == RESERVE else ''} it with lanewise.dra.reserve"
 
 
 def _working(evicting: int, counting: int) -> str:

@@ -38,8 +38,7 @@ def claims_state(applied: object, problem: object) -> State:
 
 def holds_state(held: object) -> State:
     """Holds that have expired, by the result of `dra_holds_info`."""
-    overdue = held.get("overdue") or () if isinstance(held, dict) else ()
-    lines = [f"{one}: release or extend it with lanewise.dra.reserve" for one in overdue]
+    lines = [str(one) for one in held.get("overdue") or ()] if isinstance(held, dict) else []
     return (DRIFTED if lines else NOT_COMPARED), lines
 
 

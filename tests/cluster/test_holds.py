@@ -121,7 +121,8 @@ def test_an_expired_hold_is_overdue_until_it_is_extended(fleet: Fleet, modules: 
         change = {"metadata": {"annotations": {forms.EXPIRES: past}}}
         fleet.plane.expect("PATCH", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}", change)
     (line,) = modules.holds()["overdue"]
-    assert line == f"hold demo of team a, until {past} (a demo), is overdue: 2 devices are still held"
+    late = f"hold demo of team a, until {past} (a demo), is overdue: 2 devices are still held"
+    assert line == f"{late}: release or extend it with lanewise.dra.reserve"
     assert "expires: must be in the future" in modules.hold("demo", *GPUS, expires=past)["msg"]
     assert modules.hold("demo", *GPUS[:2])["changed"]  # it is extended
     assert modules.holds()["overdue"] == []
