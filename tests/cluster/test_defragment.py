@@ -10,21 +10,23 @@ import json
 import os
 import signal
 import typing as t
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from ansible_collections.lanewise.dra.tests.cluster.holding import PROGRAM, RESOURCE, Fleet, Playbooks
+from ansible_collections.lanewise.dra.tests.cluster.holding import DRIVER, PROGRAM, RESOURCE, Fleet, Playbooks
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytest.importorskip("ansible", reason="needs ansible-core")
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
 
 from ansible.module_utils.testing import patch_module_args  # noqa: E402
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import holds  # noqa: E402
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import DEFRAGMENT, Hold, holds, rule  # noqa: E402
 from ansible_collections.lanewise.dra.plugins.modules import pod_eviction  # noqa: E402
 
 NAMESPACE = "moves"
+DEVICE = (DRIVER, "def-0", "gpu-0")
 JOB = {
     "defragment_name": "big",
     "defragment_owner": "team a",
@@ -104,8 +106,15 @@ def test_a_budget_keeps_its_pods(fleet: Fleet, playbooks: Playbooks, capsys: pyt
         fleet.plane.wait_for(counted, "the budget's count", 180)
         before = fleet.uids()
         reported = playbooks.run("defragment", rc=2, **JOB)
-        assert "does not fit" in reported and "No pod was moved" in reported
+        assert "does not fit" in reported and "No pod was moved" in reported and "nothing was held" in reported
         assert fleet.uids() == before and not fleet.rules()
+        # with --check, the hold of an interrupted run stays
+        held = Hold("big", "team a", "big job", datetime.now(timezone.utc), (DEVICE,), DEFRAGMENT)
+        fleet.plane.expect("POST", f"{RESOURCE}/devicetaintrules", rule(held, DEVICE, RESOURCE[6:]))
+        reported = playbooks.run("defragment", "--check", rc=2, **JOB)
+        assert "hold big of an earlier run stays" in reported and "is released" not in reported and fleet.rules()
+        reported = playbooks.run("defragment", rc=2, **JOB)
+        assert "hold big is released" in reported and not fleet.rules()
         # the eviction itself is refused, too
         uid, name = next((uid, name) for uid, name in before.items() if name.startswith("a-"))
         given = {"kubeconfig": str(fleet.plane.kubeconfig), "pod": f"{NAMESPACE}/{name}", "uid": uid}
