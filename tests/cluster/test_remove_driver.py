@@ -1,0 +1,126 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""The driver is removed from nodes in batches; its account stays in the cluster as long as one of them needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.driver import ACCOUNT, API, NAME
+from ansible_collections.lanewise.dra.tests.cluster.stubs import stubbed
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
+
+PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+HOSTS = ("one", "two", "three")
+
+pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+
+#: In place of the driver on a node: withdraws the node's slice, for which it needs its account.
+DRIVER = """#!/bin/sh
+set -e
+{kubectl} get serviceaccount --namespace lanewise-system lanewise-driver >&2
+{kubectl} delete resourceslice --ignore-not-found {host} >&2
+echo '{{"deleted": ["{host}"]}}'
+"""
+#: In place of the state of a node: the driver is there, and pods of some nodes have devices.
+STATE = """
+from ansible.plugins.action import ActionBase
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        claim = {"uid": "1", "name": "", "namespace": "", "pod": "", "devices": []}
+        claims = [claim] if task_vars["inventory_hostname"] in task_vars["busy"] else []
+        return {"changed": False, "release": "1", "claims": claims, "service": {"installed": False}}
+"""
+
+
+class Fleet:
+    """Nodes that publish devices, and the playbook that removes the driver from them."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self.plane, self.folder = plane, folder
+        kubectl = f"{plane.programs['kubectl']} --kubeconfig {plane.kubeconfig}"
+        subprocess.run([*kubectl.split(), "apply", "-f", str(COLLECTION / "driver/manifests")], check=True)
+        for host in HOSTS:
+            program = folder / host / "current/bin/lanewise-driver"
+            program.parent.mkdir(parents=True)
+            program.write_text(DRIVER.format(kubectl=kubectl, host=host))
+            program.chmod(0o755)
+            pool = {"name": host, "generation": 1, "resourceSliceCount": 1}
+            spec = {"driver": NAME, "nodeName": host, "pool": pool}
+            plane.expect("POST", f"{API}/resourceslices", {"metadata": {"name": host}, "spec": spec})
+        self.collections = stubbed(folder / "stub", {"plugins/action/dra_driver_info.py": STATE})
+
+    def remove(self, *arguments: str, rc: int = 0, **variables: t.Any) -> str:
+        """Returns the output, each run of white space as one space."""
+        given = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": sys.executable,
+            "busy": [],
+            "driver_become": False,
+            "dra_driver_kubeconfig": str(self.plane.kubeconfig),
+            "dra_driver_state": "absent",
+            "dra_driver_remove_manifests": True,
+            "__dra_driver_folder": f"{self.folder}/{{{{ inventory_hostname }}}}",
+            "__dra_driver_config": str(self.folder / "etc"),
+            "__dra_driver_files": [],
+            **variables,
+        }
+        paths = [str(self.collections), str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")]
+        done = subprocess.run(
+            [str(PROGRAM), "-i", ",".join(HOSTS), "lanewise.dra.driver", "-e", json.dumps(given), *arguments],
+            env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(filter(None, paths))},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == rc, done.stdout + done.stderr
+        return " ".join(done.stdout.split())
+
+    def published(self) -> list[str]:
+        """The nodes that publish devices."""
+        return sorted(one["spec"]["nodeName"] for one in self.plane.expect("GET", f"{API}/resourceslices")["items"])
+
+    def account(self) -> bool:
+        """Whether the driver has its account."""
+        return self.plane.request("GET", ACCOUNT)[0] == 200
+
+
+@pytest.fixture(name="fleet")
+def _fleet(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Fleet]:
+    newest.wait_for(lambda: newest.request("GET", "/api/v1/namespaces/lanewise-system")[0] == 404, "a clean cluster")
+    yield Fleet(newest, tmp_path)
+    newest.expect("DELETE", f"{API}/resourceslices")
+    newest.request("DELETE", "/api/v1/namespaces/lanewise-system")
+
+
+def test_nodes_of_later_batches_keep_the_account_until_the_driver_is_removed_from_them(fleet: Fleet) -> None:
+    output = fleet.remove("--check")
+    assert "stay in the cluster until this playbook has removed the driver from: two, three." in output
+    assert "because these nodes publish devices" not in output
+    assert fleet.published() == sorted(HOSTS) and fleet.account()
+    fleet.remove()
+    assert fleet.published() == [] and not fleet.account()
+
+
+def test_a_node_that_failed_keeps_the_account(fleet: Fleet) -> None:
+    output = fleet.remove(rc=2, busy=["two"], driver_serial="100%", driver_max_fail_percentage=100)
+    assert "stay in the cluster until this playbook has removed the driver from: two." in output
+    assert fleet.published() == ["two"] and fleet.account()
+    fleet.remove()
+    assert fleet.published() == [] and not fleet.account()
+
+
+def test_a_node_outside_the_run_keeps_the_account(fleet: Fleet) -> None:
+    output = fleet.remove("--limit", "one,two")
+    assert "because these nodes publish devices: three." in output
+    assert fleet.published() == ["three"] and fleet.account()
