@@ -47,7 +47,7 @@ class ActionModule(ReportAction):
             lines = [str(problem) for problem in error.problems]
             more = len(lines) - _SHOWN
             listed = [*lines[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
-            message = "The addresses for rails are not planned right, and nothing was changed:\n" + "\n".join(listed)
+            message = "The addresses for rails are not planned right:\n" + "\n".join(listed)
             result.update(failed=True, problems=lines, msg=message)
             return result
         if not options["check_only"]:

@@ -1,0 +1,107 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""Nodes that cannot be moved to the other driver: found before they are changed, or left cordoned, which is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.driver import API
+from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
+
+PROGRAM = Path(sys.executable).with_name("ansible-playbook")
+LABEL, MARK = "lanewise.dev/nic-driver", "lanewise.dev/switch-driver"
+OURS, THEIRS = "lanewise.dev", "dra.net"
+NODE, DAEMONSET = "/api/v1/nodes/gpu-01", "/apis/apps/v1/namespaces/kube-system/daemonsets"
+PODS = "/api/v1/namespaces/default/pods"
+
+pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
+
+
+class Fleet:
+    """A Node without a kubelet, and DRANET's DaemonSet, which keeps away from nodes with our label."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self.plane, self.folder = plane, folder
+        plane.add_node("gpu-01")
+        away = {"matchExpressions": [{"key": LABEL, "operator": "NotIn", "values": [OURS]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [away]}}
+        pod = {"affinity": {"nodeAffinity": required}, "containers": [{"name": "dranet", "image": "dranet"}]}
+        labels = {"app": "dranet"}
+        template = {"metadata": {"labels": labels}, "spec": pod}
+        spec = {"selector": {"matchLabels": labels}, "template": template}
+        plane.expect("POST", DAEMONSET, {"metadata": {"name": "dranet"}, "spec": spec})
+
+    def publish(self, driver: str) -> None:
+        pool = {"name": "gpu-01", "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": driver, "nodeName": "gpu-01", "pool": pool}
+        self.plane.expect("POST", f"{API}/resourceslices", {"metadata": {"name": "gpu-01"}, "spec": spec})
+
+    def switch(self, to: str, **variables: t.Any) -> str:
+        """A run that fails. Returns the output, each run of white space as one space."""
+        given = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": sys.executable,
+            "site_become": False,
+            "dra_driver_kubeconfig": str(self.plane.kubeconfig),
+            "dra_driver_cache": str(self.folder / "cache"),
+            "switch_driver_to": to,
+            "switch_driver_timeout": 5,
+            **variables,
+        }
+        paths = [str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")]
+        done = subprocess.run(
+            [str(PROGRAM), "-i", "gpu-01,", "lanewise.dra.switch_driver", "-e", json.dumps(given)],
+            env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(filter(None, paths))},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2, done.stdout + done.stderr
+        return " ".join(done.stdout.split())
+
+    def state(self) -> tuple[bool, bool, bool]:
+        """Whether the node is cordoned, and whether it has our annotation and our label."""
+        found = self.plane.expect("GET", NODE)
+        cordoned, metadata = bool(found["spec"].get("unschedulable")), found["metadata"]
+        return cordoned, MARK in metadata.get("annotations", {}), LABEL in metadata.get("labels", {})
+
+
+@pytest.fixture(name="fleet")
+def _fleet(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Fleet]:
+    yield Fleet(newest, tmp_path)
+    for path in (f"{DAEMONSET}/dranet", f"{API}/resourceslices", PODS, NODE):
+        newest.expect("DELETE", path)
+
+
+def test_a_node_that_cannot_run_the_driver_keeps_dranet_and_is_not_cordoned(fleet: Fleet) -> None:
+    fleet.publish(THEIRS)
+    output = fleet.switch(OURS, dra_driver_settings={"no_such_setting": 1})
+    assert "gpu-01 cannot run the driver yet. It was neither installed nor changed" in output
+    assert "no_such_setting" in output and "stays cordoned" not in output
+    assert fleet.state() == (False, False, False)
+
+
+def test_a_failure_after_the_cordon_says_that_the_node_stays_cordoned(fleet: Fleet) -> None:
+    """The eviction fails, because nothing would start the pod again."""
+    fleet.publish(OURS)
+    pod = {
+        "nodeName": "gpu-01",
+        "containers": [{"name": "x", "image": "x"}],
+        "terminationGracePeriodSeconds": 0,  # there is no kubelet that would say that it has ended
+    }
+    fleet.plane.expect("POST", PODS, {"metadata": {"name": "x"}, "spec": pod})
+    output = fleet.switch(THEIRS, switch_driver_drain=True)
+    assert "Evict the node's pods" in output
+    assert "gpu-01 stays cordoned. When this is fixed, run the playbook again: it continues" in output
+    assert fleet.state() == (True, True, False)
