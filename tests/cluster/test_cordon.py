@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout_owner import Owner, _started, this_run
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
+from ansible_collections.lanewise.dra.tests.cluster.stubs import stubbed
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
@@ -144,6 +145,8 @@ ANSWERS: dict[str, tuple[dict[str, t.Any], bool]] = {
     "undoing itself": ({"failed": True, "msg": "no", "remaining": [], "rollback": {"id": "1", "seconds": 60}}, False),
     "without a word": ({"failed": True, "msg": "MODULE FAILURE"}, False),
     "not confirmed": ({"changed": True, "rollback": {"id": "1", "seconds": 60}}, False),
+    # Ansible refuses to reboot its own machine
+    "not rebooted": ({"changed": True, "reboot_required": True, "reboot_reasons": ["iommu"]}, False),
 }
 #: In place of the module: its answer, and at a confirmation that it was too late.
 MODULE = """#!/usr/bin/python
@@ -163,19 +166,10 @@ def test_a_node_is_uncordoned_only_if_nothing_is_left_half_done(
     newest: ControlPlane, play: Play, tmp_path: Path, kind: str
 ) -> None:
     answer, given_back = ANSWERS[kind]
-    stub = tmp_path / "stub" / "ansible_collections" / "lanewise" / "dra"
-    (stub / "plugins" / "modules").mkdir(parents=True)
-    own = COLLECTIONS / "ansible_collections" / "lanewise" / "dra"
-    for one in (*own.iterdir(), *(own / "plugins").iterdir(), *(own / "plugins" / "modules").iterdir()):
-        place = stub / one.relative_to(own)
-        if not place.exists() and not one.name.startswith("."):
-            place.symlink_to(one)
-    module = stub / "plugins" / "modules" / "fabric.py"
-    module.unlink()
-    module.write_text(MODULE.replace("ANSWER", repr(json.dumps(answer))))
+    stub = stubbed(tmp_path / "stub", {"plugins/modules/fabric.py": MODULE.replace("ANSWER", repr(json.dumps(answer)))})
     plan = {"changes": [{}], "drain_reasons": ["its VFs go"], "reboot_required": False}
     output = play(
-        "cluster", "change", rc=0 if kind == "as wanted" else 2, stub=str(tmp_path / "stub"), fabric_plan=plan
+        "cluster", "change", rc=0 if kind == "as wanted" else 2, stub=str(stub), fabric_plan=plan, fabric_reboot_ok=True
     )
     assert state(newest) == ((False, False) if given_back else (True, True)), output
     assert ("worker stays cordoned" in " ".join(output.split())) is not given_back
