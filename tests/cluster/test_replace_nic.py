@@ -269,6 +269,8 @@ def test_the_cordon_of_a_person_stays(site: Site, machine: Machine) -> None:
     site.plane.expect("PATCH", NODE, {"spec": {"unschedulable": True}})
     site.before()
     assert site.state() == (True, False)
+    # the old card is still there
+    assert "Nothing was changed, and gpu-01 stays cordoned:" in " ".join(site.after(rc=2).split())
     machine.become({CARD: NEW, "0000:59:00.1": NEW})
     record = site.record()
     output = site.after("-e", "fabric_node_name=elsewhere", rc=2)
