@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lanewise_driver import cli
-from lanewise_driver.base.metrics import Metrics
+from lanewise_driver.base.metrics import Measured, Metrics
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "driver"))
 import driver_changes
@@ -78,15 +78,15 @@ def begin(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def operation(self: Metrics, name: str) -> t.Iterator[None]:
+def operation(self: Metrics, name: str) -> t.Iterator[Measured]:
     wanted = begin(name)
-    with _operation(self, name):
+    with _operation(self, name) as measured:
         if not TARGET.name or threading.get_ident() != TARGET.thread:
-            yield
+            yield measured
             return
         RUNNING.append(name)
         try:
-            yield
+            yield measured
             if wanted:
                 changes = TARGET.changes
                 if changes == TARGET.limit:
