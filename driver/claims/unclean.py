@@ -132,8 +132,10 @@ class Unclean:
         return self._write(entry, path)
 
     def _measured_otherwise(self, device: str, host: HostState, config: ObjectView | None) -> Entry | None:
-        """What is recorded of a device, unless it is about this host state. All that is recorded because of children is
-        returned: other claims may have had them."""
+        """What is recorded of a device, unless it is about this host state.
+
+        All that is recorded because of children is returned: they may have belonged to other claims.
+        """
         entry = self.all().get(device)
         if entry is None or (entry.host == json.loads(json.dumps(host)) and not (config and entry.config)):
             return None

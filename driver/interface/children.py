@@ -127,12 +127,12 @@ def _remove_inside(
     parent, unless another claim has them, or may have them because the index of its child is not recorded."""
     child = get(netns, config, name_of(config, host["name"]), parent)
     others = siblings.get(namespaces.identity(netns), ()) if siblings is not None else (0,)
-    gone = {child.index} if child else set()
+    ours = {child.index} if child else set()
     with Netlink(netns) as connection:
         if parent is not None:
             here = {one.index for one in stacked.inside(connection, parent, from_node=True)}
-            gone |= here & {host.get(host_state.CHILD, {}).get("index", 0)} if 0 in others else here
-        for index in sorted(gone - set(others)):
+            ours |= here & {host.get(host_state.CHILD, {}).get("index", 0)} if 0 in others else here
+        for index in sorted(ours - set(others)):
             links.delete(connection, index)
 
 

@@ -545,8 +545,8 @@ def test_a_lasting_error_of_shares_is_tried_again_alone_and_stated(
         try:
             until(lambda: reconciled == [True])
             driver._published(driver.inventory.publication)
-            says = f"the shares of net-{NIC} could not be set: .*root qdisc tbf 1: was configured.*; trying again"
-            assert [reason for reason in driver.reasons() if re.fullmatch(says, reason)]
+            reason = f"the shares of net-{NIC} could not be set: .*root qdisc tbf 1: was configured.*; trying again"
+            assert [one for one in driver.reasons() if re.fullmatch(reason, one)]
             assert not [reason for reason in driver.reasons() if "operations" in reason]
             shares_world.ip_tc("qdisc", "del", "dev", NIC, "root")
             until(lambda: megabits() == [(300, 1000)])
