@@ -188,8 +188,9 @@ topology:
           type: int
     system:
       description:
-        - C(architecture), C(vendor), C(product), C(board), C(bios_version), C(cpu_model), C(kernel), whether it is
-          C(virtual), C(iommu_enabled) and the C(iommu_arguments) of the kernel's command line.
+        - C(architecture), C(vendor), C(product), C(board), C(bios_version), C(cpu_model), C(cpu_vendor), C(cpu_family),
+          C(cpu_model_number), C(kernel), whether it is C(virtual), C(iommu_enabled) and the C(iommu_arguments) of the
+          kernel's command line.
       type: dict
     numa_nodes:
       description: C(id), C(cpus) as a list text, C(memory_bytes), C(package) and SLIT C(distances) of each NUMA node.

@@ -124,6 +124,10 @@ def numa_node_of(cpus: int | None, sets: dict[int, int]) -> int | None:
     return holders[0] if len(holders) == 1 and not cpus & ~with_cpus[holders[0]] else None
 
 
+def _number(text: str | None) -> int | None:
+    return int(text) if text and re.fullmatch("[0-9]{1,5}", text) else None
+
+
 def read_system(reader: Reader) -> System:
     """The machine's names, whether it is virtual, and the state of its IOMMU."""
     with reader.folder(reader.link(_DMI, expected=False) or _DMI) as folder:
@@ -143,6 +147,9 @@ def read_system(reader: Reader) -> System:
         if colon:
             values.setdefault(key.strip(), value.strip())
     system.cpu_model = values.get("model name") or values.get("cpu") or None
+    system.cpu_vendor = values.get("vendor_id") or None
+    system.cpu_family = _number(values.get("cpu family"))
+    system.cpu_model_number = _number(values.get("model"))
     if system.architecture is None:
         if "flags" in values:
             system.architecture = "x86_64" if "lm" in values["flags"].split() else "i386"

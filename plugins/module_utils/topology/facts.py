@@ -220,6 +220,9 @@ class SystemFacts(t.TypedDict, total=False):
     board: str | None
     bios_version: str | None
     cpu_model: str | None
+    cpu_vendor: str | None
+    cpu_family: int | None
+    cpu_model_number: int | None
     kernel: str | None
     virtual: bool | None
     iommu_enabled: bool | None

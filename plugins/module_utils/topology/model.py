@@ -360,6 +360,9 @@ class System(Sheet):
     board: str | None = None
     bios_version: str | None = None
     cpu_model: str | None = None
+    cpu_vendor: str | None = None  # as CPUID has it: GenuineIntel
+    cpu_family: int | None = None
+    cpu_model_number: int | None = None
     kernel: str | None = None
     virtual: bool | None = None
     iommu_enabled: bool | None = None

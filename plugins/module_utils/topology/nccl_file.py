@@ -23,7 +23,7 @@ from .affinity import whole_switches
 from .pci import slot_of, sort_key
 
 if t.TYPE_CHECKING:
-    from .facts import FunctionFacts, NodeFacts, NumaNodeFacts
+    from .facts import FunctionFacts, NodeFacts, NumaNodeFacts, SystemFacts
 
 __all__ = ["nccl_file"]
 
@@ -102,17 +102,15 @@ class _Tree:
         return chains
 
     def lines(self) -> t.Iterator[str]:
-        """The elements of NUMA nodes, with their contents."""
+        """The elements of NUMA nodes that have devices, with their contents."""
         nodes: dict[int | None, NumaNodeFacts] = {node["id"]: node for node in self._facts["numa_nodes"]}
         used = set(self._nodes.values())
-        numbers = sorted(number for number in {*nodes, *used} if number is not None)
-        arch = _ARCHITECTURES.get(self._facts["system"]["architecture"] or "")
+        numbers = sorted(number for number in used if number is not None)
+        processor = _processor(self._facts["system"])
         for number in [*numbers, *([None] if None in used else [])]:
             cpus = nodes[number].get("cpus") if number in nodes else None
-            if number not in used and not cpus:
-                continue
             mask = _mask(cpuset.from_list(cpus) or 0) if cpus is not None else None
-            values = {"numaid": -1 if number is None else number, "affinity": mask, "arch": arch}
+            values = {"numaid": -1 if number is None else number, "affinity": mask, **processor}
             yield from _element("cpu", values, list(self._inside((), 4, number)), 2)
 
     def _inside(self, chain: Chain, indent: int, number: int | None) -> t.Iterator[str]:
@@ -178,6 +176,20 @@ def _common(chains: t.Sequence[Chain]) -> Chain:
     while all(len(chain) > shared and chain[shared] == chains[0][shared] for chain in chains):
         shared += 1
     return chains[0][:shared]
+
+
+def _processor(system: SystemFacts) -> dict[str, t.Any]:
+    """The attributes of a processor. NCCL reads them itself only for the NUMA nodes of its GPUs and NICs. But it puts a
+    network without a PCI function below the first node of the file, and ends if that one has no vendor (x86-64)."""
+    values: dict[str, t.Any] = {"arch": _ARCHITECTURES.get(system["architecture"] or "")}
+    vendor, family = system.get("cpu_vendor") or "", system.get("cpu_family")
+    if (
+        values["arch"] == "x86_64" and len(vendor) == 12
+    ):  # CPUID has 12 characters; the kernel strips blanks at the ends
+        values["vendor"] = vendor
+        if family is not None and family < 15:  # NCCL counts the families from 15 on in another way than the kernel
+            values.update(familyid=family, modelid=system.get("cpu_model_number"))
+    return values
 
 
 def _mask(bits: int) -> str:

@@ -17,6 +17,7 @@ from .complete import finish, interface_kind
 from .document import Element
 
 _HEX = re.compile(r"^0x[0-9a-f]{1,16}$")
+_SHORT = re.compile(r"^[0-9]{1,3}$", re.ASCII)
 _SPEED = re.compile(r"^([0-9]{1,3}(?:\.[0-9]{1,3})?) GT/s")
 #: Prefixes of the names that RDMA drivers and rdma-core's renaming rules give; network interfaces have others.
 _RDMA_NAME = re.compile(r"^(mlx[45]_|bnxt_re|irdma|efa_|rdmap|rocep|iwp|hfi1_|qedr|hns_|erdma_|mana_|ionic_|siw|rxe)")
@@ -120,6 +121,7 @@ class Nccl:
         topology = self._topology
         arch = element.get("arch")
         topology.system.architecture = topology.system.architecture or {"arm64": "aarch64"}.get(arch or "", arch)
+        self._processor(element)
         number = element.number("numaid")
         if number is None:
             return None
@@ -136,6 +138,14 @@ class Nccl:
         elif None not in (node.cpus, text) and node.cpus != text:
             raise element.wrong("affinity", f"the CPUs that NUMA node {number} has further up, {node.cpus}")
         return number
+
+    def _processor(self, element: Element) -> None:
+        """The processor's vendor and model. Families above 14 are left out: NCCL's releases count them differently."""
+        system = self._topology.system
+        system.cpu_vendor = system.cpu_vendor or element.get("vendor") or None
+        family, model = (element.get(name) or "" for name in ("familyid", "modelid"))
+        if _SHORT.match(family) and _SHORT.match(model) and int(family) < 15:
+            system.cpu_family, system.cpu_model_number = int(family), int(model)
 
     def _pci(self, element: Element, node: int | None, bridges: list[str]) -> None:
         address = element.address("busid")

@@ -19,6 +19,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import.read import read_xml
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.machines.description import names
+from ansible_collections.lanewise.dra.tests.nvidia import recorded
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.topology.test_xml_import_any import (
     REAL,
     TREES_ON_FILE,
@@ -114,9 +115,9 @@ def compare_with_nccl(root, folder):
 
 
 def same_nodes(topology, found):
-    kept = {node.id for node in found.numa_nodes}
-    for node in topology.numa_nodes:
-        assert node.id in kept or not node.cpus
+    """The nodes of devices, and no others: NCCL would put a network below the first node, without a link to a GPU."""
+    places = {topology.functions[one].numa_node for one in devices(topology)} - {None}
+    assert {node.id for node in found.numa_nodes} == places
     assert all(node in [(one.id, one.cpus) for one in topology.numa_nodes] for node in nodes(found))
 
 
@@ -254,6 +255,42 @@ def test_the_file_has_the_stated_locality_of_a_virtual_machine(tmp_path):
         assert ours.bridges[0].startswith("ffff:ff:")
         switch = found.functions[ours.bridges[0]]
         assert switch.class_code == "060400"
+
+
+def processors(text):
+    """The attributes of each cpu element of a file."""
+    return [dict(re.findall(r'([a-z_]+)="([^"]*)"', line)) for line in text.splitlines() if "<cpu " in line]
+
+
+@pytest.mark.parametrize("name", recorded.names())
+def test_each_processor_has_the_attributes_that_nccl_gives_it(name, tmp_path):
+    """NCCL ends if the first one lacks them, and reads them itself only beside the GPUs and NICs of a process."""
+    [own] = processors(recorded.recording(name)["nccl"])
+    written = processors(nccl_file(as_dict(probe(str(recorded.write(name, tmp_path))))))
+    demanded = ("arch", "vendor", "familyid", "modelid")
+    assert written and all(
+        {key: one[key] for key in demanded} == {key: own[key] for key in demanded} for one in written
+    )
+
+
+@pytest.mark.parametrize(
+    ("system", "attributes"),
+    [
+        ({"cpu_vendor": "GenuineIntel", "cpu_family": 6, "cpu_model_number": 143}, ("GenuineIntel", "6", "143")),
+        ({"cpu_vendor": "AuthenticAMD", "cpu_family": 25, "cpu_model_number": 17}, ("AuthenticAMD", None, None)),
+        ({"cpu_vendor": "Shanghai", "cpu_family": 7, "cpu_model_number": 91}, (None, None, None)),
+        ({"cpu_vendor": None}, (None, None, None)),
+        ({}, (None, None, None)),
+    ],
+)
+def test_a_processor_is_described_as_nccl_counts_families(system, attributes, tmp_path):
+    facts = as_dict(probe(str(build("hgx-h100", tmp_path / "machine"))))
+    for key in ("cpu_vendor", "cpu_family", "cpu_model_number"):
+        facts["system"].pop(key)
+    facts["system"].update(system)
+    found = processors(nccl_file(facts))
+    assert len(found) == 2
+    assert all(tuple(one.get(key) for key in ("vendor", "familyid", "modelid")) == attributes for one in found)
 
 
 def test_hostile_text_stays_within_its_attribute(tmp_path):
