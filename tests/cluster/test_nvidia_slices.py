@@ -24,7 +24,9 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.nvidia import root
-from ansible_collections.lanewise.dra.tests.nvidia.driver import NvidiaDriver
+from ansible_collections.lanewise.dra.tests.nvidia.driver import READING_RUNS, RUNS, WAYS, NvidiaDriver
+from ansible_collections.lanewise.dra.tests.nvidia.recorded import names as recorded
+from ansible_collections.lanewise.dra.tests.nvidia.recorded import recording, write
 from ansible_collections.lanewise.dra.tests.nvidia.root import Root
 from ansible_collections.lanewise.dra.tools.cluster import NVIDIA
 from environment import Missing  # tools/cluster.py has put its folder on the path
@@ -56,7 +58,7 @@ def _publish(plane: ControlPlane, tmp_path: Path) -> t.Iterator[t.Callable[..., 
         folder = tmp_path / str(next(numbers))
         node = f"{tmp_path.name}-{folder.name}".replace("_", "-").lower()
         try:
-            given = Root(build(machine, tmp_path / machine), folder / "nvidia")
+            given = Root(_tree(machine, tmp_path / machine), folder / "nvidia")
             given.set(instances)
             plane.add_node(node)
             places = {"kubelet": Path(sockets.name, folder.name), "cdi": folder / "cdi"}
@@ -76,6 +78,10 @@ def _publish(plane: ControlPlane, tmp_path: Path) -> t.Iterator[t.Callable[..., 
     sockets.cleanup()
 
 
+def _tree(machine: str, out: Path) -> Path:
+    return write(machine, out) if machine in recorded() else build(machine, out)
+
+
 @pytest.mark.parametrize("version", NVIDIA)
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_machines_gpus_are_published(
@@ -91,21 +97,6 @@ def test_the_machines_gpus_are_published(
     known = ("uuid", "productName", "resource.kubernetes.io/pciBusID")
     assert all("resource.kubernetes.io/pcieRoot" in values for values in published.values())
     assert {name: tuple(values[key] for key in known) for name, values in published.items()} == wanted
-
-
-#: The driver's options, as the site states them, and as the driver takes them.
-WAYS: dict[str, tuple[Object, Object]] = {
-    "plain": ({}, {}),
-    "mig": ({"feature_gates": {"DynamicMIG": True}}, {"gates": {"DynamicMIG": True}}),
-    "memory": ({"consumable_shares": "memory"}, {"gates": {"ConsumableShares": True}, "shares": "memory"}),
-    "unlimited": ({"consumable_shares": "unlimited"}, {"gates": {"ConsumableShares": True}, "shares": "unlimited"}),
-    "four": ({"consumable_shares": 4}, {"gates": {"ConsumableShares": True}, "shares": "4"}),
-    "mig-memory": (
-        {"feature_gates": {"DynamicMIG": True}, "consumable_shares": "memory"},
-        {"gates": {"DynamicMIG": True, "ConsumableShares": True}, "shares": "memory"},
-    ),
-}
-RUNS = [(way, version) for way in WAYS for version in NVIDIA if version == "0.5.0" or way in ("plain", "mig")]
 
 
 def _amounts(value: t.Any) -> t.Any:
@@ -173,3 +164,27 @@ def test_a_wrong_prediction_is_found(publish: t.Callable[..., list[Object]], tmp
     facts = as_dict(probe(str(tmp_path / "hgx-h100")))
     for version, more in (("0.5.0", {}), ("0.4.1", {"feature_gates": {"DynamicMIG": True}})):
         assert differences(offers("node", facts, {"gpu.nvidia.com": {"version": version, **more}}), published)
+
+
+# machines with a real GPU, recorded by tests/nvidia/record.py
+
+RECORDED = [(machine, way, version) for machine in recorded() for way, version in READING_RUNS]
+
+
+def _devices(specs: t.Iterable[Object]) -> Object:
+    """Devices and sets of counters of slices, each by its name."""
+    parts = ("devices", "sharedCounters")
+    return {part: {one["name"]: one for spec in specs for one in spec.get(part) or ()} for part in parts}
+
+
+@pytest.mark.parametrize(("machine", "way", "version"), RECORDED, ids="-".join)
+def test_the_driver_published_with_a_real_gpu_what_it_publishes_over_our_library_and_what_we_predict(
+    publish: t.Callable[..., list[Object]], tmp_path: Path, machine: str, way: str, version: str
+) -> None:
+    stated, given = WAYS[way]
+    real = recording(machine)["slices"][f"{way} {version}"]
+    facts = as_dict(probe(str(write(machine, tmp_path / "probed"))))
+    assert not differences(
+        offers("node", facts, {"gpu.nvidia.com": {"version": version, **stated}}), [{"spec": spec} for spec in real]
+    )
+    assert _devices(one["spec"] for one in publish(machine, version, **given)) == _devices(real)

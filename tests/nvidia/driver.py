@@ -23,6 +23,23 @@ Object = dict[str, t.Any]
 IMAGE = "lanewise.dev/mps:1"
 
 
+#: The driver's options, as the site states them, and as the driver takes them.
+WAYS: dict[str, tuple[Object, Object]] = {
+    "plain": ({}, {}),
+    "mig": ({"feature_gates": {"DynamicMIG": True}}, {"gates": {"DynamicMIG": True}}),
+    "memory": ({"consumable_shares": "memory"}, {"gates": {"ConsumableShares": True}, "shares": "memory"}),
+    "unlimited": ({"consumable_shares": "unlimited"}, {"gates": {"ConsumableShares": True}, "shares": "unlimited"}),
+    "four": ({"consumable_shares": 4}, {"gates": {"ConsumableShares": True}, "shares": "4"}),
+    "mig-memory": (
+        {"feature_gates": {"DynamicMIG": True}, "consumable_shares": "memory"},
+        {"gates": {"DynamicMIG": True, "ConsumableShares": True}, "shares": "memory"},
+    ),
+}
+RUNS = [(way, version) for way in WAYS for version in NVIDIA if version == "0.5.0" or way in ("plain", "mig")]
+#: Those whose driver only reads when it starts. With DynamicMIG it turns MIG mode off on each GPU without instances.
+READING_RUNS = [(way, version) for way, version in RUNS if "mig" not in way]
+
+
 def arguments(node: str, kubeconfig: Path, root: Path, kubelet: Path, cdi: Path) -> list[str]:
     """The driver's, with a driver root. `kubelet` and `cdi` are as NvidiaDriver has them."""
     return [

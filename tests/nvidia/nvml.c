@@ -6,7 +6,8 @@
 //
 // LANEWISE_NVML names a folder with
 //   table  what there is, written by tests/nvidia/tree.py. One line each:
-//            driver VERSION NUMBER                      NUMBER: the CUDA version as NVML has it (12080)
+//            driver VERSION NUMBER VIRTUALIZATION       NUMBER: the CUDA version as NVML has it (12080);
+//                                                       VIRTUALIZATION: NVML_GPU_VIRTUALIZATION_MODE_*
 //            gpu MINOR UUID ADDRESS ID SUBSYSTEM BYTES MAJOR.MINOR ARCHITECTURE MODULE ADDRESSING MIG MODE NAME
 //                                                       MIG: 0 cannot, 1 can; MODE: 1 on; ADDRESSING: -1 unsupported
 //            profile ARCHITECTURE-INDEPENDENT FIELDS    of the last gpu: see add_profile()
@@ -38,6 +39,7 @@
 #define MOST_PROFILES 16
 #define MOST_INSTANCES 7
 #define MOST_STARTS 8
+#define PROFILES_OF_R580 17  // NVML_GPU_INSTANCE_PROFILE_COUNT of that driver
 
 struct profile {
     unsigned int index;  // NVML_GPU_INSTANCE_PROFILE_*
@@ -71,6 +73,7 @@ static struct gpu gpus[MOST_GPUS];
 static unsigned int gpu_count, initialized, made;
 static char driver_version[80];
 static int cuda_version;
+static unsigned int virtualization;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 // files
@@ -245,7 +248,7 @@ static nvmlReturn_t initialize(void)
         }
         while (fgets(line, sizeof line, table)) {
             if (!strncmp(line, "driver ", 7)) {
-                if (sscanf(line + 7, "%79s %d", driver_version, &cuda_version) != 2)
+                if (sscanf(line + 7, "%79s %d %u", driver_version, &cuda_version, &virtualization) != 3)
                     abort();
             } else if (!strncmp(line, "gpu ", 4))
                 add_gpu(line + 4);
@@ -323,7 +326,9 @@ nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
 
 nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length)
 {
-    return copy(version, length, driver_version);
+    char with_cuda[96];  // as 12.570.133.20
+    snprintf(with_cuda, sizeof with_cuda, "%d.%s", cuda_version / 1000, driver_version);
+    return copy(version, length, with_cuda);
 }
 
 nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)
@@ -390,7 +395,7 @@ NUMBER(nvmlDeviceGetModuleId, unsigned int, gpu_of(device)->module)
 NUMBER(nvmlDeviceGetArchitecture, nvmlDeviceArchitecture_t, gpu_of(device)->architecture)
 NUMBER(nvmlDeviceGetPersistenceMode, nvmlEnableState_t, gpu_of(device)->persistence)
 NUMBER(nvmlDeviceIsMigDeviceHandle, unsigned int, mig_of(device) != NULL)
-NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, gpu_of(device)->mig_capable ? MOST_INSTANCES : 0)
+NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, gpu_of(device)->mig_mode ? MOST_INSTANCES : 0)
 
 nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *brand)
 {
@@ -402,7 +407,7 @@ nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *brand)
 nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, nvmlGpuVirtualizationMode_t *mode)
 {
     (void)device;
-    *mode = NVML_GPU_VIRTUALIZATION_MODE_NONE;
+    *mode = (nvmlGpuVirtualizationMode_t)virtualization;
     return NVML_SUCCESS;
 }
 
@@ -499,7 +504,7 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned i
             *info = gpu->profiles[i].info;
             return NVML_SUCCESS;
         }
-    return index < NVML_GPU_INSTANCE_PROFILE_COUNT ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
+    return index < PROFILES_OF_R580 ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned int id,
@@ -567,8 +572,6 @@ nvmlReturn_t nvmlGpuInstanceDestroy(nvmlGpuInstance_t instance)
 nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t device, unsigned int id, nvmlGpuInstance_t *instance)
 {
     struct gpu *gpu = gpu_of(device);
-    if (!gpu->mig_mode)
-        return NVML_ERROR_NOT_SUPPORTED;
     if (!id || id > MOST_INSTANCES || !gpu->instances[id - 1].used)
         return NVML_ERROR_NOT_FOUND;
     *instance = HANDLE(nvmlGpuInstance_t, &gpu->instances[id - 1]);

@@ -33,6 +33,9 @@ _CUDA = {"535": 12020, "550": 12040, "570": 12080, "580": 13000}
 #: What NVML says of a model that the table lacks: as much as a description needs to be tried.
 _OTHER = Model("Hopper", "9.0", 81559)
 _ATS = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS
+#: The addressing mode of a GPU that has none, by driver branch: not supported, or NVML_DEVICE_ADDRESSING_MODE_NONE.
+_WITHOUT = {"535": -1, "550": -1, "570": -1, "580": 0}
+_PASSTHROUGH = 1  # NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH
 #: Major numbers: that of /dev/nvidiaN is registered (Documentation/admin-guide/devices.txt), the other one is dynamic.
 MAJOR, CAPABILITIES_MAJOR = 195, 511
 
@@ -106,12 +109,19 @@ def table(tree: Path, instances: Instances | None = None) -> str:
     """The table of nvml.c for a machine. GPUs with `instances` are in MIG mode."""
     given = instances or {}
     running = version(tree)
-    lines = [f"driver {running} {_CUDA[running.split('.')[0]]}"]
+    branch = running.split(".")[0]
+    passed = _PASSTHROUGH if "hypervisor" in (tree / "proc/cpuinfo").read_text().split() else 0
+    lines = [f"driver {running} {_CUDA[branch]} {passed}"]
     for gpu in gpus(tree):
         model = gpu.model
         values = [gpu.minor, gpu.uuid, gpu.address, f"{gpu.device_id}10de", gpu.subsystem, model.memory_mib << 20]
         values += [model.compute_capability, _ARCHITECTURES[model.architecture], gpu.minor + 1]
-        values += [_ATS if model.coherent else -1, int(bool(model.mig)), int(gpu.minor in given), gpu.name]
+        values += [
+            _ATS if model.coherent else _WITHOUT[branch],
+            int(bool(model.mig)),
+            int(gpu.minor in given),
+            gpu.name,
+        ]
         lines.append("gpu " + " ".join(map(str, values)))
         for one in model.mig:
             numbers = [one.index, one.id, one.slices, one.instances, one.multiprocessors, one.copy_engines]

@@ -1,0 +1,125 @@
+# Copyright (c) 2026, the lanewise authors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+"""On a machine with an NVIDIA GPU, a pod gets it from NVIDIA's own driver, by a claim of an inventory, and computes
+on it. Skipped on other machines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
+from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
+from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
+from ansible_collections.lanewise.dra.tests.cluster.node import Node
+from ansible_collections.lanewise.dra.tests.nvidia.driver import NvidiaDriver
+from ansible_collections.lanewise.dra.tests.nvidia.installed import Installed
+from environment import Missing  # tools/cluster.py has put its folder on the path
+
+pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
+
+GPUS = Path("/proc/driver/nvidia/gpus")
+pytestmark = pytest.mark.skipif(not GPUS.is_dir(), reason="this machine has no NVIDIA GPU")
+
+PODS = "/api/v1/namespaces/default/pods"
+TEMPLATE = {"name": "gpu", "namespace": "default", "devices": [gpu_claims.GPU]}
+#: Writes to the GPU's memory and reads it back; prints the GPU's UUID. The driver's library is its argument.
+COMPUTE = """
+import ctypes, sys, uuid
+cuda = ctypes.CDLL(sys.argv[1])
+def call(name, *arguments):
+    answer = getattr(cuda, name)(*arguments)
+    if answer:
+        sys.exit(f"{name}: error {answer}")
+count, device, context, memory = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+call("cuInit", 0)
+call("cuDeviceGetCount", ctypes.byref(count))
+call("cuDeviceGet", ctypes.byref(device), 0)
+raw = ctypes.create_string_buffer(16)
+call("cuDeviceGetUuid_v2", raw, device)
+call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+call("cuCtxSetCurrent", context)
+call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(4 << 20))
+call("cuMemsetD32_v2", memory, 0x5EED, ctypes.c_size_t(1 << 20))
+back = (ctypes.c_uint32 * (1 << 20))()
+call("cuMemcpyDtoH_v2", back, memory, ctypes.c_size_t(4 << 20))
+print(count.value, f"GPU-{uuid.UUID(bytes=raw.raw)}", set(back) == {0x5EED})
+"""
+
+
+@pytest.fixture(name="usr")
+def _usr(tmp_path: Path) -> t.Iterator[Path]:
+    """The machine's /usr with a layer above it: NVIDIA's libraries are mounted into it for a container."""
+    for name in ("upper", "work", "usr"):
+        (tmp_path / name).mkdir()
+    options = f"lowerdir=/usr,upperdir={tmp_path / 'upper'},workdir={tmp_path / 'work'}"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(tmp_path / "usr")], check=True)
+    (tmp_path / "usr/local/bin/compute.py").write_text(COMPUTE)
+    yield tmp_path / "usr"
+    subprocess.run(["umount", "--lazy", str(tmp_path / "usr")], check=True)
+
+
+def test_a_pod_gets_this_machines_gpu_and_computes_on_it(node: Node, usr: Path, tmp_path: Path) -> None:
+    facts = as_dict(probe("/"))
+    assert {gpu["address"] for gpu in facts["gpus"]} >= {folder.name for folder in GPUS.iterdir()}
+    try:
+        installed = Installed(tmp_path / "driver")
+        nvidia = NvidiaDriver(node.plane, node.name, installed)
+    except Missing as missing:
+        pytest.skip(str(missing))
+    try:
+        published = {device["name"]: device["attributes"] for one in nvidia.wait() for device in one["spec"]["devices"]}
+        site = gpu_claims.apply(node, gpu_claims.variables("0.5.0", [TEMPLATE]), facts)
+        assert [one.nodes for one in site.reach] == [[node.name]]
+        pods = [f"job-{number}" for number in range(len(published) + 1)]
+        for name in pods:
+            node.plane.expect("POST", PODS, _pod(node, name, usr))
+        for name in pods[:-1]:
+            node.plane.wait_for(lambda name=name: node._ready(f"{PODS}/{name}"), f"pod {name}", 60)
+        got = [_allocated(node, name) for name in pods[:-1]]
+        assert sorted(got) == sorted(published), "each GPU is in one pod"
+        library = f"/usr/lib64/{installed.library('libcuda').name}"
+        for name, device in zip(pods, got):
+            found = node.execute(name, "find", "/dev", "-name", "nvidia[0-9]*").split()
+            minor = int(device.removeprefix("gpu-"))
+            assert found == [f"/dev/nvidia{minor}"]
+            inside = node.execute(name, "stat", "-c", "%t:%T", *found).strip()
+            assert inside == "{:x}:{:x}".format(*_numbers(f"/dev/nvidia{minor}"))
+            computed = node.execute(name, "python3", "/usr/local/bin/compute.py", library)
+            assert computed.split() == ["1", published[device]["uuid"]["string"], "True"]
+        node.plane.wait_for(lambda: _refused(node, pods[-1]), "the scheduler's refusal of one pod more", 30)
+    finally:
+        for name in pods:
+            node.delete_pod(name, wait=False)
+        nvidia.stop()
+        gpu_claims.remove_templates(node)
+
+
+def _pod(node: Node, name: str, usr: Path) -> dict[str, t.Any]:
+    claims = [{"name": "devices", "resourceClaimTemplateName": "gpu"}]
+    pod = node.pod(name, resourceClaims=claims, volumes=[{"name": "usr", "hostPath": {"path": str(usr)}}])
+    pod["spec"]["containers"][0]["volumeMounts"][0]["readOnly"] = False
+    return pod
+
+
+def _allocated(node: Node, pod: str) -> str:
+    """The device of a pod's claim."""
+    [status] = node.plane.expect("GET", f"{PODS}/{pod}")["status"]["resourceClaimStatuses"]
+    claim = node.plane.expect("GET", f"{gpu_claims.CLAIMS}/{status['resourceClaimName']}")
+    [result] = claim["status"]["allocation"]["devices"]["results"]
+    return str(result["device"])
+
+
+def _numbers(path: str) -> tuple[int, int]:
+    device = os.stat(path).st_rdev
+    return os.major(device), os.minor(device)
+
+
+def _refused(node: Node, pod: str) -> bool:
+    conditions = node.plane.expect("GET", f"{PODS}/{pod}")["status"].get("conditions", ())
+    return any("cannot allocate all claims" in one.get("message", "") for one in conditions)
