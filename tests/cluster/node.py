@@ -30,7 +30,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
-from ansible_collections.lanewise.dra.tests.cluster.sandbox import VARIABLE, remove_cgroups
+from ansible_collections.lanewise.dra.tests.cluster.sandbox import VARIABLE, hierarchies, remove_cgroups
 from ansible_collections.lanewise.dra.tools.cluster import NODE, programs
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
@@ -182,10 +182,13 @@ SystemdCgroup = false
             "syncFrequency": "5s",
         }
         (self.folder / "kubelet.json").write_text(json.dumps(config))
-        for top in Path("/sys/fs/cgroup").iterdir():
-            if top.is_dir() and (top / "cgroup.procs").exists():
-                (top / self.folder.name).mkdir(exist_ok=True)
-        # a new cpuset has no processors, and takes no process before it has
+        for top in hierarchies():
+            (top / self.folder.name).mkdir(exist_ok=True)
+            controllers = top / "cgroup.controllers"  # version 2
+            if controllers.exists():
+                enabled = " ".join(f"+{name}" for name in controllers.read_text().split())
+                (top / "cgroup.subtree_control").write_text(enabled)
+        # version 1: a new cpuset has no processors, and takes no process before it has
         cpuset = Path("/sys/fs/cgroup/cpuset")
         for name in ("cpuset.cpus", "cpuset.mems"):
             if (cpuset / name).exists():
@@ -258,7 +261,7 @@ SystemdCgroup = false
 
     def _container_processes(self) -> set[int]:
         """Processes in containers, and their shims."""
-        groups = Path("/sys/fs/cgroup").glob(f"*/{self.folder.name}/**/cgroup.procs")
+        groups = [path for top in hierarchies() for path in (top / self.folder.name).rglob("cgroup.procs")]
         found = {int(pid) for path in groups for pid in path.read_text().split()}
         shim = os.path.realpath(self.programs["containerd-shim-runc-v2"])
         for process in Path("/proc").glob("[0-9]*"):

@@ -56,9 +56,16 @@ def enter(folder: Path, command: list[str]) -> int:
             return os.waitstatus_to_exitcode(status)
 
 
+def hierarchies() -> list[Path]:
+    """The roots of the cgroups: one with version 2, one a controller with version 1."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        return [CGROUPS]
+    return [top for top in CGROUPS.iterdir() if top.is_dir() and (top / "cgroup.procs").exists()]
+
+
 def remove_cgroups(name: str) -> None:
     """Remove the cgroups below `name` in each hierarchy, innermost first."""
-    for top in CGROUPS.glob(f"*/{name}"):
+    for top in (hierarchy / name for hierarchy in hierarchies()):
         for path, _folders, _files in os.walk(top, topdown=False):
             os.rmdir(path)
 

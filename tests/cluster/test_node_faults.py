@@ -24,6 +24,7 @@ from ansible_collections.lanewise.dra.tests.cluster import driver as ours
 from ansible_collections.lanewise.dra.tests.cluster import faults
 from ansible_collections.lanewise.dra.tests.cluster.faults import Forwarder, Scene, held
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
+from ansible_collections.lanewise.dra.tests.cluster.sandbox import hierarchies
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
@@ -145,7 +146,8 @@ def namespace_gone(scene: Scene) -> str:
     for path in Path("/run/netns").glob("cni-*"):
         subprocess.run(["umount", "--lazy", str(path)], check=True)
         path.unlink()
-    groups = Path("/sys/fs/cgroup").glob(f"*/{scene.node.folder.name}/kubepods/**/cgroup.procs")
+    pods = [top / scene.node.folder.name / "kubepods" for top in hierarchies()]
+    groups = [path for top in pods for path in top.rglob("cgroup.procs")]
     for pid in {int(pid) for group in groups for pid in group.read_text().split()}:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

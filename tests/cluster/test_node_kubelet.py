@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
 from ansible_collections.lanewise.dra.tests.cluster.node import ROOT, Node, inside
-from ansible_collections.lanewise.dra.tests.cluster.sandbox import CGROUPS
+from ansible_collections.lanewise.dra.tests.cluster.sandbox import hierarchies
 from ansible_collections.lanewise.dra.tests.cluster.site_node import PROGRAM, Site, SystemdNode
 from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Machine
 
@@ -81,7 +81,7 @@ class ServiceNode(SystemdNode):
     def _install(self, _name: str, command: t.Sequence[str]) -> None:
         unit = self.machine.folder / "units" / "kubelet.service"
         folders = self.machine.folder / "cgroups.sh"
-        folders.write_text(f"for top in {CGROUPS}/*/; do mkdir -p $top/{self.folder.name}; done\n")
+        folders.write_text("".join(f"mkdir -p {top / self.folder.name}\n" for top in hierarchies()))
         unit.write_text(UNIT.format(folders=folders, command=shlex.join(["/usr/bin/env", *command[1:]])))
         self.machine.run("systemctl", "daemon-reload")
         self.machine.run("systemctl", "start", "kubelet.service")
