@@ -6,8 +6,9 @@
 """NVIDIA's GPUs by PCI device ID: what NVML reports of a model, and the MIG profiles that it can be divided into.
 
 Sources: NVIDIA's Multi-Instance GPU User Guide (profiles, placements, engines; `nvidia-smi mig -lgip` and `-lgipp` of
-A100 and H100), `nvidia-smi` for memory, NVIDIA's list of compute capabilities. Of B200 and GB200 the guide gives no
-number of multiprocessors of a profile and no memory in MiB: those are assumed, from the fractions that it gives.
+A100), `nvidia-smi` for memory, NVIDIA's list of compute capabilities. The values of H100 and H200 are those of NVML on
+such a GPU with a driver of the R580 branch (tests/nvidia/recorded). Of B200 and GB200 the guide gives no number of
+multiprocessors of a profile and no memory in MiB: those are assumed, from the fractions that it gives.
 """
 
 from __future__ import annotations
@@ -75,15 +76,18 @@ _A100_40 = (
     MigProfile(4, 0, 7, 1, 98, 7, 5, 0, 1, 1, 40192, 8, (0,)),
 )
 
-_H100_80 = (
-    MigProfile(0, 19, 1, 7, 16, 1, 1, 0, 1, 0, 9984, 1, _ANY),
-    MigProfile(7, 20, 1, 1, 16, 1, 1, 0, 1, 1, 9984, 1, _ANY, media=True),
-    MigProfile(9, 15, 1, 4, 26, 1, 1, 0, 1, 0, 20096, 2, (0, 2, 4, 6)),
-    MigProfile(1, 14, 2, 3, 32, 2, 2, 0, 2, 0, 20096, 2, (0, 2, 4)),
-    MigProfile(2, 9, 3, 2, 60, 3, 3, 0, 3, 0, 40448, 4, (0, 4)),
-    MigProfile(3, 5, 4, 1, 64, 4, 4, 0, 4, 0, 40448, 4, (0,)),
-    MigProfile(4, 0, 7, 1, 132, 8, 7, 0, 7, 1, 81152, 8, (0,)),
-)
+
+def _hopper(one: int, two: int, four: int, eight: int) -> tuple[MigProfile, ...]:
+    """The arguments are MiB of an instance with so many memory slices."""
+    return (
+        MigProfile(0, 19, 1, 7, 16, 1, 1, 0, 1, 0, one, 1, _ANY),
+        MigProfile(7, 20, 1, 1, 16, 1, 1, 0, 1, 1, one, 1, _ANY, media=True),
+        MigProfile(9, 15, 1, 4, 26, 1, 1, 0, 1, 0, two, 2, (0, 2, 4, 6)),
+        MigProfile(1, 14, 2, 3, 32, 2, 2, 0, 2, 0, two, 2, (0, 2, 4)),
+        MigProfile(2, 9, 3, 2, 60, 3, 3, 0, 3, 0, four, 4, (0, 4)),
+        MigProfile(3, 5, 4, 1, 64, 4, 4, 0, 4, 0, four, 4, (0,)),
+        MigProfile(4, 0, 7, 1, 132, 8, 7, 0, 7, 1, eight, 8, (0,)),
+    )
 
 
 def _blackwell(eighth: int) -> tuple[MigProfile, ...]:
@@ -100,7 +104,8 @@ def _blackwell(eighth: int) -> tuple[MigProfile, ...]:
 
 
 _A100 = Model("Ampere", "8.0", 40960, _A100_40)
-_H100 = Model("Hopper", "9.0", 81559, _H100_80)
+_H100 = Model("Hopper", "9.0", 81559, _hopper(9984, 20096, 40448, 81152))
+_H200 = Model("Hopper", "9.0", 143771, _hopper(16384, 33280, 71424, 143360))
 _B200 = Model("Blackwell", "10.0", 183359, _blackwell(22784))
 _GB200 = Model("Blackwell", "10.0", 189471, _blackwell(23552), coherent=True)
 
@@ -109,6 +114,7 @@ MODELS: t.Mapping[str, Model] = {
     "20b0": _A100,  # A100-SXM4-40GB
     "20f1": _A100,  # A100-PCIE-40GB
     "2330": _H100,  # H100 80GB HBM3 (SXM5)
+    "2335": _H200,  # H200 (SXM5)
     "2901": _B200,
     "2941": _GB200,
 }
