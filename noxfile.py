@@ -6,10 +6,10 @@
 
 ``make test ONLY=name`` runs a single check; ``nox --list`` names them. What a session does is in tools/sessions.
 
-A session that lacks an interpreter or a program is skipped, and the table at the end says why. Environments come from
-tools/environment.py: one holds every tool, so that sessions start at once. Unless sessions are named, as many run at a
-time as there are processors, but at most four. Each is a process with its own copy of the collection, and its output is
-printed when it ends; ``NOX_PARALLEL=1 make test`` runs one after the other.
+A session that lacks an interpreter or a program is skipped, and the table at the end says why. tools/environment.py
+provides the environments; most sessions share one with every tool, so they start fast. Unless sessions are named, they
+run in parallel, one per processor but at most four. Each is a process with its own copy of the collection, and its
+output is printed when it ends; ``NOX_PARALLEL=1 make test`` runs one after the other.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 import nox
 
 sys.path.insert(0, str(Path(__file__).parent / "tools"))
-from checks import QUICK, REST, SLOW, begin, check
+from checks import QUICK, REST, SLOW, check, start_run
 from interpreters import CONTROLLERS, TARGETS, newest_target, pythons
-from sessions import kubernetes, machine, reading, release
+from sessions import kubernetes, machine, release, static
 
-LOWEST = ("3.10", "3.13")  # the oldest Python of the driver, and the newest here
+DRIVER_PYTHONS = ("3.10", "3.13")  # the oldest Python that the driver supports, and the newest that is tested
 SCENARIOS = ("default", "fabric", "cluster")  # below molecule/
 LISTING = bool({"-l", "--list", "--list-sessions", "-h", "--help"} & set(sys.argv))
 WORKER = "--parallel-worker" in sys.argv  # one session of many, in a process of its own
@@ -38,7 +38,7 @@ if not {"-s", "--session", "--sessions"} & set(sys.argv):
     nox.options.parallel = min(os.cpu_count() or 1, 4)
 
 if not LISTING:
-    begin(WORKER)
+    start_run(WORKER)
     if nox.options.parallel and not WORKER:
         pythons()  # once, for the processes of all sessions
 
@@ -46,26 +46,26 @@ if not LISTING:
 @nox.session(tags=[REST])
 @check
 def programs(session: nox.Session) -> None:
-    """Build Kubernetes' programs, once: the longest step of a first run, so it begins before all else."""
+    """Build Kubernetes' programs, once: the longest step of a first run, so it starts first."""
     kubernetes.programs(session)
 
 
 @nox.session(tags=[QUICK])
 @check
 def lint(session: nox.Session) -> None:
-    """Style, types, imports: ruff, mypy, import-linter, ansible-lint with yamllint, the changelog's form."""
-    reading.lint(session)
+    """Style, types, imports: ruff, mypy, import-linter, ansible-lint with yamllint, and the format of the changelog."""
+    static.lint(session)
 
 
 @nox.session(tags=[REST])
 @nox.parametrize("controller", CONTROLLERS, ids=CONTROLLERS)
 @check
 def sanity(session: nox.Session, controller: str) -> None:
-    """ansible-test sanity, without an ignore file. The main controller looks at every target Python.
+    """ansible-test sanity, without an ignore file. The main controller checks every target Python.
 
     Other controllers run it only if they have another ansible-core.
     """
-    reading.sanity(session, controller)
+    static.sanity(session, controller)
 
 
 @nox.session(tags=[QUICK])
@@ -81,7 +81,7 @@ def units(session: nox.Session) -> None:
 def older_units(session: nox.Session, target: str) -> None:
     """Unit tests as managed nodes with the other Pythons run them.
 
-    The oldest by ansible-test, which runs each test in a process of its own and takes twice as long.
+    On the oldest Python, ansible-test runs them, each in its own process, which takes twice as long.
     """
     machine.older_units(session, target)
 
@@ -90,14 +90,14 @@ def older_units(session: nox.Session, target: str) -> None:
 @check
 def tests(session: nox.Session) -> None:
     """The other tests: example machines, oracles, the report in a browser, the site playbook over SSH."""
-    machine.others(session, "not long")
+    machine.other_tests(session, "not long")
 
 
 @nox.session(tags=[REST])
 @check
 def long(session: nox.Session) -> None:
-    """Those of the other tests that take long: large reports, card replacement, rollouts, oracles built from Go."""
-    machine.others(session, "long")
+    """The slow ones of the other tests: large reports, card replacement, rollouts, oracles built from Go."""
+    machine.other_tests(session, "long")
 
 
 @nox.session(tags=[QUICK])
@@ -110,19 +110,19 @@ def commands(session: nox.Session) -> None:
 @nox.session(tags=[QUICK])
 @check
 def driver(session: nox.Session) -> None:
-    """The driver as its wheel installs it, on network namespaces of the tests' own."""
+    """The driver as its wheel installs it, in the tests' network namespaces."""
     machine.driver(session, "not control_plane and not long")
 
 
 @nox.session(tags=[REST])
 @check
 def claims(session: nox.Session) -> None:
-    """The driver's claims, in network namespaces of the tests' own and with a real API server."""
+    """The driver's claims, in the tests' network namespaces and with a real API server."""
     machine.claims(session)
 
 
 @nox.session(tags=[REST])
-@nox.parametrize("target", LOWEST, ids=LOWEST)
+@nox.parametrize("target", DRIVER_PYTHONS, ids=DRIVER_PYTHONS)
 @check
 def lowest(session: nox.Session, target: str) -> None:
     """The driver's protocol towards kubelet, with the lowest grpcio and protobuf that its wheel allows."""
@@ -132,7 +132,7 @@ def lowest(session: nox.Session, target: str) -> None:
 @nox.session(tags=[QUICK])
 @check
 def host(session: nox.Session) -> None:
-    """What configures nodes, on the real kernel in namespaces of the tests' own, with the programs of distributions."""
+    """Host configuration, on the real kernel in the tests' namespaces, with the distributions' programs."""
     machine.host(session)
 
 
@@ -146,9 +146,9 @@ def cluster(session: nox.Session) -> None:
 @nox.session(tags=[REST])
 @check
 def node(session: nox.Session) -> None:
-    """A real kubelet and containerd with pods, in namespaces of their own. Needs root; leaves nothing behind.
+    """A real kubelet and containerd with pods, in their own namespaces. Needs root; leaves nothing behind.
 
-    All with the newest Kubernetes and a part with the oldest, or all with the one that ``K8S`` names.
+    All tests with the newest Kubernetes and some with the oldest, or all with the version in ``K8S``.
     """
     kubernetes.node(session)
 
@@ -179,14 +179,14 @@ def site(session: nox.Session, controller: str) -> None:
 @nox.parametrize("scenario", SCENARIOS, ids=SCENARIOS)
 @check
 def molecule(session: nox.Session, scenario: str) -> None:
-    """Scenarios: the example site; on virtual nodes, the role fabric and the whole life of a cluster's site."""
+    """Molecule scenarios: the example site; on virtual nodes, the role fabric and a site's life cycle in a cluster."""
     kubernetes.molecule(session, scenario)
 
 
 @nox.session(tags=[REST])
 @check
 def docs(session: nox.Session) -> None:
-    """ansible-doc reads every plugin and role; antsibull-docs finds no fault; pages become a site without a warning.
+    """ansible-doc reads every plugin and role; antsibull-docs reports no error; the site builds without a warning.
 
     A broken link counts as a warning, and so does a page that docs/docsite/index.md does not list.
     """

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The checks, how long each takes, and the tables that a run prints at its start, while it runs and at its end.
+"""The checks, how long each takes, and the tables that a run prints at its start and end.
 
 ``make test`` runs the quick ones, ``make test-all`` all others. The minutes are those of a first run on two processors,
 downloads and builds included; a later run takes about half as long.
@@ -24,46 +24,47 @@ from pathlib import Path
 from environment import Missing, say
 
 QUICK, REST = "quick", "rest"
-SLOW = bool(os.environ.get("LANEWISE_SLOW"))  # whether virtual nodes and installations, which take long, are checked
-#: Minutes of one processor and what a check looks at, by the name of its session.
-PLAN: dict[str, dict[str, tuple[float, str]]] = {
+SLOW = bool(os.environ.get("LANEWISE_SLOW"))  # whether to run the slow checks: virtual nodes and installations
+#: Minutes on one processor and what is checked, by the name of the session.
+CHECKS: dict[str, dict[str, tuple[float, str]]] = {
     QUICK: {
         "lint": (3.0, "style, types, Ansible's own linters"),
         "units": (3.0, "unit tests on the newest Python"),
         "tests": (5.0, "example and recorded machines, lstopo, reports, playbooks over SSH"),
         "commands": (2.5, "make try and the commands of README and docs, without root"),
-        "driver": (3.0, "the driver in network namespaces of the tests' own"),
-        "host": (1.5, "what configures nodes, on this kernel"),
+        "driver": (3.0, "the driver, in the tests' network namespaces"),
+        "host": (1.5, "host configuration, on this kernel"),
     },
     REST: {
         "programs": (22.0, "build Kubernetes, etcd, containerd and Kueue"),
         "older_units": (9.0, "unit tests on the other Pythons"),
         "sanity": (7.0, "ansible-test sanity"),
         "long": (9.0, "large reports, card replacement, rollouts, Kubernetes' own Go packages as oracles"),
-        "claims": (9.0, "the driver's claims with a real API server; the driver killed again and again"),
+        "claims": (9.0, "the driver's claims with a real API server; the driver killed repeatedly"),
         "lowest": (2.0, "the driver's protocol with the lowest grpcio and protobuf"),
         "cluster": (18.0, "API servers and schedulers, queues"),
         "node": (16.0, "pods on a real kubelet and containerd (root)"),
         "site": (3.0, "make try on each supported ansible-core"),
         "molecule": (2.0, "the example site as a scenario"),
         "docs": (2.0, "plugin documentation and the docs site"),
-        "package": (2.0, "the artifact that Galaxy gets"),
+        "package": (2.0, "the artifact for Galaxy"),
         "lab": (60.0, "virtual nodes with SR-IOV (LANEWISE_SLOW=1)"),
-        "install": (25.0, "the driver under systemd, site.yml on a GPU node, DRANET to ours (LANEWISE_SLOW=1, root)"),
+        "install": (25.0, "the driver under systemd, site.yml on a GPU node, switch from DRANET (LANEWISE_SLOW=1, root)"),
     },
 }
-_RESULTS = "LANEWISE_RESULTS"  # names the file where checks note a line each, for the table at the end
+#: The variable with the file in which each check records its result, for the table at the end.
+_RESULTS = "LANEWISE_RESULTS"
 
 
 def check(function: t.Callable[..., None]) -> t.Callable[..., None]:
-    """A nox session whose result is in the table at the end. One that raises Missing is skipped with its text."""
+    """A nox session whose result is in the table at the end. If it raises Missing, it is skipped with that reason."""
 
     @functools.wraps(function)
     def run(session: t.Any, **arguments: str) -> None:
         name = " ".join([function.__name__, *arguments.values()])
         start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
 
-        def note(result: str, reason: str = "") -> None:
+        def record(result: str, reason: str = "") -> None:
             used = resource.getrusage(resource.RUSAGE_CHILDREN)
             busy = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
             with open(os.environ[_RESULTS], "a") as table:
@@ -74,29 +75,29 @@ def check(function: t.Callable[..., None]) -> t.Callable[..., None]:
         try:
             function(session, **arguments)
         except Missing as missing:
-            note("skipped", str(missing))
+            record("skipped", str(missing))
             session.skip(str(missing))
         except BaseException:
-            note("failed")
+            record("failed")
             raise
-        note("passed")
+        record("passed")
 
     return run
 
 
-def begin(worker: bool) -> None:
-    """Print the plan of this run, and arrange for its results at the end. A worker runs one check of many."""
+def start_run(worker: bool) -> None:
+    """Print the checks of this run, and at its end their results. Does nothing in a worker, which runs one check."""
     if worker:
         return
     handle, os.environ[_RESULTS] = tempfile.mkstemp(prefix="lanewise-dra-", suffix=".results")
     os.close(handle)
-    for tier, checks in PLAN.items():
+    for tier, checks in CHECKS.items():
         if tier in sys.argv:
             processors = min(os.cpu_count() or 1, 4)
             minutes = sum(minutes for minutes, _what in checks.values()) / processors
             say(
-                f"{len(checks)} groups of checks, up to {processors} at a time, which show their output when they end. "
-                f"The first time all of it takes about {minutes:.0f} minutes, if nothing is skipped:"
+                f"{len(checks)} groups of checks, up to {processors} at a time. Each prints its output when it ends. "
+                f"The first run takes about {minutes:.0f} minutes if nothing is skipped:"
             )
             for name, (minutes, what) in checks.items():
                 print(f"    {name:12} {minutes:4.1f} min  {what}")
@@ -110,7 +111,7 @@ def _show_results() -> None:
     table.unlink()
     if not results:
         return
-    print("\n==> what ran, how long, and for how long it kept a processor busy")
+    print("\n==> result, check, duration, CPU time")
     for name, result, seconds, busy, reason in results:
         print(f"{result:8} {name:16} {seconds:5.0f} s {busy:5.0f} s  {reason}".rstrip())
     counts = [result for _name, result, *_more in results]

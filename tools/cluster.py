@@ -2,14 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Get the programs of a Kubernetes cluster: build them from the pinned Go modules once, or take ready ones.
+"""Get the programs of a Kubernetes cluster: build them once from the pinned Go modules, or use existing ones.
 
     python3 tools/cluster.py [--kubernetes 1.34] [PROGRAM ...]
 
-Prints the path of each program. The modules lie in tests/cluster/kubernetes/MINOR and beside it; what is built lies in
-the user's cache directory under the hash of its module, so checkouts share it. `LANEWISE_KUBE_BIN` or
-`KUBEBUILDER_ASSETS` name folders with ready programs, etcd among them: one is used where its kube-apiserver is of the
-wanted minor version. See docs/cluster.md. Uses the standard library only.
+Prints the path of each program. The modules are in tests/cluster/kubernetes/MINOR and beside it; built programs are in
+the user's cache directory under the hash of their module, so checkouts share them. `LANEWISE_KUBE_BIN` or
+`KUBEBUILDER_ASSETS` name folders with existing programs, including etcd: a folder is used if its kube-apiserver has the
+requested minor version. See docs/cluster.md. Uses the standard library only.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from environment import CACHE, REPOSITORY, Missing, alone, say
+from environment import CACHE, REPOSITORY, Missing, locked, say
 
 MODULES = REPOSITORY / "tests" / "cluster"
 VARIABLES = ("LANEWISE_KUBE_BIN", "KUBEBUILDER_ASSETS")
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl")
-#: What a node runs besides: kubelet, containerd, the CNI plugins of a simple network, a sandbox's first process.
+#: What a node runs: kubelet, containerd, the CNI plugins of a simple network, a sandbox's first process.
 NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "ptp", "host-local", "loopback", "pause")
 #: Another DRA driver for NICs, which tests and the bench run on the same node (tests/bench/dranet.py).
 DRANET = "dranet"
 #: NVIDIA's DRA driver for GPUs, by its release: the tests run it over a library that stands in for NVML (tests/nvidia).
 NVIDIA = {"0.5.0": "nvidia-gpu-0.5", "0.4.1": "nvidia-gpu-0.4"}
-#: Queues of jobs, groups of jobs that start together, and nodes without machines (tests/cluster/queueing.py).
+#: Job queues, groups of jobs that start together, and simulated nodes (tests/cluster/queueing.py).
 QUEUES = ("kueue", "jobset", "kwok")
-#: What a build with empty caches took on two cores; docs/cluster.md has the figures of each version.
+#: Duration of a build with empty caches on two cores; docs/cluster.md has the figures of each version.
 SECONDS = {
     "etcd": 45,
     "kube-apiserver": 330,
@@ -68,18 +68,18 @@ SECONDS = {
 
 @dataclass(frozen=True)
 class Source:
-    """A Go module that is not Kubernetes: the folder of tests/cluster that pins it, and its programs.
+    """A Go module other than Kubernetes: the folder of tests/cluster that pins it, and its programs.
 
-    A program is named with its package below the module; an empty one is the module itself. `files` are folders of
-    the module that are kept beside its programs, such as the manifests to install them with.
+    `packages` has the package of each program, relative to the module; empty for the module itself. `files` are folders
+    of the module that are copied beside its programs, such as the manifests to install them with.
     """
 
     folder: str
     path: str
     packages: dict[str, str]
     tags: str = ""
-    version: str = ""  # the variable that the linker sets to the version; without it the program reports "unknown"
-    cgo: bool = False  # it is partly C, which gcc or clang compiles
+    version: str = ""  # the variable that the linker sets to the version; if empty, the program reports "unknown"
+    cgo: bool = False  # partly written in C, which needs gcc or clang
     files: tuple[str, ...] = ()
 
 
@@ -122,24 +122,24 @@ KUBERNETES_TAGS = "selinux,notest,grpcnotrace"  # those of the release's own bui
 
 @dataclass(frozen=True)
 class Module:
-    """A pinned Go module: where its go.mod lies and the version of what it builds."""
+    """A pinned Go module: the folder of its go.mod, and the version that it builds."""
 
     folder: Path
-    path: str  # the module path that the version belongs to
+    path: str  # the path of the module with that version
     version: str  # without the v
     source: Source | None  # None: Kubernetes
 
     @property
     def cache(self) -> Path:
-        digest = hashlib.sha256(" ".join(self.build("")).encode())
+        digest = hashlib.sha256(" ".join(self.build_command("")).encode())
         for path in sorted(self.folder.rglob("*.*")):
             digest.update(path.read_bytes())
         return (
             CACHE / (self.source.folder if self.source else "kubernetes") / f"{self.version}-{digest.hexdigest()[:12]}"
         )
 
-    def build(self, program: str) -> list[str]:
-        """The go command that builds a program, without its -o. Without the linker's values it reports v0.0.0."""
+    def build_command(self, program: str) -> list[str]:
+        """The go command that builds a program, without its -o. Without linker values it reports v0.0.0."""
         flags = ["-s", "-w"]
         if self.source is None:
             tags = KUBERNETES_TAGS
@@ -176,8 +176,8 @@ def module(program: str, minor: str) -> Module:
 
 
 @functools.lru_cache(None)
-def reported(apiserver: Path) -> str:
-    """What a kube-apiserver calls itself, as 1.37.1; empty where it does not run."""
+def apiserver_version(apiserver: Path) -> str:
+    """The version of a kube-apiserver, as 1.37.1; empty if it does not run."""
     try:
         answer = subprocess.run([apiserver, "--version"], capture_output=True, text=True, check=False).stdout
     except OSError:
@@ -186,25 +186,25 @@ def reported(apiserver: Path) -> str:
     return found[1] if found else ""
 
 
-def given() -> dict[str, Path]:
+def ready_folders() -> dict[str, Path]:
     """The folders that the variables name, by the minor version of the kube-apiserver in them."""
     folders: dict[str, Path] = {}
     for variable in VARIABLES:
         for name in filter(None, os.environ.get(variable, "").split(os.pathsep)):
-            found = reported(Path(name) / "kube-apiserver")
+            found = apiserver_version(Path(name) / "kube-apiserver")
             if not found:
-                raise Missing(f"{variable} names {name}, which holds no kube-apiserver that runs here")
+                raise Missing(f"{variable} names {name}, which has no kube-apiserver that runs here: unset it")
             folders.setdefault(".".join(found.split(".")[:2]), Path(name))
     return folders
 
 
 def programs(minor: str, *names: str, build: bool = True) -> dict[str, Path]:
-    """The paths of a version's programs, built where that is allowed and they are missing.
+    """The paths of a version's programs. With `build`, missing ones are built.
 
     Raises Missing, whose text says what to do, and subprocess.CalledProcessError for a build that fails.
     """
     names = names or CONTROL_PLANE
-    folder = given().get(minor)
+    folder = ready_folders().get(minor)
     if folder:
         ready = {name: folder / name for name in names if os.access(folder / name, os.X_OK)}
         lacking = [name for name in names if name not in ready and (name in CONTROL_PLANE or name == "kubelet")]
@@ -217,8 +217,8 @@ def programs(minor: str, *names: str, build: bool = True) -> dict[str, Path]:
     if lacking and not build:
         minutes = sum(SECONDS.get(name, 60) for name in lacking) / 60
         raise Missing(
-            f"{', '.join(lacking)} of Kubernetes {minor} not built: 'python3 tools/cluster.py --kubernetes {minor}' "
-            f"does it, in {minutes:.0f} minutes or less on two cores"
+            f"{', '.join(lacking)} of Kubernetes {minor} not built: run 'python3 tools/cluster.py --kubernetes {minor}'. "
+            f"It builds them in {minutes:.0f} minutes or less on two cores"
         )
     for number, name in enumerate(lacking, 1):
         _build(module(name, minor), name, f"{number} of {len(lacking)}")
@@ -232,7 +232,7 @@ def _go(source: Module) -> dict[str, str]:
     if cgo:
         if not (shutil.which("gcc") or shutil.which("clang")):
             raise Missing(f"needs a C compiler to build {source.path} {source.version} (Debian package gcc)")
-        # libraries are opened at run time, so that the linker finds their functions nowhere
+        # libraries are opened at run time, so the linker cannot resolve their functions
         variables["CGO_LDFLAGS_ALLOW"] = "-Wl,--unresolved-symbols=ignore-in-object-files"
     if not shutil.which("go"):
         raise Missing(
@@ -242,37 +242,37 @@ def _go(source: Module) -> dict[str, str]:
     answer = subprocess.run(
         ["go", "list", "-m"], cwd=source.folder, env=variables, capture_output=True, text=True, check=False
     )
-    if answer.returncode:  # it reads the go line of go.mod first, and fails if it is too old for that
+    if answer.returncode:  # it fails if Go is older than the go line of go.mod
         raise Missing(f"Go cannot build {source.path} {source.version}: {answer.stderr.strip()}")
     return variables
 
 
-def _build(source: Module, program: str, turn: str) -> None:
+def _build(source: Module, program: str, position: str) -> None:
     source.cache.mkdir(parents=True, exist_ok=True)
-    with alone(source.cache):
+    with locked(source.cache):
         if (source.cache / program).exists():
             return
         variables = _go(source)
         start = time.monotonic()
         minutes = SECONDS.get(program, 60) / 60
         say(
-            f"{turn}: building {program} of {source.path} {source.version}; the first time this takes "
+            f"{position}: building {program} of {source.path} {source.version}; the first time this takes "
             f"{minutes:.1f} minutes on two cores"
         )
         with tempfile.TemporaryDirectory(dir=source.cache, prefix=".building-") as made:
-            command = source.build(program)
+            command = source.build_command(program)
             made_program = Path(made) / program
             subprocess.run(
                 [*command[:2], "-o", str(made_program), *command[2:]], cwd=source.folder, env=variables, check=True
             )
             if source.source and source.source.files:
-                _keep(source, source.source.files, variables)
+                _copy_files(source, source.source.files, variables)
             made_program.rename(source.cache / program)
         say(f"{program}: {time.monotonic() - start:.0f} s")
 
 
-def _keep(source: Module, folders: t.Iterable[str], variables: t.Mapping[str, str]) -> None:
-    """Copy folders of the module beside its programs. Go keeps them read-only, and `go clean` removes them."""
+def _copy_files(source: Module, folders: t.Iterable[str], variables: t.Mapping[str, str]) -> None:
+    """Copy folders of the module beside its programs, because Go's own copy is read-only and `go clean` removes it."""
     command = ["go", "list", "-m", "-f", "{{.Dir}}", source.path]
     answer = subprocess.run(command, cwd=source.folder, env=variables, capture_output=True, text=True, check=True)
     top = Path(answer.stdout.strip())
@@ -290,7 +290,7 @@ def main() -> int:
         "programs",
         metavar="PROGRAM",
         nargs="*",
-        help=f"without any: {', '.join(CONTROL_PLANE)}; of a node: {', '.join(NODE)}",
+        help=f"by default: {', '.join(CONTROL_PLANE)}; of a node: {', '.join(NODE)}",
     )
     arguments = parser.parse_args()
     try:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Wheels of requirements/downloads.txt that are fetched and read, but never installed.
+"""Download wheels of requirements/downloads.txt that are unpacked or run, but never installed.
 
     python3 tools/downloads.py
 
@@ -18,7 +18,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from environment import CACHE, OTHERS, alone, lock_file, say
+from environment import CACHE, OTHER_COLLECTIONS, lock_file, locked, say
 
 COLLECTIONS = ("ansible/posix", "kubernetes/core")
 
@@ -30,7 +30,7 @@ def download(package: str) -> Path:
     folder = CACHE / "downloads"
     folder.mkdir(parents=True, exist_ok=True)
     pattern = f"{package}-{line.split()[0].split('==')[1]}-*.whl"
-    with alone(folder):
+    with locked(folder):
         if not list(folder.glob(pattern)):
             only = folder / f"{package}.txt"
             only.write_text(line + "\n")
@@ -40,23 +40,23 @@ def download(package: str) -> Path:
     return next(folder.glob(pattern))
 
 
-def other_collections() -> None:
-    """Unpack `COLLECTIONS` into `OTHERS`, once for each version of the wheel."""
-    stamp = OTHERS / ".from"
+def unpack_other_collections() -> None:
+    """Unpack `COLLECTIONS` into the folder `OTHER_COLLECTIONS`, once for each version of the wheel."""
+    stamp = OTHER_COLLECTIONS / ".from"
     version = lock_file("downloads", sys.version_info[:2]).read_text()
     if stamp.exists() and stamp.read_text() == version:
         return
-    with alone(OTHERS):
+    with locked(OTHER_COLLECTIONS):
         if stamp.exists() and stamp.read_text() == version:
             return
         say("unpacking the collections that this one uses, from the Python package 'ansible' (50 MB, once)")
         wheel = download("ansible")
-        shutil.rmtree(OTHERS, ignore_errors=True)
+        shutil.rmtree(OTHER_COLLECTIONS, ignore_errors=True)
         with zipfile.ZipFile(wheel) as archive:
             wanted = tuple(f"ansible_collections/{name}/" for name in COLLECTIONS)
-            archive.extractall(OTHERS, [name for name in archive.namelist() if name.startswith(wanted)])
+            archive.extractall(OTHER_COLLECTIONS, [name for name in archive.namelist() if name.startswith(wanted)])
         stamp.write_text(version)
 
 
 if __name__ == "__main__":
-    other_collections()
+    unpack_other_collections()

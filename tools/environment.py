@@ -2,13 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Make a virtual environment from a lock in requirements/ once, and run a command in it.
+"""Create a virtual environment from a lock file in requirements/ once, and run a command in it.
 
     python3 tools/environment.py LOCK COMMAND [ARGUMENT ...]
 
-LOCK is runner, core, setup, dev, unit, lowest, old-core or lock. The environment lies in the user's cache directory
-under the hash of its lock, so checkouts share it and a changed lock makes a new one. Uses the standard library only: it
-runs before anything is installed, and on target Pythons too.
+LOCK is runner, core, setup, dev, unit, lowest, old-core or lock. The environment is in the user's cache directory
+under the hash of its lock, so checkouts share it and a changed lock creates a new one. Uses the standard library only,
+because it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 WORK = REPOSITORY / ".cache"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lanewise-dra"
 COLLECTION = Path("ansible_collections/lanewise/dra")
-OTHERS = CACHE / "collections"  # collections that tests use, unpacked by the first that needs them
+OTHER_COLLECTIONS = CACHE / "collections"  # collections that playbooks and tests use, unpacked on first use
 
 
 class Missing(Exception):
-    """Something that this machine lacks and that could not be installed. The text says what to do."""
+    """This machine lacks something that could not be installed. The text says what to do."""
 
 
 def say(text: str) -> None:
@@ -40,24 +40,24 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def alone(place: Path) -> t.Iterator[None]:
-    """Lock `place`, a part of the cache, against other processes that make it; prints a line if it has to wait."""
+def locked(place: Path) -> t.Iterator[None]:
+    """Lock `place`, a part of the cache, so that only one process creates it. Prints a line if it has to wait."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{place}.lock", "w") as guard:
         try:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting for another process that makes {place}")
+            say(f"waiting for another process that creates {place}")
             fcntl.flock(guard, fcntl.LOCK_EX)
         yield
 
 
 def ensure_package(package: str, present: bool) -> None:
-    """Install a Debian or Ubuntu package unless `present`, as root or with a sudo that asks nothing. Raises Missing."""
+    """Install a Debian or Ubuntu package unless `present`, as root or with a passwordless sudo. Raises Missing."""
     if present:
         return
     if not shutil.which("apt-get"):
-        raise Missing(f"needs what Debian's package {package} holds; there is no apt-get to install it with")
+        raise Missing(f"needs the programs of Debian's package {package}; install them, as this machine has no apt-get")
     sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
     if sudo and (
         not shutil.which("sudo") or subprocess.run([*sudo, "true"], capture_output=True, check=False).returncode
@@ -78,8 +78,8 @@ def tracked(folder: Path) -> list[str]:
     """Files that git tracks or would track, relative to `folder`."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(listing, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:  # for example, the files of a release
-        raise Missing(f"needs a git clone, to know which files are its own; in {folder}: {done.stderr.strip()}")
+    if done.returncode:  # for example in an unpacked release
+        raise Missing(f"needs a git clone to list its files; in {folder}: {done.stderr.strip()}")
     return done.stdout.split("\0")[:-1]
 
 
@@ -92,7 +92,7 @@ def version(python: str) -> tuple[int, int]:
 
 
 def lock_file(lock: str, number: tuple[int, int]) -> Path:
-    """The lock for a Python. Locks named by a Python serve it and later ones, up to the next that has its own."""
+    """The lock for a Python. One that is named after a Python is also for later ones, up to the next with its own."""
     if lock in ("core", "dev", "setup"):
         if number < (3, 11):
             raise Missing(f"needs Python 3.11 or later, this is {number[0]}.{number[1]}")
@@ -101,7 +101,7 @@ def lock_file(lock: str, number: tuple[int, int]) -> Path:
 
 
 def ensure(lock: str, python: str = sys.executable) -> Path:
-    """The environment of a lock, made if need be. Raises Missing or subprocess.CalledProcessError."""
+    """The environment of a lock, created if it does not exist. Raises Missing or subprocess.CalledProcessError."""
     number = version(python)
     source = lock_file(lock, number)
     name = f"{number[0]}.{number[1]}"
@@ -110,11 +110,11 @@ def ensure(lock: str, python: str = sys.executable) -> Path:
     ready = venv / ".ready"
     if ready.exists():
         return venv
-    with alone(venv):
+    with locked(venv):
         if ready.exists():
             return venv
         start = time.monotonic()
-        say(f"making the Python {name} environment '{lock}' from {source.relative_to(REPOSITORY)} (once)")
+        say(f"creating the Python {name} environment '{lock}' from {source.relative_to(REPOSITORY)} (once)")
         probe = subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True, check=False)
         ensure_package(f"python{name}-venv", probe.returncode == 0)
         subprocess.run([python, "-m", "venv", "--clear", str(venv)], check=True)
@@ -133,9 +133,9 @@ def link_collection() -> Path:
         try:
             link.symlink_to(os.path.relpath(REPOSITORY, link.parent))
         except FileExistsError:
-            if not link.is_symlink():  # else another run was faster
+            if not link.is_symlink():  # if it is one, another run has created it meanwhile
                 raise Missing(
-                    f"{link} is an installed copy, in the place of the link to this checkout: remove it"
+                    f"{link} is an installed copy, but must be a link to this checkout: remove it"
                 ) from None
     return WORK / "collections"
 
@@ -171,7 +171,7 @@ def main() -> int:
     except Missing as missing:
         print(missing, file=sys.stderr)
         return 1
-    others = [OTHERS] if OTHERS.is_dir() else []
+    others = [OTHER_COLLECTIONS] if OTHER_COLLECTIONS.is_dir() else []
     os.execvpe(command[0], command, environment(venv, collections, *others))
 
 

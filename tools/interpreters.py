@@ -16,9 +16,9 @@ import typing as t
 
 from environment import Missing
 
-CONTROLLERS = ("3.13", "3.12", "3.11")  # newest first; the first one found runs every check, the others some
+CONTROLLERS = ("3.13", "3.12", "3.11")  # newest first; the first one found runs every check, the others only some
 TARGETS = ("3.9", "3.10", "3.11", "3.12", "3.13")
-_FOUND = "LANEWISE_PYTHONS"  # names the interpreters once they were looked for
+_FOUND = "LANEWISE_PYTHONS"  # the variable with the interpreters, once they have been found
 _REPORT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2], getattr(sys, '_base_executable', sys.executable))"
 
 
@@ -26,8 +26,8 @@ _REPORT_VERSION = "import sys; print('%d.%d' % sys.version_info[:2], getattr(sys
 def pythons() -> dict[str, str]:
     """Paths of the interpreters on this machine by version: the running one, then those on PATH, then pyenv's.
 
-    pyenv's shims are resolved, as ansible-test cannot work with them. Processes that are started afterwards find the
-    answer in their environment.
+    pyenv's shims are resolved, because ansible-test cannot work with them. The result is stored in the environment for
+    processes that are started later.
     """
     if _FOUND in os.environ:
         return t.cast(dict[str, str], json.loads(os.environ[_FOUND]))
@@ -53,14 +53,14 @@ def _candidates() -> list[str]:
 
 
 def python(name: str) -> str:
-    """The path of the interpreter of a version such as 3.12. Raises Missing where there is none."""
+    """The path of the interpreter of a version such as 3.12. Raises Missing if there is none."""
     if name not in pythons():
         raise Missing(f"there is no Python {name} on this machine")
     return pythons()[name]
 
 
 def primary() -> str:
-    """The version of the controller Python that runs every check; the running one where no supported one is found."""
+    """The version of the controller Python that runs every check; the running one if no supported one is found."""
     return next((name for name in CONTROLLERS if name in pythons()), f"{sys.version_info[0]}.{sys.version_info[1]}")
 
 

@@ -2,13 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Get what the lab's virtual nodes are made of: QEMU, a kernel with test aids, a disk image. All of it is Debian's.
+"""Get what the lab's virtual nodes need: QEMU, a kernel with test modules, a disk image. All of it is from Debian.
 
     python3 tools/lab.py
 
-Nothing is installed. Packages are fetched with an apt configuration of our own, from the archive that the machine's apt
-uses, unpacked into the user's cache directory, and run from there with their own libraries. Each part lies under the
-hash of its recipe in tests/lab/, so checkouts share it. See docs/lab.md. Uses the standard library only.
+Nothing is installed. Packages are downloaded with a separate apt configuration from the archive that the machine's apt
+uses, unpacked into the user's cache directory, and run from there with their own libraries. Each part is stored under
+the hash of its recipe in tests/lab/, so checkouts share it. See docs/lab.md. Uses the standard library only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import typing as t
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from environment import CACHE, REPOSITORY, Missing, alone, say
+from environment import CACHE, REPOSITORY, Missing, locked, say
 
 RECIPES = REPOSITORY / "tests" / "lab"
 LAB = CACHE / "lab"
@@ -35,7 +35,7 @@ SUITE = "trixie"
 MIRROR = "LANEWISE_DEBIAN_MIRROR"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
-#: e2fsprogs reads archives through libarchive, which makes a filesystem with owners and devices without being root.
+#: With libarchive, e2fsprogs creates a filesystem with owners and devices from an archive without root.
 TOOLS = ("qemu-system-x86", "qemu-utils", "e2fsprogs", "libarchive13t64", "mmdebstrap")
 SOURCE = "linux-source-6.12"
 KERNEL = ("linux-image-amd64", "linux-headers-amd64", SOURCE, "busybox-static")
@@ -44,20 +44,20 @@ BUILD += ("kmod", "mawk", "patch", "sed", "tar", "xz-utils", "zstd")
 IMAGE = ("systemd-sysv", "udev", "dbus", "openssh-server", "sudo", "kmod", "procps", "pciutils")
 IMAGE += ("iproute2", "iputils-ping", "ethtool", "nftables", "rdma-core", "ibverbs-utils", "rdmacm-utils", "perftest")
 IMAGE += ("python3", "python3-venv", "python3-pyroute2", "python3-yaml", "containerd", "runc", "iptables", "libstdc++6")
-#: Open MPI with UCX. What else they depend on is in the image, or only for devices that the lab does not have.
+#: Open MPI with UCX. Their other dependencies are in the image, or for devices that the lab does not have.
 OPENMPI = ("openmpi-bin", "openmpi-common", "libopenmpi40", "libucx0", "libpmix2t64", "libhwloc15", "libfabric1")
 OPENMPI += ("libevent-core-2.1-7t64", "libevent-pthreads-2.1-7t64", "libpsm2-2", "libmunge2", "libnuma1", "libltdl7")
 LOADERS = {"grub-pc": ("grub-pc",), "systemd-boot": ("systemd-boot", "dosfstools")}
-#: What the first run of each took on two cores, downloads included.
+#: Seconds of the first run on two cores, downloads included.
 SECONDS = {"tools": 15, "kernel": 100, "image": 90, "loaders": 25, "specifications": 20, "openmpi": 5}
 
 
-class Broken(Exception):
-    """A step that should work on this machine did not. The text holds the end of its program's output."""
+class StepFailed(Exception):
+    """A step failed. The text has the end of its program's output."""
 
 
 def run(command: t.Sequence[object], **options: t.Any) -> str:
-    """The output of a program. Raises Broken with the end of it if the program fails."""
+    """The output of a program. Raises StepFailed with the end of it if the program fails."""
     words = [str(word) for word in command]
     done = subprocess.run(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False, **options
@@ -65,14 +65,11 @@ def run(command: t.Sequence[object], **options: t.Any) -> str:
     if done.returncode:
         lines = done.stdout.strip().splitlines()
         errors = [line for line in lines[:-20] if line.startswith(("E: ", "W: "))]
-        raise Broken("\n".join([f"{' '.join(words)[:200]}: status {done.returncode}", *errors[:5], *lines[-20:]]))
+        raise StepFailed("\n".join([f"{' '.join(words)[:200]}: status {done.returncode}", *errors[:5], *lines[-20:]]))
     return done.stdout
 
 
-# packages
-
-
-def supported() -> None:
+def require_supported() -> None:
     """Raises Missing, with the reason, if the lab cannot run here."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise Missing("needs Linux on x86-64")
@@ -86,7 +83,7 @@ def supported() -> None:
 
 @functools.lru_cache(None)
 def archive() -> str:
-    """The address of Debian's archive: the variable's, or the one that apt uses on this machine."""
+    """The address of Debian's archive: that in the variable, or the one that apt uses on this machine."""
     if os.environ.get(MIRROR):
         return os.environ[MIRROR].rstrip("/")
     listing = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]
@@ -97,11 +94,11 @@ def archive() -> str:
             address, release, component = line.split()
             if component == "main" and "-" not in release and "/" not in release:
                 return address.rstrip("/")
-    raise Missing(f"apt uses no archive of Debian here; {MIRROR} can name one, as http://HOST/debian")
+    raise Missing(f"apt uses no Debian archive on this machine; set {MIRROR} to one, such as http://HOST/debian")
 
 
 def _configuration(folder: Path) -> Path:
-    """An apt configuration that ignores what is installed here, but reaches the network as this machine's apt does."""
+    """An apt configuration that ignores installed packages, but uses the network settings of this machine's apt."""
     for name in ("empty", "sources", "lists/partial", "cache/archives/partial"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "status").touch()
@@ -129,15 +126,15 @@ def _configuration(folder: Path) -> Path:
 
 
 def packages(*names: str) -> list[Path]:
-    """The files of packages and of all that they depend on, fetched."""
+    """The downloaded files of packages and of all their dependencies."""
     folder = LAB / "apt"
     with _apt(folder) as environment:
         order = ["apt-get", "-q", "install", "--yes", "--no-install-recommends"]
-        with _reaching_the_archive():
+        with _archive_required():
             run([*order, "--download-only", *names], env=environment)
         wanted = run([*order, "--print-uris", *names], env=environment)
         if "://" in wanted:
-            raise Broken(f"apt-get left packages out:\n{wanted}")
+            raise StepFailed(f"apt-get left packages out:\n{wanted}")
         plan = run([*order, "--simulate", *names], env=environment)
         files = []
         for line in plan.splitlines():
@@ -147,23 +144,23 @@ def packages(*names: str) -> list[Path]:
         return files
 
 
-def only(names: t.Sequence[str], folder: Path) -> list[Path]:
-    """The files of packages, without what they depend on, fetched to a folder."""
-    with _apt(LAB / "apt") as environment, _reaching_the_archive():
+def download(names: t.Sequence[str], folder: Path) -> list[Path]:
+    """Download packages to a folder, without their dependencies. Returns the files."""
+    with _apt(LAB / "apt") as environment, _archive_required():
         run(["apt-get", "-q", "download", *names], env=environment, cwd=folder)
     return sorted(folder.glob("*.deb"))
 
 
 @contextlib.contextmanager
 def _apt(folder: Path) -> t.Iterator[dict[str, str]]:
-    """The environment of apt, with package lists at most an hour old, in a folder that no other process uses."""
+    """The environment for apt, with package lists that are at most an hour old. Locks the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    with alone(folder):
+    with locked(folder):
         environment = dict(os.environ, APT_CONFIG=str(_configuration(folder)), LC_ALL="C")
         lists = folder / "lists"
         newest = max((path.stat().st_mtime for path in lists.glob("*Release")), default=0)
         if time.time() - newest > 3600:
-            with _reaching_the_archive():
+            with _archive_required():
                 run(["apt-get", "-q", "--error-on=any", "update"], env=environment)
             for path in lists.glob("*Release"):
                 os.utime(path)
@@ -171,11 +168,11 @@ def _apt(folder: Path) -> t.Iterator[dict[str, str]]:
 
 
 @contextlib.contextmanager
-def _reaching_the_archive() -> t.Iterator[None]:
+def _archive_required() -> t.Iterator[None]:
     try:
         yield
-    except Broken as broken:
-        raise Missing(f"cannot get Debian packages from {archive()}:\n{broken}") from None
+    except StepFailed as failure:
+        raise Missing(f"cannot get Debian packages from {archive()}:\n{failure}") from None
 
 
 def unpack(files: t.Iterable[Path], folder: Path) -> None:
@@ -183,20 +180,19 @@ def unpack(files: t.Iterable[Path], folder: Path) -> None:
         run(["dpkg-deb", "--extract", file, folder])
 
 
-# what is made once
+def cached(name: str, recipe: t.Iterable[object], make: t.Callable[[Path], None]) -> Path:
+    """The folder of a part in the cache, created by `make` if it does not exist.
 
-
-def made(name: str, recipe: t.Iterable[object], make: t.Callable[[Path], None]) -> Path:
-    """The folder of something in the cache, by the hash of its recipe: words, and files by their content."""
+    Its name has the hash of the recipe, which has words, and files by their content."""
     digest = hashlib.sha256()
     for part in recipe:
         digest.update(part.read_bytes() if isinstance(part, Path) else f"{part}\n".encode())
     place = LAB / f"{name}-{digest.hexdigest()[:12]}"
     LAB.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with alone(place):
+    with locked(place):
         if place.exists():
             return place
-        say(f"making the lab's {name}, once: about {SECONDS.get(name, 60)} s on two idle cores")
+        say(f"creating the lab's {name}, once: about {SECONDS.get(name, 60)} s on two idle cores")
         start = time.monotonic()
         with tempfile.TemporaryDirectory(dir=LAB, prefix=".making-") as folder:
             new = Path(folder) / name
@@ -208,21 +204,21 @@ def made(name: str, recipe: t.Iterable[object], make: t.Callable[[Path], None]) 
     return place
 
 
-@functools.lru_cache(None)  # a recipe that changes during the run is for the next process
+@functools.lru_cache(None)  # a change of the recipe takes effect in the next process
 def tools() -> Path:
-    """A folder with QEMU and the programs that make images, which command() runs."""
-    return made("tools", [SUITE, *TOOLS], lambda folder: unpack(packages(*TOOLS), folder))
+    """A folder with QEMU and the programs that create images. Run them by command()."""
+    return cached("tools", [SUITE, *TOOLS], lambda folder: unpack(packages(*TOOLS), folder))
 
 
 def command(tree: Path, program: str) -> list[str]:
-    """How to run a program of a folder of packages: with their own loader and libraries, not with this machine's."""
+    """The command for a program of a folder of packages, with its own loader and libraries, not this machine's."""
     loader = tree / "usr/lib64/ld-linux-x86-64.so.2"
     paths = f"{tree / LIBRARIES}:{tree / LIBRARIES / 'systemd'}"
     return [str(loader), "--library-path", paths, str(tree / program)]
 
 
-def _inside(tree: Path, *words: str) -> list[str]:
-    """How to run a command as root in an unpacked tree: as the machine's own root, or as a user's in a namespace."""
+def _chroot_command(tree: Path, *words: str) -> list[str]:
+    """The command that runs another one as root in an unpacked tree: as the machine's root, or in a user namespace."""
     steps = 'mount --rbind /dev "$1/dev"; mount --rbind /proc "$1/proc"; exec chroot "$@"'
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     path = "PATH=/usr/local/bin:/usr/local/sbin:/usr/bin:/usr/sbin"
@@ -232,7 +228,7 @@ def _inside(tree: Path, *words: str) -> list[str]:
 
 @functools.lru_cache(None)
 def kernel() -> Path:
-    """A folder with `vmlinux`, `initrd`, and `modules.tar`, which also holds the test aids of tests/lab/modules."""
+    """A folder with `vmlinux`, `initrd`, and `modules.tar`, which also has the test modules of tests/lab/modules."""
     sources = sorted((RECIPES / "modules").iterdir())
 
     def make(folder: Path) -> None:
@@ -246,17 +242,17 @@ def kernel() -> Path:
             (tree / name).mkdir(exist_ok=True)
         for path in sources:
             shutil.copy(path, tree / "lab")
-        run(_inside(tree, "sh", "-e", "/lab/build.sh", str(os.cpu_count() or 1)))
+        run(_chroot_command(tree, "sh", "-e", "/lab/build.sh", str(os.cpu_count() or 1)))
         for name in ("vmlinux", "initrd", "modules.tar", "release"):
             shutil.move(tree / "lab/made" / name, folder / name)
         shutil.rmtree(tree)
 
-    return made("kernel", [SUITE, *KERNEL, *BUILD, *sources], make)
+    return cached("kernel", [SUITE, *KERNEL, *BUILD, *sources], make)
 
 
 @functools.lru_cache(None)
 def image() -> Path:
-    """A folder with `disk`, the key `id` that opens it to root, and `known_hosts` for its host name lab."""
+    """A folder with `disk`, the SSH key `id` of its root, and `known_hosts` for its host name lab."""
     script = RECIPES / "image.sh"
     boot = kernel()
     programs = tools()
@@ -266,7 +262,7 @@ def image() -> Path:
         for name in ("id", "host"):
             run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lanewise lab", "-f", folder / name])
         (folder / "known_hosts").write_text(f"lab {(folder / 'host.pub').read_text()}")
-        packages("base-files")  # for the configuration, with a list of packages that is not old
+        packages("base-files")  # creates the apt configuration and updates the package lists
         run(
             [
                 "perl",
@@ -290,15 +286,14 @@ def image() -> Path:
         # it loads libarchive by name
         run([*command(programs, "usr/sbin/mke2fs"), *options, "-d", work / "root.tar", disk, f"{size}M"], env=settings)
 
-    return made("image", [SUITE, *IMAGE, script, boot.name, programs.name], make)
+    return cached("image", [SUITE, *IMAGE, script, boot.name, programs.name], make)
 
 
 def loaders() -> Path:
-    """A folder with what lets the firmware start kernel() from a node's own disk, for tests that put it there.
+    """A folder with boot loaders, for tests in which the firmware starts kernel() from a node's own disk.
 
-    A folder with the packages of each boot loader, by its name; the kernel in the form that they take, `vmlinuz`;
-    modules for UEFI, below `fs`; UEFI itself, `OVMF.fd`. Raises Missing also where the archive no longer has the
-    release of kernel().
+    It has a folder with the packages of each boot loader, by its name; the kernel as `vmlinuz`; modules for UEFI below
+    `fs`; the UEFI firmware `OVMF.fd`. Raises Missing also if the archive no longer has the release of kernel().
     """
     boot = kernel()
     release = (boot / "release").read_text().strip()
@@ -317,26 +312,26 @@ def loaders() -> Path:
             shutil.copytree(tree / "usr/lib/modules" / release / "kernel/fs" / name, folder / "fs" / name)
         shutil.rmtree(tree)
 
-    return made("loaders", [SUITE, *LOADERS["grub-pc"], *LOADERS["systemd-boot"], boot.name], make)
+    return cached("loaders", [SUITE, *LOADERS["grub-pc"], *LOADERS["systemd-boot"], boot.name], make)
 
 
 def openmpi() -> Path:
-    """A folder with Open MPI, to be copied to the root folder of a node. Raises Missing."""
+    """A folder with Open MPI, to copy to the root folder of a node. Raises Missing."""
 
     def make(folder: Path) -> None:
         files = folder.parent / "packages"
         files.mkdir()
-        unpack(only(OPENMPI, files), folder)
+        unpack(download(OPENMPI, files), folder)
         shutil.rmtree(folder / "usr/share/doc")
 
-    return made("openmpi", [SUITE, *OPENMPI], make)
+    return cached("openmpi", [SUITE, *OPENMPI], make)
 
 
 @functools.lru_cache(None)
 def specifications() -> Path:
-    """A folder with the kernel's netlink specifications, rt_link.yaml and its like. Raises Missing and Broken."""
+    """A folder with the kernel's netlink specifications, such as rt_link.yaml. Raises Missing and StepFailed."""
     if not list(LAB.glob("specifications-*")):
-        supported()
+        require_supported()
 
     def make(folder: Path) -> None:
         tree = folder.parent / "tree"
@@ -356,13 +351,13 @@ def specifications() -> Path:
         )
         shutil.rmtree(tree)
 
-    return made("specifications", [SUITE, SOURCE], make)
+    return cached("specifications", [SUITE, SOURCE], make)
 
 
 def ensure() -> tuple[Path, Path, Path]:
-    """The folders of tools(), kernel() and image(), made if need be. Raises Missing and Broken."""
-    if not list(LAB.glob("image-*/disk")):  # else it has worked here before, and may be without a network now
-        supported()
+    """The folders of tools(), kernel() and image(), created if they do not exist. Raises Missing and StepFailed."""
+    if not list(LAB.glob("image-*/disk")):  # an existing image works without a network, too
+        require_supported()
     return tools(), kernel(), image()
 
 
@@ -370,7 +365,7 @@ def main() -> int:
     try:
         for path in ensure():
             print(path)
-    except (Missing, Broken) as error:
+    except (Missing, StepFailed) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -16,13 +16,24 @@ import tempfile
 import typing as t
 from pathlib import Path
 
-from environment import COLLECTION, OTHERS, REPOSITORY, WORK, Missing, ensure, ensure_package, environment, tracked
+from environment import (
+    COLLECTION,
+    OTHER_COLLECTIONS,
+    REPOSITORY,
+    WORK,
+    Missing,
+    ensure,
+    ensure_package,
+    environment,
+    tracked,
+)
 from interpreters import primary, python, pythons
 
 if t.TYPE_CHECKING:
     import nox
 
-PARALLEL = ("--numprocesses", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile")  # a file's tests share its nodes
+#: The tests of a file run in one process, because they share their nodes.
+PARALLEL = ("--numprocesses", str(min(os.cpu_count() or 1, 4)), "--dist", "loadfile")
 _PYTEST = ("python", "-m", "pytest")
 _MEMORY = Path("/dev/shm")
 _NOTHING_COLLECTED = 5  # an exit status of pytest
@@ -30,8 +41,8 @@ _ROOMY, _FILES = 4 * 2**30, 500_000  # bytes, and inodes
 
 
 @functools.lru_cache(None)
-def scratch() -> Path:
-    """Where tests make their files: in memory if there is room, as trees of machines are thousands of small files."""
+def temporary_folder() -> Path:
+    """The folder for the tests' files: in memory if there is room, as a machine's tree has thousands of small files."""
     roomy = False
     if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK):
         free = os.statvfs(_MEMORY)
@@ -41,14 +52,14 @@ def scratch() -> Path:
     return folder
 
 
-def room(session: nox.Session) -> Path:
-    """Where a nox session keeps its files: a folder of its own while others run."""
+def session_folder(session: nox.Session) -> Path:
+    """The folder for the files of a nox session; sessions that run in parallel each have their own."""
     return WORK / "in" / re.sub(r"[^a-z0-9.]+", "-", session.name).strip("-") if session.parallel else WORK
 
 
 def tree(session: nox.Session) -> Path:
     """The copy of the collection that a session checks."""
-    return room(session) / "stage" / COLLECTION
+    return session_folder(session) / "stage" / COLLECTION
 
 
 def prepare(session: nox.Session, lock: str = "dev", name: str | None = None) -> Path:
@@ -63,19 +74,19 @@ def pytest(
     venv: Path,
     *options: str,
     on: t.Sequence[str],
-    through: tuple[str, ...] = (),
+    wrapper: tuple[str, ...] = (),
     **variables: str,
 ) -> None:
-    """Run the tests of files or folders; ``through`` is a command, such as a sandbox, that runs pytest's command.
+    """Run the tests of files or folders; ``wrapper`` is a command, such as a sandbox, that runs pytest's command.
 
-    What follows ``--`` on nox's command line (``make test ARGS=...``) goes to pytest, too; names of tests there replace
-    those of ``on``. A session fails if pytest selects no test, except with such words and ``through``, where each
-    call has only a part of the tests.
+    Arguments after ``--`` on nox's command line (``make test ARGS=...``) are passed to pytest, too; names of tests
+    among them replace ``on``. A session fails if pytest selects no test, except with such arguments and a
+    ``wrapper``, where each call has only a part of the tests.
     """
     named = [word for word in session.posargs if word.startswith("tests/")]
     more = [word for word in session.posargs if word not in named]
-    codes = (0, _NOTHING_COLLECTED) if session.posargs and through else (0,)
-    run(session, venv, *through, *_PYTEST, *options, *more, *(named or on), codes=codes, **variables)
+    codes = (0, _NOTHING_COLLECTED) if session.posargs and wrapper else (0,)
+    run(session, venv, *wrapper, *_PYTEST, *options, *more, *(named or on), codes=codes, **variables)
 
 
 def run(
@@ -91,19 +102,19 @@ def run(
 
     The output of a silent command is returned. An exit status other than ``codes`` fails the session.
     """
-    values = environment(venv, room(session) / "stage", OTHERS)
-    # python3.9 and so on must be the real programs; 'python3' stays the environment's
+    values = environment(venv, session_folder(session) / "stage", OTHER_COLLECTIONS)
+    # python3.9 and so on must be the real interpreters; 'python3' stays that of the environment
     values["PATH"] += os.pathsep + os.pathsep.join(str(Path(path).parent) for path in pythons().values())
     first = str(venv / "bin")
     rest = [part for part in values["PATH"].split(os.pathsep) if part != first and "/shims" not in part]
     values["PATH"] = os.pathsep.join([first, *rest])
-    recorded = REPOSITORY.parent / "shared" / "topologies"  # the copy is elsewhere, and would not find them
+    recorded = REPOSITORY.parent / "shared" / "topologies"  # tests in the copy would not find them by a relative path
     if recorded.is_dir():
         values.setdefault("LANEWISE_TOPOLOGIES", str(recorded))
-    values["TMPDIR"] = str(scratch())
-    # the tools' own caches stay below .cache
-    values.update(ANSIBLE_HOME=str(room(session) / "ansible"), PYTHONDONTWRITEBYTECODE="1", **variables)
-    program = venv / "bin" / command[0]  # nox would look along its own PATH
+    values["TMPDIR"] = str(temporary_folder())
+    # keeps the tools' caches below .cache
+    values.update(ANSIBLE_HOME=str(session_folder(session) / "ansible"), PYTHONDONTWRITEBYTECODE="1", **variables)
+    program = venv / "bin" / command[0]  # nox would search its own PATH
     with session.chdir(cwd or tree(session)):
         command = (str(program) if program.exists() else command[0], *command[1:])
         return str(session.run(*command, env=values, include_outer_env=False, silent=silent, success_codes=codes))
@@ -113,21 +124,21 @@ def run(
 def stage(place: Path) -> None:
     """Copy what git tracks or would track to .../ansible_collections/lanewise/dra, where Ansible's tools want it.
 
-    The copy is a git repository of its own: ansible-test asks git which files to check, and git would name no file in
+    The copy is a separate git repository, because ansible-test asks git which files to check, and git lists no file in
     a folder that this repository ignores.
     """
     wanted = {name for name in tracked(REPOSITORY) if (REPOSITORY / name).is_file()}
     place.mkdir(parents=True, exist_ok=True)
     if not (place / ".git").exists():
         subprocess.run(["git", "init", "--quiet", "."], cwd=place, check=True)
-    _remove_others(place, wanted)
+    _remove_stale(place, wanted)
     for name in wanted:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(REPOSITORY / name, place / name)
 
 
-def _remove_others(place: Path, wanted: t.Collection[str]) -> None:
-    """Remove what only an earlier copy had, except the copy's own repository and what the tests keep there."""
+def _remove_stale(place: Path, wanted: t.Collection[str]) -> None:
+    """Remove files that only an earlier copy had, except the copy's git repository and the caches of the tests."""
     for top in place.iterdir():
         if top.name in (".git", ".cache"):
             continue
@@ -141,10 +152,10 @@ def _remove_others(place: Path, wanted: t.Collection[str]) -> None:
                 os.rmdir(folder)
 
 
-def ensure_useful(session: nox.Session, package: str, *programs: str) -> None:
-    """Install a package for the sake of one of its programs.
+def ensure_optional_package(session: nox.Session, package: str, *programs: str) -> None:
+    """Install a package that provides one of the programs, if tests would otherwise be skipped.
 
-    Where that cannot be done, the tests that need the program skip themselves and say so; in CI it is an error.
+    If it cannot be installed, the tests that need the program are skipped with the reason; in CI it is an error.
     """
     try:
         ensure_package(package, any(shutil.which(program) for program in programs))
@@ -156,15 +167,16 @@ def ensure_useful(session: nox.Session, package: str, *programs: str) -> None:
 
 def driver_package(session: nox.Session, venv: Path) -> str:
     """A PYTHONPATH with the driver as its wheel installs it, after the collections."""
-    return os.pathsep.join(str(path) for path in (room(session) / "stage", OTHERS, driver_site(venv, room(session))))
+    folder = session_folder(session)
+    return os.pathsep.join(str(path) for path in (folder / "stage", OTHER_COLLECTIONS, driver_site(venv, folder)))
 
 
 @functools.lru_cache(None)
 def driver_site(venv: Path, place: Path) -> Path:
-    """The folder with the driver as its wheel installs it, made below a session's room."""
+    """The folder with the driver as its wheel installs it, built in a session's folder."""
     folder = place / "driver"
     shutil.rmtree(folder, ignore_errors=True)
-    source = folder / "source"  # a build leaves its own files behind
+    source = folder / "source"  # a copy, because a build leaves files in its source
     for name in ("driver", *(f"plugins/module_utils/{one}" for one in ("dra", "topology", "uplinks"))):
         shutil.copytree(REPOSITORY / name, source / name)
     shutil.copy(REPOSITORY / "pyproject.toml", source)

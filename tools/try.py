@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""See the collection work on machines that this checkout makes: `make try`.
+"""Run the collection on example machines that this checkout builds: `make try`.
 
 Builds the example machines below .cache/machines and runs playbooks/site.yml on the example inventory. Needs no SSH, no
 root and no hardware, and changes nothing outside the checkout and the user's cache directory.
@@ -29,13 +29,13 @@ def main() -> int:
         say(f"done in {time.monotonic() - start:.1f} s")
 
     try:
-        say("step 1 of 3: a Python environment with ansible-core, kept for later runs")
+        say("step 1 of 3: creating a Python environment with ansible-core, kept for later runs")
         variables = environment(ensure("core"), link_collection())
         machines = str((WORK / "machines").relative_to(REPOSITORY))
-        # not where a real site's report goes: that folder is the store of its nodes
+        # not the folder of a real site's report, which stores the facts of its nodes
         places = json.dumps({"site_report_dest": str(WORK / "report"), "site_claims_dest": str(WORK / "kubernetes")})
         step(
-            "step 2 of 3: building the example machines as folders with the files a node's kernel shows",
+            "step 2 of 3: building the example machines, as folders with the files of a node's /sys and /proc",
             *("python", "-m", "tests.machines", "build", "--all", "--out", machines),
         )
         step(
@@ -43,7 +43,7 @@ def main() -> int:
             *("ansible-playbook", "-i", "inventories/example", "playbooks/site.yml", "-e", places, *sys.argv[1:]),
         )
     except Missing as missing:
-        say(f"cannot go on: {missing}")
+        say(f"cannot continue: {missing}")
         return 1
     except subprocess.CalledProcessError as error:
         say(f"failed with exit status {error.returncode}: {' '.join(map(str, error.cmd))}")

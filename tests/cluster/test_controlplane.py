@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import RESOURCE_VERSIONS, ControlPlane, Failed
 from ansible_collections.lanewise.dra.tests.common.waiting import until
-from ansible_collections.lanewise.dra.tools.cluster import given, minors, module, programs
+from ansible_collections.lanewise.dra.tools.cluster import minors, module, programs, ready_folders
 from environment import Missing
 
 RESOURCE = "/apis/resource.k8s.io/v1"
@@ -63,7 +63,7 @@ def test_the_server_has_the_pinned_version(control_plane: ControlPlane) -> None:
     status, version = control_plane.request("GET", "/version")
     assert status == 200
     assert f"{version['major']}.{version['minor']}" == control_plane.minor
-    if not given():
+    if not ready_folders():
         assert version["gitVersion"] == f"v{module('kube-apiserver', control_plane.minor).version}"
 
 

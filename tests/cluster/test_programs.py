@@ -36,7 +36,7 @@ def test_the_pins_are_read_from_the_modules() -> None:
     assert cluster.minors() == sorted(cluster.minors(), key=lambda name: int(name.split(".")[1]), reverse=True)
     for minor in cluster.minors():
         assert cluster.module("kubectl", minor).version.startswith(f"{minor}.")
-        assert f"gitVersion=v{minor}." in " ".join(cluster.module("kubectl", minor).build("kubectl"))
+        assert f"gitVersion=v{minor}." in " ".join(cluster.module("kubectl", minor).build_command("kubectl"))
     with pytest.raises(Missing, match="1.2 is not pinned"):
         cluster.programs("1.2")
 

@@ -34,7 +34,7 @@ AT_ONCE = 40
 def _specs() -> Path:
     try:
         return lab.specifications()
-    except (Missing, lab.Broken) as reason:
+    except (Missing, lab.StepFailed) as reason:
         pytest.skip(str(reason).splitlines()[0])
 
 

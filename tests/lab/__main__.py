@@ -97,7 +97,7 @@ def main(arguments: t.Sequence[str] | None = None) -> int:
     try:
         shape = Shape(memory=memory, iommu=options.iommu)
         serve(options.nodes, not options.boot, options.nvme, shape, options.cluster)
-    except (Failed, Missing, NoCluster, made.Broken) as error:
+    except (Failed, Missing, NoCluster, made.StepFailed) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

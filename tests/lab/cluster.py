@@ -112,7 +112,7 @@ def packages() -> Path:
         if done.returncode:
             raise Missing(f"cannot get the driver's packages: {done.stderr.strip()}")
 
-    return made.made("driver", [PYTHON, lock], fetch)
+    return made.cached("driver", [PYTHON, lock], fetch)
 
 
 class Member(sandboxed.Node):

@@ -275,7 +275,7 @@ class Node:
         tree, kernel, image = made.tools(), made.kernel(), made.image()
         recipe = [tree.name, kernel.name, image.name, *self.shape.arguments(self.index)]
         recipe += ["-append", self.shape.command_line(self.index)]
-        self._snapshot = made.made(f"snapshot-{self.index}", recipe, self._keep)
+        self._snapshot = made.cached(f"snapshot-{self.index}", recipe, self._keep)
         start = time.monotonic()
         for attempt in range(1, BOOTS + 1):
             self._end()
@@ -555,7 +555,7 @@ class Lab:
 
     folder: where disks, consoles and sockets go, which must not exist; a temporary one by default. Removed at the end.
 
-    What is missing is made first. Raises environment.Missing if packages cannot be downloaded, tools.lab.Broken and
+    What is missing is made first. Raises environment.Missing if packages cannot be downloaded, tools.lab.StepFailed and
     Failed.
     """
 

@@ -17,10 +17,10 @@ import cluster as kubernetes
 import lab as virtual
 import nox
 from checks import SLOW
-from downloads import other_collections
+from downloads import unpack_other_collections
 from environment import CACHE, WORK, Missing, ensure_package
 from interpreters import primary
-from staging import PARALLEL, driver_package, ensure_useful, prepare, pytest, run
+from staging import PARALLEL, driver_package, ensure_optional_package, prepare, pytest, run
 
 _INSTALL_TESTS = ("test_node_role.py", "test_node_kubelet.py", "test_node_site.py", "test_node_switch.py")
 _CLUSTER = Path(__file__).parents[2] / "tests" / "cluster"
@@ -38,7 +38,7 @@ def programs(_session: nox.Session) -> None:
 def cluster(session: nox.Session) -> None:
     """Run the tests that need an API server or a scheduler, but no kubelet."""
     venv = prepare(session)
-    other_collections()
+    unpack_other_collections()
     for minor in kubernetes.minors():
         kubernetes.programs(minor)
     kubernetes.programs(kubernetes.minors()[0], *kubernetes.QUEUES)
@@ -48,7 +48,7 @@ def cluster(session: nox.Session) -> None:
 
 
 def _nvidia(session: nox.Session) -> None:
-    """Build NVIDIA's driver if there is a C compiler; otherwise its tests are skipped."""
+    """Build NVIDIA's driver if there is a C compiler; message its tests are skipped."""
     try:
         kubernetes.programs(kubernetes.minors()[0], *kubernetes.NVIDIA.values())
     except Missing as missing:
@@ -62,23 +62,23 @@ def node(session: nox.Session) -> None:
     """
     _require_root("needs root on Linux, for namespaces and containers: 'sudo make test ONLY=node'")
     if not shutil.which("unshare") or subprocess.run(_NAMESPACES, capture_output=True, check=False).returncode:
-        raise Missing("may not make namespaces here, as in a container without privileges")
+        raise Missing("cannot create namespaces here; run it on a host or in a privileged container")
     venv = prepare(session)
-    other_collections()
+    unpack_other_collections()
     ensure_package("runc", bool(shutil.which("runc")))
     for name, program in {"dnsmasq-base": "dnsmasq", "iperf3": "iperf3"}.items():
-        ensure_useful(session, name, program)
-    asked = os.environ.get("K8S", "")
+        ensure_optional_package(session, name, program)
+    requested = os.environ.get("K8S", "")
     newest, oldest = kubernetes.minors()[0], kubernetes.minors()[-1]
-    turns: list[tuple[str, ...]] = [(asked or newest, file) for file in _NODE_TESTS]
-    if not asked:
-        turns.append((oldest, "test_node_driver.py", "-m", "each_kubernetes"))
-    for minor in {turn[0] for turn in turns}:
+    runs: list[tuple[str, ...]] = [(requested or newest, file) for file in _NODE_TESTS]
+    if not requested:
+        runs.append((oldest, "test_node_driver.py", "-m", "each_kubernetes"))
+    for minor in {turn[0] for turn in runs}:
         kubernetes.programs(minor, *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
     if SLOW:
-        kubernetes.programs(asked or newest, kubernetes.DRANET)
+        kubernetes.programs(requested or newest, kubernetes.DRANET)
     _nvidia(session)
-    for minor, file, *chosen in turns:  # each is a machine of its own
+    for minor, file, *chosen in runs:  # each in its own sandbox
         _in_sandbox(session, venv, file, *chosen, K8S=minor)
 
 
@@ -88,7 +88,7 @@ def lab(session: nox.Session) -> None:
         raise Missing("emulates processors for minutes: 'LANEWISE_SLOW=1 make test ONLY=lab' or 'make test-all'")
     virtual.ensure()
     venv = prepare(session)
-    other_collections()
+    unpack_other_collections()
     _nvidia(session)
     pytest(session, venv, on=["tests/lab"], PYTHONPATH=driver_package(session, venv))
 
@@ -96,21 +96,21 @@ def lab(session: nox.Session) -> None:
 def install(session: nox.Session) -> None:
     """Run the tests of the role dra_driver, of site.yml and of switch_driver.yml on a machine with systemd."""
     if not SLOW:
-        raise Missing("takes twelve minutes: 'LANEWISE_SLOW=1 make test ONLY=install' runs it, as root")
+        raise Missing("takes about twelve minutes: 'LANEWISE_SLOW=1 make test ONLY=install' runs it, as root")
     _require_root("needs root on Linux, for namespaces and containers")
     venv = prepare(session)
-    other_collections()
+    unpack_other_collections()
     ensure_package("runc", bool(shutil.which("runc")))
     kubernetes.programs(kubernetes.minors()[0], *kubernetes.CONTROL_PLANE, *kubernetes.NODE, kubernetes.DRANET)
     _nvidia(session)
-    given = {  # there is no network in the sandbox
+    variables = {  # there is no network in the sandbox
         "dra_driver_wheelhouse": str(CACHE / "driver-wheelhouse"),
         "dra_driver_wheelhouse_pythons": [primary()],
         "dra_driver_cache": str(WORK / "driver-wheels"),
     }
-    wheelhouse = ("ansible-playbook", "-i", "localhost,", "lanewise.dra.driver_wheelhouse", "-e", json.dumps(given))
+    wheelhouse = ("ansible-playbook", "-i", "localhost,", "lanewise.dra.driver_wheelhouse", "-e", json.dumps(variables))
     run(session, venv, *wheelhouse)
-    for file in _INSTALL_TESTS:  # each on a machine of its own
+    for file in _INSTALL_TESTS:  # each in its own sandbox
         _in_sandbox(session, venv, file)
 
 
@@ -123,20 +123,20 @@ def molecule(session: nox.Session, scenario: str) -> None:
     if scenario == "cluster":
         kubernetes.programs(kubernetes.minors()[0], *kubernetes.CONTROL_PLANE, *kubernetes.NODE)
     venv = prepare(session)
-    other_collections()  # molecule asks Galaxy for required collections that are missing
+    unpack_other_collections()  # molecule asks Galaxy for required collections that are missing
     run(session, venv, "molecule", "test", "--scenario-name", scenario, MOLECULE_GLOB="molecule/*/molecule.yml")
 
 
 def _in_sandbox(session: nox.Session, venv: Path, file: str, *options: str, **variables: str) -> None:
-    """Run a file of tests/cluster on a machine of its own, unless other files were asked for."""
+    """Run a file of tests/cluster in its own sandbox, unless nox's arguments name other files."""
     named = {word.split("::")[0] for word in session.posargs if word.startswith("tests/")}
     if named and f"tests/cluster/{file}" not in named:
         return
     sandbox = ("python", "tests/cluster/sandbox.py")
     path = driver_package(session, venv)
-    pytest(session, venv, *options, on=[f"tests/cluster/{file}"], through=sandbox, PYTHONPATH=path, **variables)
+    pytest(session, venv, *options, on=[f"tests/cluster/{file}"], wrapper=sandbox, PYTHONPATH=path, **variables)
 
 
-def _require_root(otherwise: str) -> None:
+def _require_root(message: str) -> None:
     if os.geteuid() or sys.platform != "linux":
-        raise Missing(otherwise)
+        raise Missing(message)

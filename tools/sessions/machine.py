@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Tests that run on one machine without Kubernetes: units, the driver, hosts, and the folders without a session."""
+"""Tests without Kubernetes: unit tests, the driver, host configuration, and all folders without their own session."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import shutil
 import cluster as kubernetes
 import nox
 import tomllib
-from downloads import other_collections
+from downloads import unpack_other_collections
 from environment import REPOSITORY, Missing, ensure
 from interpreters import TARGETS, newest_target, python
-from staging import PARALLEL, driver_package, ensure_useful, prepare, pytest, room, run
+from staging import PARALLEL, driver_package, ensure_optional_package, prepare, pytest, run, session_folder
 
-_SEPARATE = ("cluster", "commands", "driver", "host", "lab")  # folders of tests that have a session of their own
+_SEPARATE = ("cluster", "commands", "driver", "host", "lab")  # folders of tests that have their own session
 
 
 def units(session: nox.Session, target: str) -> None:
-    """Run the unit tests on a Python that is given ansible.module_utils and no more of Ansible, as a node is."""
+    """Run the unit tests on a Python that has only ansible.module_utils of Ansible, like a managed node."""
     venv, node = prepare(session), ensure("unit", python(target))
-    given = room(session) / "node" / target
-    shutil.rmtree(given, ignore_errors=True)
-    (given / "ansible").mkdir(parents=True)
-    (given / "ansible" / "__init__.py").touch()
+    node_path = session_folder(session) / "node" / target
+    shutil.rmtree(node_path, ignore_errors=True)
+    (node_path / "ansible").mkdir(parents=True)
+    (node_path / "ansible" / "__init__.py").touch()
     source = next(venv.glob("lib/python3*/site-packages/ansible/module_utils"))
-    (given / "ansible" / "module_utils").symlink_to(source)
-    paths = os.pathsep.join(map(str, (given, room(session) / "stage")))
+    (node_path / "ansible" / "module_utils").symlink_to(source)
+    paths = os.pathsep.join(map(str, (node_path, session_folder(session) / "stage")))
     pytest(session, node, *PARALLEL, "-p", "no:cacheprovider", on=["tests/unit"], PYTHONPATH=paths)
 
 
@@ -45,35 +45,35 @@ def older_units(session: nox.Session, target: str) -> None:
     run(session, venv, "ansible-test", "units", *options)
 
 
-def others(session: nox.Session, which: str) -> None:
-    """Run the tests of all folders that have no session of their own, by a marker expression."""
+def other_tests(session: nox.Session, which: str) -> None:
+    """Run the tests that a marker expression selects, from all folders without their own session."""
     venv = prepare(session)
-    other_collections()
+    unpack_other_collections()
     browsers = ("chromium", "chromium-browser", "google-chrome")
     wanted = {"hwloc-nox": ("lstopo-no-graphics", "lstopo"), "chromium": browsers}
-    if os.environ.get("CI"):  # not on a person's machine, where the package would start a server
+    if os.environ.get("CI"):  # not on a developer's machine, where the package would start an SSH server
         wanted["openssh-server"] = ("/usr/sbin/sshd",)
     for name, programs in wanted.items():
-        ensure_useful(session, name, *programs)
+        ensure_optional_package(session, name, *programs)
     folders = {str(path.parent.relative_to(REPOSITORY)) for path in REPOSITORY.glob("tests/*/test_*.py")}
     folders -= {f"tests/{name}" for name in _SEPARATE}
     pytest(session, venv, *PARALLEL, "-m", which, on=sorted(folders))
 
 
 def commands(session: nox.Session) -> None:
-    """Run the commands in the pages."""
+    """Run the commands that the documentation shows."""
     venv = prepare(session)
-    ensure_useful(session, "util-linux", "setpriv")
+    ensure_optional_package(session, "util-linux", "setpriv")
     pytest(session, venv, on=["tests/commands"])
 
 
 def driver(session: nox.Session, which: str) -> None:
-    """Run the tests of the driver that a marker expression chooses."""
+    """Run the tests of the driver that a marker expression selects."""
     venv = prepare(session)
-    other_collections()
-    ensure_useful(session, "dnsmasq-base", "dnsmasq", "/usr/sbin/dnsmasq")
-    ensure_useful(session, "nftables", "nft", "/usr/sbin/nft")
-    ensure_useful(session, "openmpi-bin", "mpirun")
+    unpack_other_collections()
+    ensure_optional_package(session, "dnsmasq-base", "dnsmasq", "/usr/sbin/dnsmasq")
+    ensure_optional_package(session, "nftables", "nft", "/usr/sbin/nft")
+    ensure_optional_package(session, "openmpi-bin", "mpirun")
     pytest(session, venv, *PARALLEL, "-m", which, on=["tests/driver"], PYTHONPATH=driver_package(session, venv))
 
 
@@ -89,7 +89,7 @@ def lowest(session: nox.Session, target: str) -> None:
     bounds = {one.replace(">=", "==") for one in project["dependencies"] if ">=" in one}
     pins = set((REPOSITORY / "requirements/lowest.in").read_text().split())
     if not bounds or not bounds <= pins:
-        session.error(f"requirements/lowest.in does not pin what pyproject.toml allows: {sorted(bounds - pins)}")
+        session.error(f"requirements/lowest.in does not pin these bounds of pyproject.toml: {sorted(bounds - pins)}")
     tools, venv = prepare(session), ensure("lowest", python(target))
     paths, protoc = driver_package(session, tools), str(tools / "bin/python")
     files = ["tests/driver/test_protocol.py", "tests/driver/test_plugin.py"]
@@ -97,7 +97,7 @@ def lowest(session: nox.Session, target: str) -> None:
 
 
 def host(session: nox.Session) -> None:
-    """Run the tests of what configures nodes."""
+    """Run the tests of the host configuration."""
     venv = prepare(session)
-    other_collections()
+    unpack_other_collections()
     pytest(session, venv, on=["tests/host"], PYTHONPATH=driver_package(session, venv))

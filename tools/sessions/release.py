@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What users get: the example site on each controller, the documentation, the artifact; and the locks behind it."""
+"""Checks of what users get: the example site on each controller, the documentation, the artifact. Writes the locks."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import sys
 from pathlib import Path
 
 import nox
-from downloads import other_collections
+from downloads import unpack_other_collections
 from environment import COLLECTION, REPOSITORY, WORK, ensure
 from interpreters import python
-from staging import prepare, room, run, stage, tree
+from staging import prepare, run, session_folder, stage, tree
 
 _DIST = WORK / "dist"
 _REQUIREMENTS = REPOSITORY / "requirements"
 _COMPILE = "--upgrade -q --allow-unsafe --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links"
-_LOCKS = {  # the oldest Python that each lock serves: it is made on that one
+_LOCKS = {  # the oldest Python that each lock is for, on which it is resolved
     **{"unit": "3.9", "lock": "3.9", "runner": "3.11", "old-core": "3.11", "driver": "3.10", "lowest": "3.10"},
     **{"core-py311": "3.11", "dev-py311": "3.11", "setup-py311": "3.11"},
     **{"core-py312": "3.12", "dev-py312": "3.12", "setup-py312": "3.12"},
@@ -30,12 +30,12 @@ _LOCKS = {  # the oldest Python that each lock serves: it is made on that one
 
 def site(session: nox.Session, controller: str) -> None:
     """Run ``make try`` on a controller in a folder whose name has a space, and read the roles' documentation."""
-    place = room(session) / "a checkout" / COLLECTION
+    place = session_folder(session) / "a checkout" / COLLECTION
     stage(place)
     venv = ensure("core", python(controller))
     run(session, venv, python(controller), "tools/try.py", cwd=place)
     if not (place / ".cache/report/index.html").is_file():
-        session.error("the report is not where 'make try' says")
+        session.error("'make try' has written no report to .cache/report/index.html")
     roles = [f"lanewise.dra.{path.name}" for path in sorted((REPOSITORY / "roles").iterdir())]
     command = [python(controller), "tools/environment.py", "core", "ansible-doc", "--type", "role", *roles]
     warned = subprocess.run(
@@ -48,13 +48,13 @@ def site(session: nox.Session, controller: str) -> None:
 def docs(session: nox.Session) -> None:
     """Check the plugins' documentation, and build the guides and the reference as one site."""
     venv = prepare(session)
-    other_collections()  # the documentation of an option may come from one of them
+    unpack_other_collections()  # the documentation of an option may come from one of them
     run(session, venv, "ansible-doc", "--json", "--metadata-dump", "lanewise.dra", silent=True)
     run(session, venv, "antsibull-docs", "lint-collection-docs", "--plugin-docs", "--skip-rstcheck", ".")
     source, site = WORK / "docs/source", WORK / "docs/site"
     for folder in (source, site):
         shutil.rmtree(folder, ignore_errors=True)
-    # what pages link to
+    # pages link to files of the whole collection
     shutil.copytree(tree(session), source, ignore=shutil.ignore_patterns(".git", ".cache"))
     (source / "reference").mkdir()
     layout = ["--use-current", "--squash-hierarchy", "--fail-on-error", "--dest-dir", str(source / "reference")]
@@ -73,7 +73,7 @@ def package(session: nox.Session) -> None:
     artifact = next(_DIST.glob("lanewise-dra-*.tar.gz"))
     driver = re.search(r'(?m)^version = "(.+?)"', (REPOSITORY / "pyproject.toml").read_text())
     if not driver or artifact.name != f"lanewise-dra-{driver[1]}.tar.gz":
-        session.error(f"{artifact.name} has a driver of another version: galaxy.yml and pyproject.toml differ")
+        session.error(f"{artifact.name}: the driver has another version; set the same in galaxy.yml and pyproject.toml")
     place = _DIST / "installed"
     install = ("ansible-galaxy", "collection", "install", str(artifact), "--offline", "--force", "-p", str(place))
     run(session, venv, *install, cwd=_DIST)
@@ -81,15 +81,16 @@ def package(session: nox.Session) -> None:
     playbook = ("ansible-playbook", "-i", "localhost,", "-c", "local", "lanewise.dra.site")
     run(session, venv, *playbook, cwd=_DIST, ANSIBLE_COLLECTIONS_PATH=str(place), PWD=str(_DIST))
     importer = ("python", "-m", "galaxy_importer.main", str(artifact))
-    without = {"GALAXY_IMPORTER_RUN_ANSIBLE_LINT": "false"}  # that is for the session lint
+    without = {"GALAXY_IMPORTER_RUN_ANSIBLE_LINT": "false"}  # the session 'lint' runs it
     report = run(session, venv, *importer, cwd=_DIST, silent=True, **without)
     session.log(report)
-    if re.search(r"^(WARNING|ERROR)|Traceback|violation", report, re.MULTILINE):  # the importer itself lets these pass
-        session.error("galaxy-importer has found faults")
+    # the importer itself does not treat these as failures
+    if re.search(r"^(WARNING|ERROR)|Traceback|violation", report, re.MULTILINE):
+        session.error("galaxy-importer has reported warnings or errors, see its output above")
 
 
 def lock(session: nox.Session) -> None:
-    """Resolve requirements/*.in, with hashes, each on the oldest Python that its lock serves."""
+    """Resolve requirements/*.in, with hashes, each on the oldest Python that its lock is for."""
     for name, number in _LOCKS.items():
         venv = ensure("lock", python(number))
         command = ["pip-compile", *_COMPILE.split(), "--output-file", f"{name}.txt", f"{name}.in"]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Checks that read the files and run nothing of ours: style, types, ansible-test sanity."""
+"""Static checks, which run none of our code: style, types, ansible-test sanity."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import urllib.request
 from pathlib import Path
 
 import nox
-from downloads import download, other_collections
-from environment import CACHE, WORK, Missing, alone, lock_file, version
+from downloads import download, unpack_other_collections
+from environment import CACHE, WORK, Missing, lock_file, locked, version
 from interpreters import primary, python
-from staging import driver_package, driver_site, prepare, room, run
+from staging import driver_package, driver_site, prepare, run, session_folder
 
 _STRICT = tuple(f"plugins/module_utils/{name}" for name in ("topology", "dra", "uplinks", "host"))  # typed strictly
 _GET_PIP = "# in place of the real one, which cannot be reached; 'make clean' of lanewise.dra removes it"
@@ -26,10 +26,10 @@ _GET_PIP = "# in place of the real one, which cannot be reached; 'make clean' of
 def lint(session: nox.Session) -> None:
     """Run every linter, even after one has failed, so that one run shows all that has to be fixed."""
     venv = prepare(session)
-    other_collections()
-    site, paths = str(driver_site(venv, room(session))), driver_package(session, venv)
-    # ansible-lint installs the collection there, and would look at an older one first
-    shutil.rmtree(room(session) / "ansible" / "collections", ignore_errors=True)
+    unpack_other_collections()
+    site, paths = str(driver_site(venv, session_folder(session))), driver_package(session, venv)
+    # ansible-lint installs the collection there, and would check an older copy first
+    shutil.rmtree(session_folder(session) / "ansible" / "collections", ignore_errors=True)
     commands = (
         ("ruff", "check", "--cache-dir", str(WORK / "ruff"), "."),
         ("ruff", "format", "--check", "--cache-dir", str(WORK / "ruff"), "."),
@@ -46,7 +46,7 @@ def lint(session: nox.Session) -> None:
         except nox.command.CommandFailed:
             failed.append(command[0])
     if failed:
-        session.error(f"found faults: {', '.join(failed)}")
+        session.error(f"these linters failed, see their output above: {', '.join(failed)}")
 
 
 def sanity(session: nox.Session, controller: str) -> None:
@@ -54,21 +54,22 @@ def sanity(session: nox.Session, controller: str) -> None:
     main = controller == primary()
     locks = {lock_file("core", version(python(name))) for name in (controller, primary())}
     if not main and len(locks) == 1:
-        raise Missing(f"the same ansible-core looks at everything with Python {primary()}")
+        raise Missing(f"Python {primary()} has the same ansible-core and checks everything")
     venv = prepare(session, "dev" if main else "core", controller)
     _ansible_test_pip(venv)
-    made = CACHE / f"sanity-{venv.name}.made"  # once ansible-test has made its environments, some of them shared
-    with contextlib.nullcontext() if made.exists() else alone(CACHE / "sanity"):
+    # exists once ansible-test has created its environments; sessions share some of them
+    made = CACHE / f"sanity-{venv.name}.made"
+    with contextlib.nullcontext() if made.exists() else locked(CACHE / "sanity"):
         run(session, venv, "ansible-test", "sanity", "--color", "no", *([] if main else ["--python", controller]))
     made.touch()
 
 
 @functools.lru_cache(None)
 def _ansible_test_pip(venv: Path) -> None:
-    """Let ansible-test's own environments get pip where its download host cannot be reached.
+    """Let ansible-test's environments install pip even if its download host cannot be reached.
 
-    ansible-test looks for the bootstrap script in its cache first. If the host answers, nothing is done; otherwise a
-    script with the same effect goes there, which installs the pip that ansible-test wants with the pinned pip wheel.
+    ansible-test looks for the bootstrap script in its cache first. If the host cannot be reached, this writes a script
+    with the same effect there: it installs the pip version that ansible-test requires, using the pinned pip wheel.
     """
     source = next(venv.glob("lib/python3*/site-packages/ansible_test/_internal/python_requirements.py")).read_text()
     for number in sorted(set(re.findall(r"pip='([\d.]+)'", source))):
