@@ -49,7 +49,7 @@ CHECKS: dict[str, dict[str, tuple[float, str]]] = {
         "docs": (2.0, "plugin documentation and the docs site"),
         "package": (2.0, "the artifact for Galaxy"),
         "lab": (60.0, "virtual nodes with SR-IOV (LANEWISE_SLOW=1)"),
-        "install": (25.0, "the driver under systemd, site.yml on a GPU node, switch from DRANET (LANEWISE_SLOW=1, root)"),
+        "install": (25.0, "the driver under systemd, site.yml on a GPU node, a driver switch (LANEWISE_SLOW=1, root)"),
     },
 }
 #: The variable with the file in which each check records its result, for the table at the end.

@@ -217,8 +217,8 @@ def programs(minor: str, *names: str, build: bool = True) -> dict[str, Path]:
     if lacking and not build:
         minutes = sum(SECONDS.get(name, 60) for name in lacking) / 60
         raise Missing(
-            f"{', '.join(lacking)} of Kubernetes {minor} not built: run 'python3 tools/cluster.py --kubernetes {minor}'. "
-            f"It builds them in {minutes:.0f} minutes or less on two cores"
+            f"{', '.join(lacking)} of Kubernetes {minor} not built: 'python3 tools/cluster.py --kubernetes {minor}' "
+            f"builds them in {minutes:.0f} minutes or less on two cores"
         )
     for number, name in enumerate(lacking, 1):
         _build(module(name, minor), name, f"{number} of {len(lacking)}")

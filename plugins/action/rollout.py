@@ -54,7 +54,7 @@ class ActionModule(ControllerAction):
         names = variables.get("ansible_play_hosts_all") or []
         alive = set(variables.get("ansible_play_hosts") or [])
         # if a task for all nodes fails, Ansible removes all but one from the play, even if the failure is rescued
-        looked = alive | {name for name in names if _of(variables, name, "site_looked")}
+        looked = alive | {name for name in names if _of(variables, name, "site_checked")}
         if options["show"] == "plan":
             limit = str(variables.get("ansible_limit") or "all")
             result.update(self._plan(_nodes(variables, names, looked), options["serial"], limit, alive))
@@ -128,11 +128,11 @@ def _nodes(variables: Variables, names: t.Sequence[str], looked: set[str]) -> li
 
 def _planned_by_probe(variables: Variables, host: str) -> bool:
     """Whether the host was not checked by itself, because its probe made the plan and found nothing to change."""
-    return _of(variables, host, "site_asked") is None and needs_no_change(probe_of(variables, host))
+    return _of(variables, host, "site_parts") is None and needs_no_change(probe_of(variables, host))
 
 
 def _asked(variables: Variables, host: str) -> bool:
-    return bool(_of(variables, host, "site_asked")) or _planned_by_probe(variables, host)
+    return bool(_of(variables, host, "site_parts")) or _planned_by_probe(variables, host)
 
 
 def _of(variables: Variables, host: str, name: str) -> t.Any:

@@ -73,12 +73,12 @@ OF_PLAYBOOKS = (
 #: Variables that plays set for hosts. In a later play they are not errors.
 OF_PLAYS = (
     *(
-        "site_asked",
+        "site_parts",
         "site_begun",
         "site_claims_problem",
         "site_queues_problem",
         "site_drift",
-        "site_looked",
+        "site_checked",
         "site_plan",
         "site_problems",
     ),

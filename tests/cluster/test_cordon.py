@@ -37,9 +37,9 @@ def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
     kubeconfig = newest.write_kubeconfig_of_two(tmp_path / "kubeconfig")
 
     def play(*parts: str, rc: int = 0, mark: str = MARK, stub: str = "", **variables: t.Any) -> str:
-        role = "lanewise.dra.fabric"
+        role, key = "lanewise.dra.fabric", {"__fabric_annotation_key": mark}
         tasks: list[dict[str, t.Any]] = [
-            {"ansible.builtin.include_role": {"name": role, "tasks_from": part}, "vars": {"__fabric_mark": mark}}
+            {"ansible.builtin.include_role": {"name": role, "tasks_from": part}, "vars": key}
             for part in parts
         ]
         tasks.append({"ansible.builtin.debug": {"msg": "left={{ fabric_left_cordoned }}"}})

@@ -253,4 +253,4 @@ def test_the_playbooks_of_the_guide(plane: ControlPlane, tmp_path: Path) -> None
     assert "Set plan_workloads" in play("plan", rc=2)
     assert "did you mean plan_workloads?" in play("plan", "-e", "plan_workload=x", rc=2)
     (tmp_path / "snapshot.json").write_text('{"format": 9}')
-    assert "has the format 9, and this release reads 1" in play("plan", "-e", "@workloads.yml", *stored, rc=2)
+    assert "has format 9, but this release reads format 1" in play("plan", "-e", "@workloads.yml", *stored, rc=2)

@@ -194,7 +194,7 @@ def _jobs_are_replayed(queueing: Queueing, folder: Folder) -> None:
     (found,) = json.loads((folder.path / "replay" / "replay.json").read_text())["results"]
     assert found["jobs"] == found["started"] == 4 and found["unaligned"] == 0 and found["with_nic"] == 4, found
     assert found["gpu_hours"]["useful"] > 0.2 and found["preempted"] == 0, found
-    assert "Half waited at most" in (folder.path / "replay" / "replay.html").read_text()
+    assert "95th percentile" in (folder.path / "replay" / "replay.html").read_text()
     queueing.plane.wait_for(lambda: not queueing.pods("red") + queueing.pods("blue"), "replayed jobs to go", 120)
 
 

@@ -46,7 +46,7 @@ def test_the_pages_show_debts_gaps_and_curves() -> None:
     assert "blue owes red" in text and "Hours known" in text and "no sample" in text and 'class="plot"' in text
     assert "from 2026-11-25T00:20:00Z to 2026-11-25T01:30:00Z" in text
     text = replay()
-    assert text.count('class="plot"') == 2 and "1 of 2" in text and "95 of 100" in text
+    assert text.count('class="plot"') == 2 and "1 of 2" in text and "95th percentile" in text
     assert "There is no sample yet" in queue_pages.usage_page(FOLDERS, "t", totals([]), [], 900).decode()
 
 

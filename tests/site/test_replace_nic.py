@@ -126,7 +126,7 @@ def test_a_card_is_replaced_and_a_second_run_changes_nothing(site):
     assert "dhcp.leases[0].mac names its MAC address" in output
     assert "dhcp.leases[1].guid names its GUID" in output
     assert f"dra_driver_settings.aliases.{STORAGE} names its PCI address" in output
-    assert "fabric_kubeconfig is not set, so the cluster was left alone" in output
+    assert "fabric_kubeconfig is not set, so the node was not drained" in output
     assert "--limit gpu-01 -e replace_nic_phase=after" in output
     assert site.record()["state"] == "out" and site.record()["card"]["serial"] == old
     kept = site.files()

@@ -1,5 +1,5 @@
 "use strict";
-// The page is complete without this: it adds sorting and a filter to tables that ask for them.
+// Adds sorting and a filter to tables with data-sort. The page works without it.
 for (const table of document.querySelectorAll("table[data-sort]")) {
   const body = table.tBodies[0];
   const order = new Intl.Collator(undefined, { numeric: true }).compare;
@@ -39,7 +39,7 @@ for (const table of document.querySelectorAll("table[data-sort]")) {
     count.textContent = `${shown} of ${texts.size}`;
   });
 }
-// On paper nothing can be unfolded. The style sheet sees to it too, in browsers that know how.
+// Opens all details for printing. The style sheet does the same in browsers that support it.
 const unfolded = [];
 addEventListener("beforeprint", () => {
   for (const details of document.querySelectorAll("details:not([open])")) {
