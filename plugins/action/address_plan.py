@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Check the address plan of a site, and write it. The documentation is in plugins/modules/address_plan.py."""
+"""Check the address plan of a site and write it. The documentation is in plugins/modules/address_plan.py."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action imp
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import refusal, set_by_facts
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Spec, Variables
 
-#: The collection does not read `addresses.json` again; the number is for programs of the site.
+#: The collection itself does not read `addresses.json`; the format number is for programs of the site.
 FORMS = Forms()
 _SPEC: Spec = {"dest": {"type": "path"}, "check_only": {"type": "bool", "default": False}}
-#: The most problems in the message; all of them are in the result.
-_SHOWN = 20
-#: Gathered facts that hold the addresses of the node itself.
+#: The maximum number of problems in the message. The result has all of them.
+_MAX_SHOWN = 20
+#: Gathered facts with the node's addresses.
 _ADDRESSES = ("all_ipv4_addresses", "all_ipv6_addresses")
 
 
@@ -45,9 +45,9 @@ class ActionModule(ReportAction):
             site = site_plan(_nodes(variables))
         except Problems as error:
             lines = [str(problem) for problem in error.problems]
-            more = len(lines) - _SHOWN
-            listed = [*lines[:_SHOWN], *([f"and {more} more"] if more > 0 else [])]
-            message = "The addresses for rails are not planned right:\n" + "\n".join(listed)
+            more = len(lines) - _MAX_SHOWN
+            listed = [*lines[:_MAX_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+            message = "The address plan of the rails has errors:\n" + "\n".join(listed)
             result.update(failed=True, problems=lines, msg=message)
             return result
         if not options["check_only"]:
@@ -75,28 +75,28 @@ class ActionModule(ReportAction):
 
 
 def _nodes(variables: Variables) -> list[NodeInput]:
-    """The hosts of the inventory that have a plan, whatever the limit of the run is. Raises Problems."""
+    """All hosts of the inventory that have an address plan, regardless of --limit. Raises Problems."""
     found, problems = [], []
     hostvars = variables["hostvars"]
     for name in sorted((variables.get("groups") or {}).get("all") or ()):
-        own = hostvars.raw_get(name)
-        if not isinstance(own, dict) or not own.get(PLAN):
+        raw = hostvars.raw_get(name)
+        if not isinstance(raw, dict) or not raw.get(PLAN):
             continue
         from_facts = set_by_facts(variables, name)
         if from_facts:
             problems.append(Problem(name, refusal(name, from_facts), "facts"))
             continue
         host = hostvars[name]
-        found.append(NodeInput(name, host[PLAN], host[INDEX] if INDEX in own else None, _own(own)))
+        found.append(NodeInput(name, host[PLAN], host[INDEX] if INDEX in raw else None, _known_addresses(raw)))
     if problems:
         raise Problems(problems)
     return found
 
 
-def _own(own: t.Mapping[str, t.Any]) -> tuple[str, ...]:
-    """The addresses of a node that are known on the controller: those that Ansible connects to, and gathered ones."""
-    facts = own.get("ansible_facts")
+def _known_addresses(variables: t.Mapping[str, t.Any]) -> tuple[str, ...]:
+    """The addresses of a node that the controller knows: the one that Ansible connects to, and gathered ones."""
+    facts = variables.get("ansible_facts")
     listed = [facts.get(key) for key in _ADDRESSES] if isinstance(facts, dict) else []
     gathered = [text for one in listed if isinstance(one, list) for text in one if isinstance(text, str)]
-    host = own.get("ansible_host")
+    host = variables.get("ansible_host")
     return (*([host] if isinstance(host, str) else []), *gathered)

@@ -16,7 +16,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result,
 
 _SECTIONS = ("summary", "claims", "comparisons", "notes")
 
-#: The collection does not read `alignment.json` again; the number is for programs of the site.
+#: The collection itself does not read `alignment.json`; the format number is for programs of the site.
 FORMS = Forms()
 _SPEC: Spec = {
     "dest": {"type": "path", "required": True},

@@ -25,7 +25,7 @@ _SPEC: Spec = {
     "applyset_namespace": {"type": "str", "default": "default"},
     "site": {"type": "str"},
 }
-# how often, and after how many seconds, objects that wait for a quota's new numbers are tried again
+# number of retries, and seconds between them, for objects that wait until a quota is updated
 _RETRIES, _DELAY = 10, 1.0
 
 
@@ -61,7 +61,7 @@ class ActionModule(ClusterAction):
                 "Create them, or set create_namespaces (dra_claims_create_namespaces in the role) to true."
             )
         trial = self._apply(plan["trial"], check=True)
-        replaced = [item for item in apply_set.outdated(plan["trial"], trial) if self._is_ours(item)]
+        replaced = [item for item in apply_set.outdated(plan["trial"], trial) if self._is_for_boards(item)]
         verdict = apply_set.answer(plan["trial"], trial, [*apply_set.awaited(plan["trial"], trial), *replaced])
         if verdict["problems"]:
             listed = "\n".join(verdict["problems"])
@@ -75,9 +75,9 @@ class ActionModule(ClusterAction):
 
         before: list[Object] = []
         if options["prune"]:
-            before = self._parent(applyset, plan["objects"])
+            before = self._prepare_parent(applyset, plan["objects"])
         if result["changed"] and not self._task.check_mode:
-            self._remove(replaced, "Not every template that no longer fits its boards was removed")
+            self._remove(replaced, "Some templates that no longer fit their boards could not be removed")
             result.update(self._applied(plan["objects"]))
             if result.get("failed"):
                 return result
@@ -86,7 +86,7 @@ class ActionModule(ClusterAction):
         return result
 
     def _applied(self, objects: list[Object]) -> Result:
-        """Apply all objects, and again those that wait for a quota. Returns `applied`, and a failure if any."""
+        """Apply all objects, and retry those that wait for a quota. Returns `applied`, and a failure if any."""
         done = self._apply(objects, check=False)
         for _retry in range(_RETRIES):
             waiting = apply_set.awaited(objects, done)
@@ -99,14 +99,14 @@ class ActionModule(ClusterAction):
             return {"applied": verdict["landed"]}
         refused, applied = "\n".join(verdict["problems"]), ", ".join(verdict["landed"]) or "nothing"
         message = (
-            f"Not everything was applied.\nRefused:\n{refused}\nApplied: {applied}\nFix the reason, and run it again."
+            f"Not everything was applied.\nRefused:\n{refused}\nApplied: {applied}\nFix the reasons, then run it again."
         )
         return {"applied": verdict["landed"], "failed": True, "msg": message}
 
-    def _parent(self, applyset: dict[str, str], objects: list[Object]) -> list[Object]:
-        """Write the set's parent before anything is applied, so that it names all kinds and namespaces.
+    def _prepare_parent(self, applyset: dict[str, str], objects: list[Object]) -> list[Object]:
+        """Write the ApplySet's parent before anything is applied, so that it names all kinds and namespaces.
 
-        Returns the parent as it was before, if any. Raises AnsibleActionFail if it belongs to another program or site.
+        Returns the earlier parent, if any. Raises AnsibleActionFail if it belongs to another program or site.
         """
         before = self._info("v1", "ConfigMap", name=applyset["name"], namespace=applyset["namespace"])
         for known in before:
@@ -117,15 +117,15 @@ class ActionModule(ClusterAction):
                     f"{tooling}. Give the set another name (dra_claims_applyset in the role)."
                 )
         site = self._options["site"] or ""
-        theirs = apply_set.other_site(before, objects, site)
-        if theirs and objects:
+        other_site = apply_set.other_site(before, objects, site)
+        if other_site and objects:
             raise AnsibleActionFail(
                 f"Nothing was applied. The ApplySet {applyset['namespace']}/{applyset['name']} belongs to site "
-                f"{theirs!r}, whose objects site {site or apply_set.site_of(objects)!r} would remove. Give each site a "
-                "set of its own (dra_claims_applyset in the role). If the site only has a new name, delete the "
+                f"{other_site!r}, whose objects site {site or apply_set.site_of(objects)!r} would remove. Give each "
+                "site its own set (dra_claims_applyset in the role). If the site only has a new name, delete the "
                 "ConfigMap's label lanewise.dev/site."
             )
-        if not self._task.check_mode and not theirs and (objects or before):
+        if not self._task.check_mode and not other_site and (objects or before):
             self._write_parent(apply_set.parent(**applyset, objects=objects, before=before, site=site))
         return before
 
@@ -142,29 +142,29 @@ class ActionModule(ClusterAction):
         before: list[Object],
     ) -> None:
         site = self._options["site"] or ""
-        theirs = apply_set.other_site(before, objects, site)
+        other_site = apply_set.other_site(before, objects, site)
         whole = apply_set.parent(**applyset, objects=objects, before=before)
         apis = self._run("kubernetes.core.k8s_cluster_info", {})["apis"]
-        searches = apply_set.searches(whole, apis, applyset, site, theirs)
-        ours = [
+        searches = apply_set.searches(whole, apis, applyset, site, other_site)
+        existing = [
             item for kinds, labels in searches for kind in kinds for item in self._info(**kind, label_selectors=labels)
         ]
-        stale = apply_set.stale(ours, objects, site)
+        stale = apply_set.stale(existing, objects, site)
         result["kept_in_use"] = stale["in_use"]
         result["pruned"] = [apply_set.title(item) for item in stale["delete"]]
         if stale["delete"]:
             result["changed"] = True
             if not self._task.check_mode:
-                self._remove(stale["delete"], "Not everything stale was removed")
+                self._remove(stale["delete"], "Some stale objects could not be removed")
         # while a stale claim is in use, the parent must still name its kind
-        if not self._task.check_mode and not stale["in_use"] and not theirs and (objects or before):
+        if not self._task.check_mode and not stale["in_use"] and not other_site and (objects or before):
             self._write_parent(apply_set.parent(**applyset, objects=objects, site=site))
         if self._task.diff and stale["delete"]:
             prepared = "".join(f"- {title}\n" for title in result["pruned"])
             result["diff"] = [*result.get("diff", []), {"prepared": prepared}]
 
-    def _is_ours(self, item: Object) -> bool:
-        """Whether the template on the cluster was written for boards, too."""
+    def _is_for_boards(self, item: Object) -> bool:
+        """Whether the template on the cluster was rendered for boards."""
         metadata = item["metadata"]
         where = {"name": metadata["name"], "namespace": metadata["namespace"]}
         return any(apply_set.for_boards(found) for found in self._info(item["apiVersion"], item["kind"], **where))
@@ -194,9 +194,9 @@ class ActionModule(ClusterAction):
 
 
 def _changes(plan: apply_set.Plan, trial: Result) -> list[Result]:
-    """The diff of each object that would change, from the server's dry run where it could try the object.
+    """The diff of each object that would change, from the server's dry run if it could try the object.
 
-    At each apply of some objects the server updates its own metadata. That alone does not count as a change.
+    The server updates its own metadata of some objects at each apply. That alone does not count as a change.
     """
     found = []
     tried = {id(item): reply for item, reply in zip(plan["trial"], apply_set.answers(plan["trial"], trial))}

@@ -46,8 +46,8 @@ _TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "roles" / "dra_claims
 # kinds that are rendered beside those of resource.k8s.io
 _OTHER_KINDS = ("Namespace", "ResourceQuota", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
-_AFFINITY = """\
-# Addresses alone do not find the nodes of a board. Give a pod that names one of these objects its `affinity`.
+_AFFINITY_HEADER = """\
+# Device addresses alone do not select the nodes of a board. Copy the `affinity` of an object to each pod that uses it.
 ---
 """
 
@@ -61,7 +61,7 @@ _SPEC: Spec = {
 
 
 class ActionModule(SiteCompiler, ControllerAction):
-    """Compiles, renders through templates, checks what came out, and writes. Never connects to a target."""
+    """Compiles the claims, renders them through templates, checks and writes the result. Never connects to a target."""
 
     def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
         result = super().run(tmp, task_vars)
@@ -100,7 +100,7 @@ class ActionModule(SiteCompiler, ControllerAction):
         nodes, notes = self._nodes(options, variables)
         render = _Templates(self._templar, self._loader, variables, self._folder(options["template_dir"], variables))
         site = self._site(render, options["variables"], nodes, kubernetes, gates)
-        # a site without claims needs no engine
+        # without objects, the optional package for CEL is not needed
         engine = engine_for(kubernetes, gates) if site.objects else None
         made = _served(site.objects, served, kubernetes)
         files, found = self._render(render, made)
@@ -126,7 +126,7 @@ class ActionModule(SiteCompiler, ControllerAction):
         return folder
 
     def _render(self, render: _Templates, objects: list[Object]) -> tuple[dict[str, str], list[tuple[str, Object]]]:
-        """The text of each file, and the objects in it, each with its file."""
+        """The text of each file, and all objects, each with its file."""
         texts: dict[str, list[str]] = {}
         found: list[tuple[str, Object]] = []
         for item in objects:
@@ -180,8 +180,7 @@ class ActionModule(SiteCompiler, ControllerAction):
 
 @dataclass(frozen=True)
 class _Rendered:
-    """What a site's claims are rendered to. `files` and `workloads` are texts by path, `names` those of the Nodes by
-    host."""
+    """The rendered claims of a site. `files` and `workloads` are texts by path, `names` are names of Nodes by host."""
 
     kubernetes: str
     files: dict[str, str]
@@ -193,7 +192,7 @@ class _Rendered:
     names: dict[str, str]
 
     def tables(self) -> dict[str, str]:
-        """Which claims give out which pairs of which boards, and what pods need; no files without such claims."""
+        """The files with the pairs of boards that claims give out, and with the affinities that pods need."""
         columns = ["board", "gpu", "nic", "level", "claim", "object", "form", "nodes"]
         rows: list[Row] = [
             [board, gpu, nic, level, use.claim, use.name, use.form, " ".join(use.boards[board])]
@@ -203,7 +202,7 @@ class _Rendered:
         files = {"pairs.csv": csv_of(columns, sorted(rows, key=str)).decode()} if rows else {}
         affinities = {use.title: use.affinity(self.names) for use in self.boards if use.form == ADDRESS}
         if affinities:
-            files["node-affinity.yaml"] = f"{_AFFINITY}{to_manifest(dict(sorted(affinities.items())))}"
+            files["node-affinity.yaml"] = f"{_AFFINITY_HEADER}{to_manifest(dict(sorted(affinities.items())))}"
         return files
 
     def summary(self) -> list[str]:
@@ -217,13 +216,13 @@ class _Rendered:
 
 
 def _node_name(host: str, variables: Variables) -> str:
-    """The name of a host's Node, as the role dra_driver has it."""
+    """The name of a host's Node, as in the role dra_driver."""
     hostvars = variables.get("hostvars") or {}
     return str((hostvars[host].get("dra_driver_node_name") if host in hostvars else None) or host)
 
 
 class _Templates:
-    """The Jinja2 templates of manifests and workloads: the site's own come before those of the collection."""
+    """The Jinja2 templates of manifests and workloads: those of the site come before those of the collection."""
 
     def __init__(self, templar: t.Any, loader: t.Any, variables: Variables, folder: str | None) -> None:
         self._folders = [pathlib.Path(path) for path in (folder, _TEMPLATES) if path]
@@ -245,9 +244,8 @@ class _Templates:
     def _text(self, names: tuple[str, ...], **values: object) -> tuple[str, str]:
         source = next(path for name in names for folder in self._folders if (path := folder / name).is_file())
         if source not in self._sources:
-            from ansible.template import (
-                trust_as_template,  # missing in an older ansible-core, for which there is a clear error
-            )
+            # not at the top: an older ansible-core lacks it, and gets a clear error about its version
+            from ansible.template import trust_as_template
 
             self._sources[source] = trust_as_template(self._loader.get_text_file_contents(str(source)))
         self._templar.available_variables = {**self._variables, **values}
@@ -260,7 +258,7 @@ class _Templates:
         return str(source), str(text)
 
     def unused(self, objects: list[Object]) -> list[str]:
-        """Warnings about templates of the site that belong to no kind: a misspelt name has no other effect."""
+        """Warnings about templates that match no kind: a misspelt name would silently have no effect."""
         known = {*PLURALS, *_OTHER_KINDS, *(item["kind"] for item in objects), "object"}
         found = []
         for path in sorted(path for folder in self._folders for path in folder.glob("manifests/*.j2")):
@@ -273,7 +271,7 @@ class _Templates:
 
 
 def _served(objects: list[Object], versions: list[str] | None, kubernetes: str) -> list[Object]:
-    """The objects in the newest version of resource.k8s.io that the cluster serves; unchanged without a cluster."""
+    """The objects in the newest version of resource.k8s.io that the cluster serves; as they are without a cluster."""
     if versions is None:
         return objects
     return [convert(item, choose(versions, item["kind"], kubernetes)) if is_dra(item) else item for item in objects]
@@ -320,7 +318,7 @@ def _site(variables: Variables, nodes: Nodes | None, kubernetes: str, gates: Var
     wrong = _gates(gates)
     usable = {name: value for name, value in gates.items() if name in FEATURES and isinstance(value, bool)}
     try:
-        site = compile_site(_switched(t.cast(Json, plain(variables))), nodes, kubernetes, usable)
+        site = compile_site(_with_booleans(t.cast(Json, plain(variables))), nodes, kubernetes, usable)
     except Problems as error:
         raise Problems([*wrong, *error.problems]) from None
     if wrong:
@@ -346,17 +344,17 @@ def _load(source: str, text: str, what: str, *, named: bool = True) -> list[Obje
     try:
         documents = [item for item in yaml.load_all(text, Loader=LOADER) if item is not None]
     except yaml.YAMLError as error:
-        raise AnsibleActionFail(f"What the template {source} gives for {what} is not YAML: {error}") from None
+        raise AnsibleActionFail(f"The template {source} renders invalid YAML for {what}: {error}") from None
     for item in documents:
-        missing = _lacks(item, named)
+        missing = _missing_field(item, named)
         if missing:
-            text = f"What the template {source} gives for {what} is not a Kubernetes object: it has no {missing}"
+            text = f"The template {source} renders no Kubernetes object for {what}: it has no {missing}"
             raise AnsibleActionFail(text)
     return documents
 
 
-def _lacks(item: object, named: bool) -> str:
-    """The first required field that an object lacks, or that is not text; empty for none."""
+def _missing_field(item: object, named: bool) -> str:
+    """The first required field that an object lacks or that is not text; empty if there is none."""
     fields = item if isinstance(item, dict) else {}
     metadata = fields.get("metadata")
     wanted = {key: fields.get(key) for key in ("kind", "apiVersion")}
@@ -365,8 +363,8 @@ def _lacks(item: object, named: bool) -> str:
     return next((key for key, value in wanted.items() if not isinstance(value, str) or not value), "")
 
 
-def _switched(variables: Variables) -> Json:
-    """The variables, with text such as `-e NAME=true` gives as true or false."""
+def _with_booleans(variables: Variables) -> Json:
+    """The variables, with booleans converted that are text, as from `-e NAME=true`."""
     found = dict(variables)
     for name in ("dra_claims_policy", "dra_claims_allow_unreachable"):
         if isinstance(found.get(name), str):

@@ -4,7 +4,7 @@
 
 """Swap devices for a tier, from the controller. The documentation is in plugins/modules/dra_swap.py.
 
-It runs in Ansible's process: a module would be sent, and would read and compile the planner again at each run.
+It runs in Ansible's process, because a module would be transferred, and would load and compile the planner each time.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class ActionModule(ControllerAction):
         check = bool(self._task.check_mode)
 
         def work(api: t.Any, kubernetes: str) -> Object:
-            swaps = Swaps(api, required_version(kubernetes), kubernetes, self._tell)
-            return Work(options, check, swaps).result()
+            swaps = Swaps(api, required_version(kubernetes), kubernetes, self._show_progress)
+            return SwapRun(options, check, swaps).result()
 
         failure = f"the swap for {options['tier']} cannot be {_VERBS[options['state']]}"
         try:
@@ -88,13 +88,13 @@ class ActionModule(ControllerAction):
             del result["diff"]
         return result
 
-    def _tell(self, line: str) -> None:
-        """Show what the task is waiting for: Ansible shows its result only when it has ended."""
+    def _show_progress(self, line: str) -> None:
+        """Show what the task waits for, because Ansible shows a result only at the end of the task."""
         self._display.display(line, stderr=True)
 
 
 def required_version(kubernetes: str) -> str:
-    """The version of the API. Raises serving.Unsupported for a release that cannot swap."""
+    """The API version of the rules. Raises serving.Unsupported for a Kubernetes release that cannot swap."""
     if versions.minor_of(kubernetes) < swap.MINOR:
         raise serving.Unsupported(
             f"Kubernetes {kubernetes} cannot swap devices: taint rules that only count pods are "
@@ -103,8 +103,8 @@ def required_version(kubernetes: str) -> str:
     return serving.require(kubernetes)
 
 
-class Work:
-    """One task on a cluster. Its methods raise ValueError, Unfinished, EngineMissing, ApiException and HTTPError."""
+class SwapRun:
+    """One run of the action. Its methods raise ValueError, Unfinished, EngineMissing, ApiException and HTTPError."""
 
     def __init__(self, options: Variables, check: bool, swaps: Swaps) -> None:
         self.options, self.check, self.swaps = options, check, swaps
@@ -112,7 +112,7 @@ class Work:
         self.now = datetime.now(timezone.utc)
         self.rules = swaps.rules.list()
         there, _working = swaps.holds(self.rules)
-        self.old, self.begun = there.get(self.tier), bool(swap.evicting(self.rules).get(self.tier))
+        self.old, self.evicting = there.get(self.tier), bool(swap.evicting(self.rules).get(self.tier))
 
     def result(self) -> Result:
         """What the task returns."""
@@ -123,12 +123,12 @@ class Work:
         if chosen.reason:
             raise Refused(f"{'; '.join(summary)}. Nothing was changed")
         hold = self._hold(chosen)
-        self.swaps.refuse_others(hold, _users(chosen), self.rules)
+        self.swaps.refuse_others(hold, _used_devices(chosen), self.rules)
         done = self._previewed(hold, chosen) if self.options["state"] == "previewed" else self._swapped(hold, chosen)
         return self._shown(done, hold, chosen, summary)
 
     def _choice(self) -> tuple[Ask, Chosen]:
-        """What is asked for, and the devices for it, from one reading of the cluster."""
+        """The request, and the devices chosen for it, both from one read of the cluster."""
         objects = [*self.swaps.choice(), *self.rules]
         dumps.check(objects)
         version = self.swaps.kubernetes
@@ -147,15 +147,15 @@ class Work:
         return hold
 
     def _previewed(self, hold: Hold, chosen: Chosen) -> Done:
-        counted = None if self.check else self.swaps.preview(hold, _users(chosen))
+        counted = None if self.check else self.swaps.preview(hold, _used_devices(chosen))
         return Done(False, chosen.taking.leaving, counted)
 
     def _swapped(self, hold: Hold, chosen: Chosen) -> Done:
         found, ignore = chosen.taking, bool(self.options["ignore_budgets"])
-        against = [*found.refused, *([] if ignore or self.begun else found.budgets)]
-        if against:
-            more = ". With ignore_budgets they are ended all the same" if found.budgets and not found.refused else ""
-            raise Refused(f"{'; '.join(against)}{more}. No pod was ended")
+        blockers = [*found.refused, *([] if ignore or self.evicting else found.budgets)]
+        if blockers:
+            more = ". To end these pods anyway, set ignore_budgets" if found.budgets and not found.refused else ""
+            raise Refused(f"{'; '.join(blockers)}{more}. No pod was ended")
         if self.check:
             changed = bool(self.swaps.rules.make(hold, check=True)) or bool(found.leaving)
             return Done(changed, found.leaving)
@@ -165,7 +165,7 @@ class Work:
         old = self.old
         there = self.swaps.in_use(self.tier, old.devices) if old else ()
         changed = self.swaps.give_back(self.tier, self.options["owner"], self.check)
-        before = _held(old, self.now)
+        before = _hold_result(old, self.now)
         return {
             "changed": changed,
             "hold": before,
@@ -180,7 +180,7 @@ class Work:
         }
 
     def _shown(self, done: Done, hold: Hold, chosen: Chosen, summary: list[str]) -> Result:
-        after = _held(hold, self.now)
+        after = _hold_result(hold, self.now)
         ended = [shown(one) for one in done.ended]
         return {
             "changed": done.changed,
@@ -193,18 +193,18 @@ class Work:
             "lines": summary,
             "notes": list(chosen.notes),
             "diff": {
-                "before": {**_held(self.old, self.now), "pods": sorted(one["pod"] for one in ended)},
+                "before": {**_hold_result(self.old, self.now), "pods": sorted(one["pod"] for one in ended)},
                 "after": {**after, "pods": []},
             },
         }
 
 
-def _users(chosen: Chosen) -> list[DeviceId]:
-    """The chosen devices that pods have."""
+def _used_devices(chosen: Chosen) -> list[DeviceId]:
+    """The chosen devices that are in use by pods."""
     return list(dict.fromkeys(device for one in chosen.taking.leaving for device in one.devices))
 
 
-def _held(one: Hold | None, now: datetime) -> Result:
+def _hold_result(one: Hold | None, now: datetime) -> Result:
     if one is None:
         return {}
     found = one.as_dict(now)

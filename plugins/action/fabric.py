@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Check what the module is given and what it answers. The documentation is in plugins/modules/fabric.py."""
+"""Check the options and the result of the module. The documentation is in plugins/modules/fabric.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ActionModule(NodeAction):
         self._task.args = without_nulls(self._task.args)
         planned = self._task.args.pop("planned", None)
         if planned and self._task.check_mode:
-            result = super(NodeAction, self).run(tmp, task_vars)  # its checks alone
+            result = super(NodeAction, self).run(tmp, task_vars)  # only its checks, without calling the module
             result.update({name: value for name, value in planned.items() if name != "diff" or self._task.diff})
             return result
         return super().run(tmp, task_vars)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Check what the module answers. The documentation is in plugins/modules/kernel_args.py."""
+"""Check the result of the module. The documentation is in plugins/modules/kernel_args.py."""
 
 from __future__ import annotations
 

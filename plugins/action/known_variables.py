@@ -13,11 +13,11 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action imp
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import OWN, boards, hint, unknown
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Variables
 
-_SHOWN = 4
+_MAX_SHOWN = 4
 
 
 class ActionModule(ControllerAction):
-    """Looks at the variables of all hosts of the play. Never connects to a target."""
+    """Checks the variables of all hosts of the play. Never connects to a target."""
 
     def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
         result = super().run(tmp, task_vars)
@@ -27,13 +27,13 @@ class ActionModule(ControllerAction):
         for host in variables.get("ansible_play_hosts_all") or []:
             for problem in _problems(variables["hostvars"], host):
                 found.setdefault(problem, []).append(host)
-        result.update(changed=False, problems=[f"{_some(hosts)}: {problem}" for problem, hosts in found.items()])
+        result.update(changed=False, problems=[f"{_host_names(hosts)}: {problem}" for problem, hosts in found.items()])
         if found:
             lines = "\n".join(result["problems"])
             result.update(
                 failed=True,
                 msg=f"Nothing was done, because these variables have no effect:\n{lines}\n"
-                f"If one is your own variable, list it in {OWN}, or a pattern such as fabric_my_*.",
+                f"Correct them. If one is your own variable, list it in {OWN}, or a pattern such as fabric_my_*.",
             )
         return result
 
@@ -59,11 +59,11 @@ def _from_tasks(hostvars: t.Any, host: str) -> t.Container[str]:
     """The variables that tasks of this run have set for a host, and its facts."""
     found: set[str] = set()
     for cache in ("_nonpersistent_fact_cache", "_fact_cache"):
-        with contextlib.suppress(AttributeError, KeyError):  # an untested version of Ansible; no facts
+        with contextlib.suppress(AttributeError, KeyError):  # another version of Ansible; a host without facts
             found.update(getattr(hostvars._variable_manager, cache).get(host) or ())
     return found
 
 
-def _some(hosts: list[str]) -> str:
-    more = len(hosts) - _SHOWN
-    return ", ".join(hosts[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+def _host_names(hosts: list[str]) -> str:
+    more = len(hosts) - _MAX_SHOWN
+    return ", ".join(hosts[:_MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -55,7 +55,7 @@ _SPEC: Spec = {
     "same_card": {"type": "bool", "default": False},
 }
 _SECTIONS = frozenset(field.name for field in dataclasses.fields(Topology))
-#: States of a record: the card may be removed, or the new one has been accepted.
+#: States of a record: the old card may be removed; the new card was accepted.
 _OUT, _DONE = "out", "done"
 
 
@@ -79,7 +79,7 @@ class ActionModule(ControllerAction):
         path = folder / "replaced" / f"{file_name(host)}.json"
         record = _read(path, REPLACED)
         stored = _read(folder / "nodes" / f"{file_name(host)}.json", FORMS).get("facts")
-        check = _Check(host, options, facts, _usable(stored, host), record)
+        check = _Check(host, options, facts, _stored_facts(stored, host), record)
         try:
             if options["phase"] == "before":
                 found = check.before(variables["hostvars"].raw_get(host))
@@ -92,8 +92,8 @@ class ActionModule(ControllerAction):
 
 
 def _read(path: pathlib.Path, forms: Forms) -> Json:
-    """A file of the report; empty where there is none. Raises AnsibleActionFail for a damaged one, and for that of a
-    newer release."""
+    """A file of the report; empty if it does not exist. Raises AnsibleActionFail if it is damaged, or from a newer
+    release."""
     try:
         return of_release(json.loads(path.read_bytes()), path, forms)
     except FileNotFoundError:
@@ -104,8 +104,8 @@ def _read(path: pathlib.Path, forms: Forms) -> Json:
         raise AnsibleActionFail(f"cannot read {path}: {error}") from error
 
 
-def _usable(stored: object, host: str) -> Json | None:
-    """A node's facts in the report. Raises AnsibleActionFail for those of a newer release."""
+def _stored_facts(stored: object, host: str) -> Json | None:
+    """A node's facts in the report. Raises AnsibleActionFail if they are from a newer release."""
     if not isinstance(stored, dict):
         return None
     try:
@@ -135,14 +135,14 @@ class _Check:
         self.asked = {key: options[key] for key in ("slot", "address", "serial")}
 
     def before(self, variables: object) -> Result:
-        """What depends on the card. Raises Unknown where no card, or more than one, matches the request."""
+        """What depends on the card. Raises Unknown unless exactly one card matches the request."""
         known = cards(self.stored) if self.stored else []
         facts, lines, problems = self.facts, [], []
         record = self.record if self.record.get("state") == _OUT else {}
         try:
             card = find(self.now, **self.asked)
         except Unknown:
-            if not any(_fits(one, self.asked) for one in known):
+            if not any(_matches(one, self.asked) for one in known):
                 raise
             card, facts = find(known, **self.asked), self.stored or {}
             lines.append("The node does not show this card any more. The site report has:")
@@ -179,23 +179,23 @@ class _Check:
                 "facts": self.facts,
                 "published": addresses or record.get("published") or [],
             }
-        mine = owned(card)
-        held = {key: who for key, who in (users.get("users") or {}).items() if key in mine}
+        functions = owned(card)
+        held = {key: who for key, who in (users.get("users") or {}).items() if key in functions}
         return {
             "summary": lines,
             "problems": problems,
             "card": card,
-            "functions": sorted(mine),
+            "functions": sorted(functions),
             "in_use": [f"{address}: {held[address]}" for address in sorted(held)],
             "record": REPLACED.write(record),
             "published": addresses,
         }
 
-    def _base(self) -> tuple[Card, Json]:
-        """The old card, and the node's facts before the swap. Raises Unknown where there are none."""
+    def _before_swap(self) -> tuple[Card, Json]:
+        """The old card, and the node's facts before the swap. Raises Unknown if they were not stored."""
         if self.record.get("state") == _OUT:
             card = self.record["card"]
-            if any(self.asked.values()) and not _fits(card, self.asked):
+            if any(self.asked.values()) and not _matches(card, self.asked):
                 raise Unknown(f"the card that is being replaced is another one: {title(card)}")
             return card, self.record["facts"]
         if not self.stored:
@@ -211,17 +211,17 @@ class _Check:
             return None
         known = self.record["card"]
         new = there(self.now, known)
-        meant = not any(self.asked.values()) or _fits(known, self.asked) or _fits(self.record["old"], self.asked)
+        meant = not any(self.asked.values()) or _matches(known, self.asked) or _matches(self.record["old"], self.asked)
         return new if new and meant and same(new, known) is not False else None
 
     def after(self) -> Result:
-        """Whether the new card can replace the old one. Raises Unknown if the old one is not known."""
+        """Whether the new card can replace the old one. Raises Unknown if the old card is not known."""
         finished = self._finished()
         if finished:
             lines = [f"It was replaced already, {self.record['time']}:", *replacement.card_lines(finished, {})]
             problems = replacement.unlike(self.record["card"], finished)
             return {"summary": lines, "problems": problems, "card": finished, "finished": True, "published": []}
-        old, before = self._base()
+        old, before = self._before_swap()
         new = there(self.now, old)
         problems = []
         if new is None:
@@ -244,14 +244,14 @@ class _Check:
         if new:
             lines += ["the new card:", *(f"    {line}" for line in replacement.card_lines(new, {}))]
             changed = replacement.exchanged(old, new)
-            lines += ["what has another name now:", *(f"    {line}" for line in changed)] if changed else []
+            lines += ["changed names and addresses:", *(f"    {line}" for line in changed)] if changed else []
         lines += other_lines if self.options["other_changes"] else []
         return {"summary": lines, "problems": problems, "card": new or old, "finished": False, "published": []}
 
     def done(self) -> Result:
         """The record of the finished replacement. Raises Unknown as `after` does."""
         finished = self._finished()
-        old, record = (self.record["old"], self.record) if finished else (self._base()[0], {})
+        old, record = (self.record["old"], self.record) if finished else (self._before_swap()[0], {})
         new = finished or there(self.now, old)
         if new is None:
             raise Unknown(f"no NIC is in {place(old)} any more (see 'dmesg')")
@@ -280,7 +280,7 @@ def _section(heading: str, lines: list[str]) -> list[str]:
     return [f"{heading}:", *(f"    {line}" for line in lines)] if lines else [f"{heading}: nothing"]
 
 
-def _fits(card: Card, asked: dict[str, str]) -> bool:
+def _matches(card: Card, asked: dict[str, str]) -> bool:
     try:
         find([card], **asked)
     except Unknown:

@@ -42,7 +42,7 @@ _SPEC: Spec = {
     "kueue_namespace": {"type": "str", "default": "kueue-system"},
     "configure": {"type": "bool", "default": False},
 }
-#: What the chart of Kueue, and its manifests, call the ConfigMap and the file in it.
+#: The ConfigMap with Kueue's configuration, and the file in it, as Kueue's chart and manifests name them.
 _CONFIG_MAP, _CONFIG_KEY = "kueue-manager-config", "controller_manager_config.yaml"
 
 
@@ -109,9 +109,10 @@ class ActionModule(SiteCompiler, ControllerAction):
         return made
 
     def _compare(self, result: Result, part: Object, options: Variables, variables: Variables) -> list[str]:
-        """What the Kueue of the cluster lacks. `result` gets that and, where it can be written, the whole text.
+        """What Kueue's configuration lacks. Stores that and, if it can be written, the whole text in `result`.
 
-        Raises AnsibleActionFail where it serves no queues of this version, or where it could not start with the text.
+        Raises AnsibleActionFail if the cluster does not serve this version of Kueue, or if Kueue could not start with
+        the text.
         """
         self._require_kueue(options, variables)
         running, unread = self._running(options, variables)
@@ -121,25 +122,25 @@ class ActionModule(SiteCompiler, ControllerAction):
                 raise AnsibleActionFail(f"Cannot add to Kueue's configuration: {unread}")
             return [unread]
         result["configuration_differences"] = lacking = differences(part, running)
-        against = conflicts(part, running)
-        if options["configure"] and against:
-            lines = "\n".join(against)
+        conflicting = conflicts(part, running)
+        if options["configure"] and conflicting:
+            lines = "\n".join(conflicting)
             raise AnsibleActionFail(f"Nothing was applied, as Kueue would not start with its configuration:\n{lines}")
-        if not against:
-            # what runs is kept as it is written where nothing is missing
+        if not conflicting:
+            # if nothing is missing, the running configuration keeps its text
             result["configuration_text"] = to_manifest(merged(running, part)) if lacking else None
         return [] if options["configure"] else lacking
 
     def _require_kueue(self, options: Variables, variables: Variables) -> None:
         cluster = self._module("kubernetes.core.k8s_cluster_info", {"invalidate_cache": True}, options, variables)
         if API_VERSION not in cluster["apis"]:
-            served = ", ".join(api for api in cluster["apis"] if api.startswith("kueue.")) or "no version of it"
+            served = ", ".join(api for api in cluster["apis"] if api.startswith("kueue.")) or "no Kueue"
             raise AnsibleActionFail(
-                f"The cluster does not serve {API_VERSION}, but {served}. Install Kueue 0.19 first."
+                f"The cluster serves {served}, but {API_VERSION} is needed. Install Kueue 0.19 first."
             )
 
     def _running(self, options: Variables, variables: Variables) -> tuple[Object | None, str]:
-        """Kueue's configuration on the cluster; None and the reason where it cannot be read."""
+        """Kueue's configuration on the cluster; None with the reason if it cannot be read."""
         asked = {"api_version": "v1", "kind": "ConfigMap"}
         asked.update(name=_CONFIG_MAP, namespace=options["kueue_namespace"])
         found = self._module("kubernetes.core.k8s_info", asked, options, variables).get("resources") or []
@@ -165,7 +166,7 @@ class ActionModule(SiteCompiler, ControllerAction):
             whole = to_manifest(merged(t.cast(Object, plain(options["configuration"])), made.configuration))
             values = {"managerConfig": {"controllerManagerConfigYaml": whole}}
             files["kueue/values.yaml"] = f"---\n{to_manifest(values)}"
-        # a mark of its own: the claims of the site may be in the same folder
+        # differs from the mark of the claims, because these may be in the same folder
         return self._write_manifests(dest, f"{options['site']}, queues", files, options["prune"])
 
 

@@ -29,7 +29,7 @@ _PARTS = ("jobs", "started", "gpu_hours", "waits", "curve")
 
 
 class ActionModule(ReportAction):
-    """Adds a setting to those in replay.json. Never connects to a target."""
+    """Adds a result to those in replay.json. Never connects to a target."""
 
     def run(self, tmp: str | None = None, task_vars: Variables | None = None) -> Result:
         result = super().run(tmp, task_vars)
@@ -56,7 +56,8 @@ def _stored(path: pathlib.Path) -> list[Json]:
             raise ValueError("a result lacks a part")
     except (ValueError, KeyError, TypeError) as error:
         raise AnsibleActionFail(
-            f"{path} was not written by lanewise.dra.queue_replay_report: {error}. Nothing was changed"
+            f"{path} was not written by lanewise.dra.queue_replay_report: {error}. Nothing was changed. "
+            "Move the file away, or set another dest"
         ) from None
     return list(found)
 

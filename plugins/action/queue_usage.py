@@ -20,7 +20,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.kueue_metrics import 
 from ansible_collections.lanewise.dra.plugins.plugin_utils.queue_pages import usage_page
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
 
-#: Each line of the samples, and usage.json, has the number of its form.
+#: Each line of the samples has a format number, and so does usage.json.
 FORMS = Forms()
 SAMPLES = "usage-samples.jsonl"
 _SPEC: Spec = {
@@ -69,7 +69,7 @@ def _sample(objects: Json, metrics: str) -> usage.Sample:
 
 
 def _stored(path: pathlib.Path) -> tuple[list[str], list[usage.Sample]]:
-    """The lines of a file of samples, and these. Raises AnsibleActionFail for a line that is not a sample."""
+    """The lines of a file of samples, and the samples. Raises AnsibleActionFail for a line that is not a sample."""
     texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found = []
     for number, line in enumerate(texts, 1):

@@ -53,13 +53,13 @@ class ActionModule(ControllerAction):
         _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
         names = variables.get("ansible_play_hosts_all") or []
         alive = set(variables.get("ansible_play_hosts") or [])
-        # if a task for all nodes fails, Ansible removes all but one from the play, even if the failure is rescued
-        looked = alive | {name for name in names if _of(variables, name, "site_checked")}
+        # if a task with run_once fails, Ansible removes all hosts but one from the play, even if the failure is rescued
+        checked = alive | {name for name in names if _host_variable(variables, name, "site_checked")}
         if options["show"] == "plan":
             limit = str(variables.get("ansible_limit") or "all")
-            result.update(self._plan(_nodes(variables, names, looked), options["serial"], limit, alive))
+            result.update(self._plan(_nodes(variables, names, checked), options["serial"], limit, alive))
         elif options["show"] == "drift":
-            result.update(self._drift(variables, _nodes(variables, names, looked)))
+            result.update(self._drift(variables, _nodes(variables, names, checked)))
         else:
             result.update(self._state(variables, names, alive, options["max_fail_percentage"]))
         result["changed"] = False
@@ -118,39 +118,39 @@ class ActionModule(ControllerAction):
         return found
 
 
-def _nodes(variables: Variables, names: t.Sequence[str], looked: set[str]) -> list[Node]:
+def _nodes(variables: Variables, names: t.Sequence[str], checked: set[str]) -> list[Node]:
     """The plans of the hosts that the inventory configures."""
-    # a site that only probes may have unreachable hosts
-    asked = any(_asked(variables, name) for name in names)
-    found = [_node(variables, name, name in looked) for name in names if asked]
+    # without configuration, unreachable hosts are no blockers
+    configured = any(_is_configured(variables, name) for name in names)
+    found = [_node(variables, name, name in checked) for name in names if configured]
     return [node for node in found if node]
 
 
 def _planned_by_probe(variables: Variables, host: str) -> bool:
-    """Whether the host was not checked by itself, because its probe made the plan and found nothing to change."""
-    return _of(variables, host, "site_parts") is None and needs_no_change(probe_of(variables, host))
+    """Whether the probe has already planned the host and found nothing to change, so that it was not checked again."""
+    return _host_variable(variables, host, "site_parts") is None and needs_no_change(probe_of(variables, host))
 
 
-def _asked(variables: Variables, host: str) -> bool:
-    return bool(_of(variables, host, "site_parts")) or _planned_by_probe(variables, host)
+def _is_configured(variables: Variables, host: str) -> bool:
+    return bool(_host_variable(variables, host, "site_parts")) or _planned_by_probe(variables, host)
 
 
-def _of(variables: Variables, host: str, name: str) -> t.Any:
+def _host_variable(variables: Variables, host: str, name: str) -> t.Any:
     """A variable that a task has set for a host."""
     raw = variables["hostvars"].raw_get(host)
     return raw.get(name) if isinstance(raw, dict) else None
 
 
-def _node(variables: Variables, host: str, looked: bool) -> Node | None:
-    """The plan of a host; None for one that the rollout does not involve."""
+def _node(variables: Variables, host: str, checked: bool) -> Node | None:
+    """The plan of a host; None if it is not part of the rollout."""
     node = Node(host)
-    problems = _of(variables, host, "site_problems")
+    problems = _host_variable(variables, host, "site_problems")
     node.problems = [str(one) for one in problems or ()]
-    if not looked:
-        probe = _of(variables, host, "topology_probe")
+    if not checked:
+        probe = _host_variable(variables, host, "topology_probe")
         reason = probe.get("msg") if isinstance(probe, dict) else None
         node.problems.append(str(reason or "it was lost during the check; see its messages above"))
-    plan = _of(variables, host, "fabric_plan")
+    plan = _host_variable(variables, host, "fabric_plan")
     if _planned_by_probe(variables, host):
         plan = probe_of(variables, host)["plan"]
     if isinstance(plan, dict) and "changes" in plan:
@@ -163,17 +163,17 @@ def _node(variables: Variables, host: str, looked: bool) -> Node | None:
         node.reboot_ok = boolean(variables["hostvars"][host].get("fabric_reboot_ok") or False)
     own = variables["hostvars"][host]
     node.recorded = str(own.get("fabric_root") or own.get("topology_root") or "/") != "/"
-    node.cordoned = _of(variables, host, "fabric_left_cordoned") is True
-    driver = _of(variables, host, "dra_driver_plan")
+    node.cordoned = _host_variable(variables, host, "fabric_left_cordoned") is True
+    driver = _host_variable(variables, host, "dra_driver_plan")
     node.driver = [str(one) for one in driver or ()]
-    return node if _asked(variables, host) or node.problems else None
+    return node if _is_configured(variables, host) or node.problems else None
 
 
 def _state(variables: Variables, host: str, alive: bool) -> tuple[str, str]:
-    state = _of(variables, host, "site_state")
+    state = _host_variable(variables, host, "site_state")
     if isinstance(state, dict) and state.get("state") in (DONE, FAILED):
         return state["state"], str(state.get("reason") or "")
-    begun = bool(_of(variables, host, "site_begun"))
+    begun = bool(_host_variable(variables, host, "site_begun"))
     if begun and not alive:
         return LOST, "it became unreachable while it was changed; the next run continues"
     return WAITING, ""

@@ -16,7 +16,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import P
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Request, Site
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Spec, Variables
 
-#: What the facts must hold for a complete page.
+#: The sections of facts that a complete page needs.
 _SECTIONS = frozenset(field.name for field in dataclasses.fields(Topology))
 
 _SPEC: Spec = {

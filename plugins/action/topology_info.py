@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Check what the module answers. The documentation is in plugins/modules/topology_info.py."""
+"""Check the result of the module. The documentation is in plugins/modules/topology_info.py."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_faults import fa
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Variables
 
 _FABRIC = "lanewise.dra.fabric"
-#: What Ansible itself reports of a module, and not the plan.
-_OF_THE_TASK = ("ansible_facts", "deprecations", "warnings")
+#: Keys that Ansible adds to any module's result. They are not part of the plan.
+_TASK_KEYS = ("ansible_facts", "deprecations", "warnings")
 
 prepare(FabricAndProbe)
-options_of_role("fabric", "main")  # read before Ansible forks
+options_of_role("fabric", "main")  # cached before Ansible forks
 
 
 class ActionModule(NodeAction):
-    """Runs the module, or the module fabric in check mode if it makes the plan in the same call."""
+    """Runs the module, or with a plan the module fabric in check mode, which returns both."""
 
     ANSWER = Probe
     ADDED = frozenset(("packed", "plan", "plan_complete", "probed"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> Result:
         args = dict(self._task.args)
-        plan, small = args.pop("plan", None), boolean(args.pop("packed", False))
+        plan, pack = args.pop("plan", None), boolean(args.pop("packed", False))
         self._task.args = args
         result: Result | None = None
         if plan and not self._later():
@@ -44,7 +44,7 @@ class ActionModule(NodeAction):
                 result = {**checked, **result}
         if result is None:
             result = super().run(tmp, task_vars)
-        if small and "topology" in result:
+        if pack and "topology" in result:
             result.update(packed=packed(result.pop("topology")), probed=True)
         return result
 
@@ -64,7 +64,7 @@ class ActionModule(NodeAction):
             return None
         found: Result = {"changed": False, "topology": made.pop("topology")}
         made.pop("invocation", None)
-        found.update({name: made.pop(name) for name in _OF_THE_TASK if name in made})
+        found.update({name: made.pop(name) for name in _TASK_KEYS if name in made})
         found["plan"] = {name: value for name, value in made.items() if not name.startswith("_ansible_")}
         found["plan_complete"] = boolean(plan.get("complete", False))
         return found

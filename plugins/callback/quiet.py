@@ -47,7 +47,7 @@ _COLORS = {
     "rescued": constants.COLOR_OK,
     "ignored": constants.COLOR_WARN,
 }
-#: What makes a host worth a line at the end.
+#: Counters of the recap. A host has its own line only if one of them is not 0.
 _NOTABLE = ("changed", "unreachable", "failures", "rescued", "ignored")
 
 
@@ -57,25 +57,25 @@ class CallbackModule(Default):
     CALLBACK_NAME = "lanewise.dra.quiet"
 
     def get_option(self, k: str, hostvars: object = None) -> object:
-        if k in ("display_ok_hosts", "display_skipped_hosts") and not (self._display.verbosity or self._showing):
+        if k in ("display_ok_hosts", "display_skipped_hosts") and not (self._display.verbosity or self._shows_value):
             return False  # Ansible then shows the name of a task only if a line follows
         return super().get_option(k, hostvars)
 
     def __init__(self) -> None:
         super().__init__()
-        self._begun: Play | None = None
-        self._showing = False
+        self._pending_play: Play | None = None
+        self._shows_value = False
 
     def v2_playbook_on_play_start(self, play: Play) -> None:
         if self._display.verbosity:
             super().v2_playbook_on_play_start(play)
         else:
-            self._begun = play  # shown with the first task: a play without hosts has none
+            self._pending_play = play  # shown with the first task, because a play without hosts has none
 
     def v2_playbook_on_task_start(self, task: Task, is_conditional: bool) -> None:
-        if self._begun is not None:
-            super().v2_playbook_on_play_start(self._begun)
-            self._begun = None
+        if self._pending_play is not None:
+            super().v2_playbook_on_play_start(self._pending_play)
+            self._pending_play = None
         super().v2_playbook_on_task_start(task, is_conditional)
 
     def v2_runner_on_ok(self, result: CallbackTaskResult) -> None:
@@ -117,14 +117,14 @@ class CallbackModule(Default):
             self._display.display(f"{rest} host{'s' * (rest > 1)}: nothing changed, nothing failed")
         self._display.display("")
 
-    def _show(self, result: CallbackTaskResult, otherwise: t.Callable[[CallbackTaskResult], None]) -> None:
+    def _show(self, result: CallbackTaskResult, show_default: t.Callable[[CallbackTaskResult], None]) -> None:
         """Show the message of a task, with the host's name unless the task has `run_once`."""
-        if "msg" not in result.result:  # a variable
-            self._showing = True
+        if "msg" not in result.result:  # the value of a variable
+            self._shows_value = True
             try:
-                otherwise(result)
+                show_default(result)
             finally:
-                self._showing = False
+                self._shows_value = False
             return
         self._handle_warnings_and_exception(result)
         if self._last_task_banner != result.task._uuid:

@@ -13,12 +13,12 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Selects the ResourceClaims that have devices from some pools of a driver and that are reserved for a pod, and names
-    them.
+  - Returns the names of the ResourceClaims that have devices from the given pools of a driver and are reserved for a
+    pod.
 positional: _input
 options:
   _input:
-    description: ResourceClaims, as RV(lanewise.dra.dra_objects_info#module:objects) has them.
+    description: ResourceClaims, as in RV(lanewise.dra.dra_objects_info#module:objects).
     type: list
     elements: dict
     required: true
@@ -43,7 +43,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _value:
-  description: The claims as C(namespace/name), in order.
+  description: The claims as C(namespace/name), sorted.
   type: list
   elements: str
 """

@@ -17,8 +17,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - The setting C(rail_addresses) of the driver on a node, from the site's address plan and the node's index alone.
-  - Fails if the plan or the index is wrong. What is wrong between nodes is found by M(lanewise.dra.address_plan).
+  - Returns the driver's setting C(rail_addresses) for a node, from only the site's address plan and the node's index.
+  - Fails if the plan or the index is wrong. To find conflicts between nodes, use M(lanewise.dra.address_plan).
 positional: _input, index
 options:
   _input:

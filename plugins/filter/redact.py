@@ -21,9 +21,9 @@ description:
   - "JSON is filtered by structure and stays JSON: every text below the name of a secret is removed. Other texts are
     filtered by patterns."
   - Replaces MAC addresses, also in names of interfaces, GUIDs, IP addresses, serial numbers and UUIDs of cards with
-    names. The same value and O(salt) always give the same name, so values can still be correlated. Addresses of the
-    loopback and the like stay.
-  - PCI addresses, names of hosts and models stay.
+    names. The same value and O(salt) always give the same name, so values can still be correlated. Loopback,
+    multicast and unspecified addresses stay.
+  - PCI addresses, host names and models stay.
 positional: _input
 options:
   _input:
@@ -54,7 +54,7 @@ _value:
   type: str
 """
 
-GONE = "REDACTED"
+REDACTED = "REDACTED"
 #: The start of a word, also after an escaped newline, as in JSON.
 _START = r"(?:\b|(?<=\\[nrt]))"
 _BLOCK = re.compile(
@@ -70,8 +70,8 @@ _SECRET = (
     r"|(?<![A-Za-z])(?:pass|psk|creds?|(?-i:pwd))(?![A-Za-z])"
     r"|client-key-data|client-certificate-data|certificate-authority-data)"
 )
-#: Secrets that are recognised without a name: those of NVMe over fabrics, and of services that prefix theirs.
-_MARKED = re.compile(
+#: Secrets that are recognised by their prefix: those of NVMe over fabrics and of common services.
+_PREFIXED = re.compile(
     r"(?:DHHC-1|NVMeTLSkey-1):[\da-fA-F]{2}:[\w+/=]{8,}:?"
     rf"|{_START}(?:gh[pousr]_|github_pat_|glpat-|hf_|nvapi-|xox[abeprs]-|sk-|AKIA|ASIA)[\w-]{{12,}}"
 )
@@ -81,7 +81,7 @@ _HEADER = re.compile(
     r"((?:bearer|basic|token|digest|negotiate|ntlm|apikey|key|aws4-hmac-sha256)[ \t]+)?"
     r"(?!(?:REDACTED|webhook|rbac|node|alwaysallow)\b)[^\s\"'\\\[{][^\r\n\"'\\]*"
 )
-#: Credentials of dockerconfig and npm, in Base64: words of messages do not look like that.
+#: Credentials of dockerconfig and npm in Base64, unlike the words of messages.
 _LOGIN_DATA = re.compile(
     rf"(?i){_START}(_?auth\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?)(?=[^\s\"'\\]*(?-i:[A-Z\d+/=]))[\w+/=-]{{8,}}"
 )
@@ -92,32 +92,32 @@ _DOCUMENT = re.compile(r"(?m)^---.*$")
 _DATA = re.compile(r"(?m)^([ \t]*(?:- +)?)(?:data|stringData):[ \t]*(?:[#\0][^\n]*)?\n")
 #: An escaped newline. It becomes a real one while a text is searched.
 _ESCAPED = re.compile(r"(?<!\\)\\+n")
-_MADE_REAL = re.compile(r"\0(\\+n)\n")
+_UNESCAPED = re.compile(r"\0(\\+n)\n")
 _NAME = re.compile(_SECRET + r"([\w-]{0,64})")
 _KEY = re.compile(_SECRET + r"([\w.-]{0,64})\Z")
-_LAST = re.compile(_SECRET + r"\Z")
+_WHOLE_NAME = re.compile(_SECRET + r"\Z")
 #: Endings of names that refer to a secret but do not contain it.
-_REFERRING = re.compile(
+_REFERENCE = re.compile(
     r"(?i)(?:name|namespace|ref|type|kind|request|review|file|path|dir|audience|controller|error|statu|version)s?\Z"
     r"|(?:expir\w*|seconds|ttl|length|count|limit|policy|stdin|enabled|required|less|i[sz]er)\Z"
 )
-_MARK = r"(?:\\*[\"'])?"
+_QUOTE = r"(?:\\*[\"'])?"
 _SPACE = r"(?:\s|\\+[nrt])*"
 #: The text between a name and its value, also where both are values of `name` and `value`, but not in a message.
-_GIVEN = re.compile(
+_ASSIGNMENT = re.compile(
     r"(?!\\*[\"'][ \t]+:[ \t]+[A-Za-z])"
-    rf"(?:{_MARK}{_SPACE}(?:,{_SPACE})?{_MARK}value)?{_MARK}"
+    rf"(?:{_QUOTE}{_SPACE}(?:,{_SPACE})?{_QUOTE}value)?{_QUOTE}"
     r"[ \t]*(?::=|=>|==|[:=])[ \t]*(?:\r?\n[ \t]+(?=\\*[\"'\[{]))?"
 )
 #: The text between an option and its value, also in lists.
-_NEXT = re.compile(rf"(?:[ \t]+|\\*[\"']{_SPACE},{_SPACE}|[ \t]*\n[ \t]*-[ \t]+)(?!{_MARK}--)")
+_OPTION_GAP = re.compile(rf"(?:[ \t]+|\\*[\"']{_SPACE},{_SPACE}|[ \t]*\n[ \t]*-[ \t]+)(?!{_QUOTE}--)")
 _DASHES = re.compile(r"--[\w-]*\Z")
 _OPTION = re.compile(r"--?[\w-]+")
 _OPENING = re.compile(r"(\\*)([\"'])")
 _CLOSING = {'"': re.compile(r"(\\*)(\")"), "'": re.compile(r"(\\*)(''?)")}
 _END = r"(?=[\s,;}\])]|\\*[\"']|\\+[nrt]|\Z)"
 #: Values that are not secrets, and words of messages.
-_KEPT = re.compile(
+_NOT_SECRET = re.compile(
     r"(?i)(?:null|none|<?nil>?|~|true|false|yes|no|not|is|was|unknown|expired|invalid|missing|permission|failed|unable"
     rf"|cannot|error|unauthorized|forbidden){_END}"
 )
@@ -130,10 +130,10 @@ _BARE = re.compile(
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*\"")
 _PIECE = re.compile(r"[\[{}\]]|\\*[\"']|\\+[nrt](?=[\s\\\"'\]}])|\\+|[:=]|[\s,]+|[^\s\"'\\\[\]{},:=]+")
 _COLON = re.compile(r"\s*:")
-#: The end of a line of YAML whose value is in the lines below.
-_BELOW = re.compile(r"([|>][-+\d]*)?[ \t]*(?:#[^\n]*)?\n")
+#: The end of a YAML line whose value is in the lines below.
+_BLOCK_START = re.compile(r"([|>][-+\d]*)?[ \t]*(?:#[^\n]*)?\n")
 _LEAD = re.compile(r"([ \t]*(?:- +)*)[\"']?[\w./-]*")
-_ROW = re.compile(r"([ \t]*)((?:- +)*(?:[\w./\"'-]+:(?=\s))?[ \t]*)([^\n]*)(\n?)")
+_LINE = re.compile(r"([ \t]*)((?:- +)*(?:[\w./\"'-]+:(?=\s))?[ \t]*)([^\n]*)(\n?)")
 # a user name without a password stays, except in HTTP, where it is often a token
 _LOGIN = re.compile(
     r"(?i)(?:(?<=http://)|(?<=https://)|(?<=://)(?=[^\s/@\"'<>]*:))[^\s/\"'<>]*@"
@@ -176,63 +176,65 @@ _IPV6 = re.compile(
 
 def _is_secret(name: str) -> bool:
     found = _KEY.search(name)
-    return found is not None and not _REFERRING.search(found[1])
+    return found is not None and not _REFERENCE.search(found[1])
 
 
 def _refers(name: str) -> bool:
     found = _KEY.search(name)
-    return found is not None and _REFERRING.search(found[1]) is not None
+    return found is not None and _REFERENCE.search(found[1]) is not None
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _without(value: object, gone: bool = False) -> object:
-    """A value of JSON without secrets, or with no text at all."""
+def _redact_json(value: object, redact_all: bool = False) -> object:
+    """A JSON value without secrets; with `redact_all`, without any text."""
     if isinstance(value, str):
-        return (value and GONE) if gone else _without_secrets(value)
+        return (value and REDACTED) if redact_all else _without_secrets(value)
     if isinstance(value, list):
         kept_items, after = [], False
         for one in value:
-            kept_items.append(_without(one, gone or (after and isinstance(one, str) and not one.startswith("--"))))
+            is_value = after and isinstance(one, str) and not one.startswith("--")
+            kept_items.append(_redact_json(one, redact_all or is_value))
             after = isinstance(one, str) and bool(_OPTION.fullmatch(one)) and _is_secret(one)
         return kept_items
     if isinstance(value, dict):
         named = value.get("name", value.get("key"))
         pair = isinstance(named, str) and _is_secret(named)
-        kept = {key: one for key, one in value.items() if not _of_secret(value, key)}
+        kept = {key: one for key, one in value.items() if not _is_secret_data(value, key)}
         parts = {
-            _without_secrets(key): _without_named(key, one, gone, pair and key == "value") for key, one in kept.items()
+            _without_secrets(key): _redact_named(key, one, redact_all, pair and key == "value")
+            for key, one in kept.items()
         }
-        parts.update({key: _emptied(one) for key, one in value.items() if key not in kept})
+        parts.update({key: _redact_values(one) for key, one in value.items() if key not in kept})
         return {key: parts[key] for key in map(_without_secrets, value)}
     return value
 
 
-def _of_secret(value: dict[str, object], key: str) -> bool:
-    """Whether this is what a Secret of Kubernetes keeps, or the Secrets in a list of them."""
+def _is_secret_data(value: dict[str, object], key: str) -> bool:
+    """Whether the key has the data of a Kubernetes Secret, or the items of a list of Secrets."""
     kind = value.get("kind")
     return (kind == "Secret" and key in ("data", "stringData")) or (kind == "SecretList" and key == "items")
 
 
-def _emptied(value: object) -> object:
-    """A value of JSON with its texts and numbers replaced, except for keys and the metadata of objects."""
+def _redact_values(value: object) -> object:
+    """A JSON value with its texts and numbers replaced, except for keys and the metadata of objects."""
     if isinstance(value, dict):
-        return {key: _without(one) if key == "metadata" else _emptied(one) for key, one in value.items()}
+        return {key: _redact_json(one) if key == "metadata" else _redact_values(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_emptied(one) for one in value]
-    return value if value is None or isinstance(value, bool) or value == "" else GONE
+        return [_redact_values(one) for one in value]
+    return value if value is None or isinstance(value, bool) or value == "" else REDACTED
 
 
-def _objects(text: str) -> str:
-    """A text of YAML without the data of Secrets."""
+def _without_secret_objects(text: str) -> str:
+    """A YAML text without the data of Secrets."""
     text = _ESCAPED.sub(lambda found: f"\0{found[0]}\n", text.replace("\0", "\ufffd"))
     parts, at = [], 0
     for end in [*(found.start() for found in _DOCUMENT.finditer(text)), len(text)]:
         part, at = text[at:end], end
         parts.append(_without_data(part) if _OBJECT.search(part) else part)
-    return _MADE_REAL.sub(r"\1", "".join(parts))
+    return _UNESCAPED.sub(r"\1", "".join(parts))
 
 
 def _without_data(text: str) -> str:
@@ -240,35 +242,35 @@ def _without_data(text: str) -> str:
     while found := _DATA.search(text, at):
         parts.append(text[at : found.end()])
         at = found.end()
-        while at < len(text) and (row := _ROW.match(text, at)):
+        while at < len(text) and (row := _LINE.match(text, at)):
             indent, key, rest, newline = row.groups()
             if (key + rest) and len(indent) <= len(found[1]):
                 break
             value, mark, escaped = rest.partition("\0")
-            parts.append(indent + key + (GONE if value else "") + mark + escaped + newline)
+            parts.append(indent + key + (REDACTED if value else "") + mark + escaped + newline)
             at = row.end()
     return "".join(parts) + text[at:]
 
 
-def _without_named(name: str, value: object, gone: bool, given: bool) -> object:
+def _redact_named(name: str, value: object, redact_all: bool, given: bool) -> object:
     if _is_number(value):
-        # not a number of something, such as max_tokens
-        if given or _LAST.search(name):
-            return GONE
-        # it will be replaced by a name, so it has to be a string
+        # but not a count, such as max_tokens
+        if given or _WHOLE_NAME.search(name):
+            return REDACTED
+        # a string, because it is later replaced by a name
         return str(value) if _DIGITS.search(name) and len(json.dumps(value)) >= 4 else value
     if isinstance(value, str) and _HEADERS.match(name):
-        return value and GONE
-    return _without(value, not _refers(name) and (gone or given or _is_secret(name)))
+        return value and REDACTED
+    return _redact_json(value, not _refers(name) and (redact_all or given or _is_secret(name)))
 
 
-def _json_without(text: str) -> str | None:
+def _redact_json_text(text: str) -> str | None:
     """JSON without secrets, in its original format; None for anything else."""
     body = text.strip()
     if body[:1] not in ("{", "["):
         return None
     try:
-        value = _without(json.loads(body))
+        value = _redact_json(json.loads(body))
         indent = re.match(r"[\[{]\r?\n([ \t]+)", body)
         dense = " " not in _STRING.sub("", body)
         parts = json.dumps(
@@ -282,23 +284,23 @@ def _json_without(text: str) -> str | None:
     return text[: len(text) - len(text.lstrip())] + parts + text[len(text.rstrip()) :]
 
 
-def _quoted(text: str, opening: re.Match[str]) -> tuple[str, int]:
-    """Quotes as they are with nothing in them, and where they end."""
+def _redact_quoted(text: str, opening: re.Match[str]) -> tuple[str, int]:
+    """A quoted text with its content replaced, and where it ends."""
     depth = len(opening[1])
     for found in _CLOSING[opening[2]].finditer(text, opening.end()):
         more = len(found[1]) - depth
         if more < 0:  # the closing quote of the text around this one
-            return opening[0] + GONE, found.start()
+            return opening[0] + REDACTED, found.start()
         # quotes inside of the text are escaped once more
         if more // (depth + 1) % 2 == 0 and len(found[2]) == 1:
             empty = found.start() == opening.end() and not more
-            return opening[0] + ("" if empty else GONE) + opening[0], found.end()
+            return opening[0] + ("" if empty else REDACTED) + opening[0], found.end()
     end = text.find("\n", opening.end())
-    return opening[0] + GONE, len(text) if end < 0 else end
+    return opening[0] + REDACTED, len(text) if end < 0 else end
 
 
-def _bracketed(text: str, at: int) -> tuple[str, int]:  # noqa: C901  # a branch per kind of token
-    """The bracketed text that begins there, without its values, and where it ends."""
+def _redact_bracketed(text: str, at: int) -> tuple[str, int]:  # noqa: C901  # a branch per kind of token
+    """The bracketed text that begins at `at`, with its values replaced, and where it ends."""
     parts: list[str] = []
     depth, kept = 0, False
     while piece := _PIECE.match(text, at):
@@ -309,10 +311,10 @@ def _bracketed(text: str, at: int) -> tuple[str, int]:  # noqa: C901  # a branch
         elif shown in "]}":
             depth -= 1
         elif opening := _OPENING.match(text, start):
-            shown, at = _quoted(text, opening)
+            shown, at = _redact_quoted(text, opening)
             line = text.find("\n", start, at)
             if line >= 0:  # the quotes belong to a text around the bracket
-                return "".join(parts) + opening[0] + GONE, line
+                return "".join(parts) + opening[0] + REDACTED, line
             if _COLON.match(text, at):
                 shown = text[start:at]
                 kept = _refers(shown.strip("\\\"'"))
@@ -326,41 +328,41 @@ def _bracketed(text: str, at: int) -> tuple[str, int]:  # noqa: C901  # a branch
         elif shown not in ":=":
             if text[at : at + 1] == ":" and text[at + 1 : at + 2].isspace():
                 kept = _refers(shown)
-            elif not (kept or _KEPT.match(text, start) or _NUMBER.match(text, start)):
-                shown = GONE
+            elif not (kept or _NOT_SECRET.match(text, start) or _NUMBER.match(text, start)):
+                shown = REDACTED
         parts.append(shown)
         if not depth:
             break
     return "".join(parts), at
 
 
-def _below(text: str, name: int, end: re.Match[str]) -> tuple[str, int]:
-    """The lines of YAML beneath a name with no value in them, and where they end."""
+def _redact_block(text: str, name: int, end: re.Match[str]) -> tuple[str, int]:
+    """The YAML lines below a name, with their values replaced, and where they end."""
     line = text.rfind("\n", 0, name) + 1
     lead = _LEAD.match(text, line)
     if lead is None or lead.end() < name:  # the name is part of a message
         return "", end.start()
     parts, at = end[0], end.end()
-    while at < len(text) and (row := _ROW.match(text, at)):
+    while at < len(text) and (row := _LINE.match(text, at)):
         indent, key, rest, newline = row.groups()
         below = len(indent) > len(lead[1]) or (len(indent) == len(lead[1]) and key.startswith("- ") and not end[1])
         if not below and key + rest:
             break
-        kept = not end[1] and (_refers(key.strip(" :-\"'")) or _KEPT.fullmatch(rest) or _NUMBER.fullmatch(rest))
-        parts += row[0] if kept or not rest and not end[1] else indent + ("" if end[1] else key) + GONE + newline
+        kept = not end[1] and (_refers(key.strip(" :-\"'")) or _NOT_SECRET.fullmatch(rest) or _NUMBER.fullmatch(rest))
+        parts += row[0] if kept or not rest and not end[1] else indent + ("" if end[1] else key) + REDACTED + newline
         at = row.end()
     return parts, at
 
 
-def _named(text: str) -> str:
-    """A text without the values behind names of secrets."""
+def _without_named_values(text: str) -> str:
+    """A text without the values that follow the names of secrets."""
     parts, at = [], 0
     while name := _NAME.search(text, at):
         start, end = name.span()
-        given = _GIVEN.match(text, end)
+        given = _ASSIGNMENT.match(text, end)
         if not given and _DASHES.search(text[max(0, start - 42) : start]):
-            given = _NEXT.match(text, end)
-        if not given or _REFERRING.search(name[1]):
+            given = _OPTION_GAP.match(text, end)
+        if not given or _REFERENCE.search(name[1]):
             parts.append(text[at:end])
             at = end
             continue
@@ -368,29 +370,30 @@ def _named(text: str) -> str:
         at = given.end()
         shown = ""
         if opening := _OPENING.match(text, at):
-            shown, at = _quoted(text, opening)
+            shown, at = _redact_quoted(text, opening)
         elif text[at : at + 1] in ("[", "{"):
-            shown, at = _bracketed(text, at)
-        elif below := _BELOW.match(text, at):
-            shown, at = _below(text, start, below)
-        elif not _KEPT.match(text, at) and (_LAST.search(name[0]) or not _NUMBER.match(text, at)):
+            shown, at = _redact_bracketed(text, at)
+        elif below := _BLOCK_START.match(text, at):
+            shown, at = _redact_block(text, start, below)
+        elif not _NOT_SECRET.match(text, at) and (_WHOLE_NAME.search(name[0]) or not _NUMBER.match(text, at)):
             if bare := _BARE.match(text, at):
                 # a number in JSON is replaced by a string
                 mark = _OPENING.match(given[0])
-                shown, at = f"{mark[0]}{GONE}{mark[0]}" if mark and _NUMBER.match(text, at) else GONE, bare.end()
+                shown = f"{mark[0]}{REDACTED}{mark[0]}" if mark and _NUMBER.match(text, at) else REDACTED
+                at = bare.end()
         parts.append(shown)
     return "".join(parts) + text[at:]
 
 
 def _without_secrets(text: str) -> str:
-    parts = _json_without(text)
+    parts = _redact_json_text(text)
     if parts is not None:
         return parts
-    text = _objects(_BLOCK.sub(GONE, text))
-    text = _MARKED.sub(GONE, _JWT.sub(GONE, text))
-    text = _HEADER.sub(lambda found: f"{found[1]}{found[2]}{found[3] or ''}{GONE}", text)
-    text = _LOGIN_DATA.sub(rf"\1{GONE}", _BEARER.sub(rf"\1\2{GONE}", text))
-    return _LOGIN.sub(f"{GONE}@", _named(text))
+    text = _without_secret_objects(_BLOCK.sub(REDACTED, text))
+    text = _PREFIXED.sub(REDACTED, _JWT.sub(REDACTED, text))
+    text = _HEADER.sub(lambda found: f"{found[1]}{found[2]}{found[3] or ''}{REDACTED}", text)
+    text = _LOGIN_DATA.sub(rf"\1{REDACTED}", _BEARER.sub(rf"\1\2{REDACTED}", text))
+    return _LOGIN.sub(f"{REDACTED}@", _without_named_values(text))
 
 
 def redact(text: str, salt: str) -> str:

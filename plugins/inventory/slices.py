@@ -82,7 +82,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.versions imp
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_nodes import describe
 
 _GROUP = "resource.k8s.io"
-_SECONDS = 60
+_TIMEOUT_SECONDS = 60
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
@@ -95,11 +95,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         super().parse(inventory, loader, path)
         self._read_config_data(path)
         self.load_cache_plugin()
-        key = f"{self.get_cache_key(path)}_{self._question()}"
+        key = f"{self.get_cache_key(path)}_{self._cluster_key()}"
         use = self.get_option("cache") and cache
         found = self._cache.get(key) if use else None
         if found is None:
-            found = describe(*self._ask(), self.get_option("drivers"))
+            found = describe(*self._read_cluster(), self.get_option("drivers"))
         if self.get_option("cache"):
             self._cache[key] = found
         for name, node in sorted(found.items()):
@@ -120,32 +120,32 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         self._add_host_to_composed_groups(self.get_option("groups"), variables, name, strict=strict)
         self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, name, strict=strict)
 
-    def _question(self) -> str:
-        """The part of the cache key for the cluster and the choice of drivers; Ansible's part has the source only."""
+    def _cluster_key(self) -> str:
+        """The part of the cache key for the cluster and the drivers. Ansible's part only has the inventory source."""
         kubeconfig = self.get_option("kubeconfig") or os.path.expanduser("~/.kube/config")
         parts = [kubeconfig, self.get_option("context"), sorted(self.get_option("drivers"))]
         digest = hashlib.sha256(json.dumps(parts).encode())
         for name in kubeconfig.split(os.pathsep):
-            with contextlib.suppress(OSError):  # the file has the current context, and where the cluster is
+            with contextlib.suppress(OSError):  # the file has the current context and the address of the cluster
                 digest.update(pathlib.Path(name).read_bytes())
         return digest.hexdigest()[:16]
 
-    def _ask(self) -> tuple[list[Object], list[Object], list[Object]]:
-        """Nodes, ResourceSlices and ResourceClaims. Raises AnsibleParserError."""
+    def _read_cluster(self) -> tuple[list[Object], list[Object], list[Object]]:
+        """Read Nodes, ResourceSlices and ResourceClaims. Raises AnsibleParserError."""
         try:
             import urllib3
             from kubernetes import client, config
         except ImportError as error:
             raise AnsibleParserError(
-                f"the controller's Python has not all of the package kubernetes ({error}), so no node was read. "
+                f"the controller's Python lacks the package kubernetes or a part of it ({error}), so no node was read. "
                 f"Install it: {sys.executable} -m pip install kubernetes"
             ) from None
         try:
             api = config.new_client_from_config(self.get_option("kubeconfig"), self.get_option("context"))
         except (config.ConfigException, OSError) as error:
-            raise AnsibleParserError(f"the kubeconfig cannot be used: {error}") from None
+            raise AnsibleParserError(f"cannot use the kubeconfig: {error}") from None
         try:
-            version = self._version(client.ApisApi(api).get_api_versions(_request_timeout=_SECONDS))
+            version = self._version(client.ApisApi(api).get_api_versions(_request_timeout=_TIMEOUT_SECONDS))
             custom = client.CustomObjectsApi(api)
 
             def resources(plural: str) -> Listed:
@@ -161,20 +161,21 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             )
         except client.ApiException as error:
             fix = {
-                401: "are the kubeconfig's credentials still valid?",
-                403: "it takes the right to list nodes, resourceslices and resourceclaims",
+                401: "check that the kubeconfig's credentials are still valid",
+                403: "give the user the right to list nodes, resourceslices and resourceclaims",
             }.get(error.status, "")
-            raise AnsibleParserError(f"the API server refuses: {error.status} {error.reason} {fix}".strip()) from None
+            refusal = f"the API server refuses the request: {error.status} {error.reason}"
+            raise AnsibleParserError(f"{refusal}; {fix}" if fix else refusal) from None
         except urllib3.exceptions.HTTPError as error:
-            raise AnsibleParserError(f"the API server cannot be reached: {error}") from None
+            raise AnsibleParserError(f"cannot reach the API server of the kubeconfig: {error}") from None
         except JsonError as error:
-            raise AnsibleParserError(f"what the API server answers cannot be read: {error}") from None
+            raise AnsibleParserError(f"cannot read the API server's response: {error}") from None
 
     @staticmethod
     def _version(groups: t.Any) -> str:
-        """The version that is served, without its group. Raises AnsibleParserError."""
+        """The preferred version of resource.k8s.io that the cluster serves. Raises AnsibleParserError."""
         served = [one.group_version for group in groups.groups if group.name == _GROUP for one in group.versions]
         found = next((one for one in PREFERENCE if one in served), None)
         if found is None:
-            raise AnsibleParserError(f"the cluster serves no {_GROUP} that is known: it needs Kubernetes 1.34")
+            raise AnsibleParserError(f"the cluster serves no supported {_GROUP} version; use Kubernetes 1.34 or later")
         return found.partition("/")[2]

@@ -12,10 +12,10 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - Any module's result may contain facts. With C(inject_facts_as_vars), Ansible's default, these become variables that
-    override the inventory and the defaults of roles. So a node could choose the kubeconfig or the name that the
-    controller uses.
-  - As a condition of a task or block, this fails for a host with such facts. The roles of this collection have it on
-    every task that uses a variable of the host on the controller.
+    override the inventory and the defaults of roles. A node could thus choose the kubeconfig or the name that
+    the controller uses.
+  - As a condition of a task or block, this fails for a host with such facts. The roles of this collection use it
+    on every task that uses a variable of the host on the controller.
   - Variables with the prefix C(ansible_) and what Ansible's own modules return (C(packages), C(services), C(facter_*))
     may come from facts, all others may not. If C(inject_facts_as_vars) is off, no fact becomes a variable.
 options:

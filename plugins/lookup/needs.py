@@ -43,7 +43,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Variabl
 
 class LookupModule(LookupBase):
     def run(self, terms: list[str], variables: Variables | None = None, **kwargs: object) -> list[bool]:
-        missing = [name for name in terms if not _there(name)]
+        missing = [name for name in terms if not _is_installed(name)]
         if missing:
             raise AnsibleError(
                 f"The collection {' and '.join(missing)} is not installed on the controller. Install it: "
@@ -52,8 +52,8 @@ class LookupModule(LookupBase):
         return [True]
 
 
-def _there(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(f"ansible_collections.{name}") is not None
-    except ModuleNotFoundError:  # not even its namespace
+    except ModuleNotFoundError:  # its namespace is missing, too
         return False

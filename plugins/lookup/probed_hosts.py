@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: probed_hosts
-short_description: Hosts that the probe of this run has left something to do for
+short_description: Hosts that a play still has to act on after the probe of this run
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Returns the hosts of a pattern that a play still has to act on after the role P(lanewise.dra.topology#role), so that
-    Ansible starts no processes for the others.
+  - Returns the hosts of a pattern on which a play still has to act after the role P(lanewise.dra.topology#role), so
+    that Ansible starts no processes for the others.
   - If some hosts are left out, the first of them is returned as well. Ansible ends the whole run when all hosts of a
     play have failed, and that host keeps it going.
 options:
@@ -60,7 +60,7 @@ class LookupModule(LookupBase):
             raise AnsibleError("probed_hosts takes one pattern")
         known = variables or {}
         pattern = terms[0] if isinstance(terms[0], list) else terms
-        if "hostvars" not in known:  # a check of the syntax
+        if "hostvars" not in known:  # in a syntax check
             return pattern
         patterns = lookup_loader.get("ansible.builtin.inventory_hostnames", loader=self._loader, templar=self._templar)
         hosts: list[str] = patterns.run(pattern, variables=known)

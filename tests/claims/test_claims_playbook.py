@@ -249,7 +249,7 @@ _WITH = "{{{{ {{'kind': 'DeviceClass', 'apiVersion': '{}', 'metadata': object.me
     ("name", "text", "message"),
     [
         ("manifests/DeviceClass.yaml.j2", "a: 1\n{{ object | combin({}) }}", "DeviceClass.yaml.j2, line 2, failed: "),
-        ("manifests/DeviceClass.yaml.j2", "kind: [", "gives for DeviceClass/gpu is not YAML"),
+        ("manifests/DeviceClass.yaml.j2", "kind: [", "renders invalid YAML for DeviceClass/gpu"),
         ("manifests/DeviceClass.yaml.j2", _WITH.format("v9", "{}"), "apiVersion: 'v9' has no DeviceClass"),
         (
             "manifests/DeviceClass.yaml.j2",

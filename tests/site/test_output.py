@@ -135,6 +135,6 @@ def test_an_inventory_of_slices_names_the_missing_package(tmp_path):
     reported = played(tmp_path, {}, "probe", "-i", str(source), rc=1, **QUIET, PYTHONPATH=path)
     words = " ".join(reported.split())
     assert (
-        "the controller's Python has not all of the package kubernetes" in words
+        "the controller's Python lacks the package kubernetes or a part of it" in words
         and "-m pip install kubernetes" in words
     )

@@ -13,7 +13,7 @@ import re
 import time
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.filter.redact import GONE, redact
+from ansible_collections.lanewise.dra.plugins.filter.redact import REDACTED, redact
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -36,7 +36,7 @@ def test_no_token_is_left_wherever_it_stands(one, two):
     header = base64.urlsafe_b64encode(b'{"alg":"RS256","kid":"x"}').decode().rstrip("=")
     token = f"{header}.{one}.{two}"
     for text in (token, f"got {token} from", json.dumps({"any": token}), json.dumps(json.dumps({"any": token}))):
-        assert one not in redact(text, "salt") and GONE in redact(text, "salt")
+        assert one not in redact(text, "salt") and REDACTED in redact(text, "salt")
 
 
 @given(st.text(st.characters(exclude_characters="\n"), min_size=8, max_size=20), st.integers(0, 3))
@@ -47,11 +47,11 @@ def test_no_secret_is_left_of_a_text_in_quotes(secret, depth):
     redacted = redact(text, "salt")
     assert "Zq" not in redacted
     if depth < 2 and "\\" not in json.dumps(secret):
-        assert redacted == text.replace(f"Zq{secret}", GONE)
+        assert redacted == text.replace(f"Zq{secret}", REDACTED)
     inner = json.loads(redacted)
     for _unused in range(depth):
         inner = json.loads(inner["message"])
-    assert inner == {"a": "b", "password": GONE, "c": "d"}
+    assert inner == {"a": "b", "password": REDACTED, "c": "d"}
     line = redact(f"level=info {text}", "salt")  # by patterns alone
     assert "Zq" not in line and json.loads(line[11:]) == json.loads(redacted)
 
@@ -68,54 +68,60 @@ def test_no_secret_is_left_of_a_text_in_quotes(secret, depth):
 )
 def test_no_secret_is_left_of_addresses_options_and_blocks(secret, form):
     redacted = redact(form.format(f"Zq{secret}") + "\nnext", "salt")
-    assert secret not in redacted and GONE in redacted and redacted.endswith("\nnext")
+    assert secret not in redacted and REDACTED in redacted and redacted.endswith("\nnext")
 
 
 @pytest.mark.parametrize(
     "text, redacted",
     [
         *(
-            ("netroot=iscsi:user1:S3cret@10.0.0.5::3260::iqn x", f"netroot=iscsi:{GONE}@<ip> x"),
-            ("netroot=iscsi:user1:S3cret:back:S3cret2@10.0.0.5::3260::iqn", f"netroot=iscsi:{GONE}@<ip>"),
-            ("root=iscsi:user1:S3c/ret@san::::iqn.2026-01.com.example:x", f"root=iscsi:{GONE}@san"),
-            ("netroot=cifs:user1:S3cret@san/x proxy=me:S3cret@proxy:3128", f"netroot=cifs:{GONE}@san/x proxy={GONE}@"),
+            ("netroot=iscsi:user1:S3cret@10.0.0.5::3260::iqn x", f"netroot=iscsi:{REDACTED}@<ip> x"),
+            ("netroot=iscsi:user1:S3cret:back:S3cret2@10.0.0.5::3260::iqn", f"netroot=iscsi:{REDACTED}@<ip>"),
+            ("root=iscsi:user1:S3c/ret@san::::iqn.2026-01.com.example:x", f"root=iscsi:{REDACTED}@san"),
+            (
+                "netroot=cifs:user1:S3cret@san/x proxy=me:S3cret@proxy:3128",
+                f"netroot=cifs:{REDACTED}@san/x proxy={REDACTED}@",
+            ),
         ),
         *(
-            ("password=S3cret,S3cret;S3cret", f"password={GONE}"),
-            ("password=S3cret, user=bob", f"password={GONE}, user=bob"),
-            ("password=S3cret,user=bob;a=b", f"password={GONE},user=bob;a=b"),
-            ("(password=S3cret)", f"(password={GONE})"),
-            ("{password: S3}cret, a: b}", f"{{password: {GONE}, a: b}}"),
-            ("password=S3'cret x", f"password={GONE} x"),
-            ("['--password=S3cret', 'x']", f"['--password={GONE}', 'x']"),
-            (r'{"a": "{\"b\": \"password=S3cret\"}"} x', f'password={GONE}\\"}}"}} x'),
-            ("password: 'it''s S3cret' # x", f"password: '{GONE}' # x"),
-            (r"{'password': 'it\'s S3cret', 'a': 1}", f"{{'password': '{GONE}', 'a': 1}}"),
-            ('password="S3cret in a line that was cut\nnext', f'password="{GONE}\nnext'),
-            ("password: 12345\npassword := S3cret", f"password: {GONE}\npassword := {GONE}"),
+            ("password=S3cret,S3cret;S3cret", f"password={REDACTED}"),
+            ("password=S3cret, user=bob", f"password={REDACTED}, user=bob"),
+            ("password=S3cret,user=bob;a=b", f"password={REDACTED},user=bob;a=b"),
+            ("(password=S3cret)", f"(password={REDACTED})"),
+            ("{password: S3}cret, a: b}", f"{{password: {REDACTED}, a: b}}"),
+            ("password=S3'cret x", f"password={REDACTED} x"),
+            ("['--password=S3cret', 'x']", f"['--password={REDACTED}', 'x']"),
+            (r'{"a": "{\"b\": \"password=S3cret\"}"} x', f'password={REDACTED}\\"}}"}} x'),
+            ("password: 'it''s S3cret' # x", f"password: '{REDACTED}' # x"),
+            (r"{'password': 'it\'s S3cret', 'a': 1}", f"{{'password': '{REDACTED}', 'a': 1}}"),
+            ('password="S3cret in a line that was cut\nnext', f'password="{REDACTED}\nnext'),
+            ("password: 12345\npassword := S3cret", f"password: {REDACTED}\npassword := {REDACTED}"),
         ),
         *(
-            ("passwordHash=S3cret secret_key=S3cret", f"passwordHash={GONE} secret_key={GONE}"),
-            ("tokenValue: S3cret\nauth-key: S3cret", f"tokenValue: {GONE}\nauth-key: {GONE}"),
-            ("run --token-value S3cret --x", f"run --token-value {GONE} --x"),
+            ("passwordHash=S3cret secret_key=S3cret", f"passwordHash={REDACTED} secret_key={REDACTED}"),
+            ("tokenValue: S3cret\nauth-key: S3cret", f"tokenValue: {REDACTED}\nauth-key: {REDACTED}"),
+            ("run --token-value S3cret --x", f"run --token-value {REDACTED} --x"),
         ),
         *(
             (
                 'x "password": {"value": "S3cret", "n": 1}, "a": "b"',
-                f'"password": {{"value": "{GONE}", "n": 1}}, "a": "b"',
+                f'"password": {{"value": "{REDACTED}", "n": 1}}, "a": "b"',
             ),
-            ('x \\"token\\": [\\"S3cret1\\", \\"S3cret2\\"], b', f'\\"token\\": [\\"{GONE}\\", \\"{GONE}\\"], b'),
-            ("x token: [S3cret1, S3cret2] b", f"x token: [{GONE}, {GONE}] b"),
-            ("x password: {value: S3cret, a: true} b", f"{{value: {GONE}, a: true}} b"),
-            ("x token: [S3cret\nnext [x] 'y'", f"[{GONE}\nnext [x] 'y'"),
+            (
+                'x \\"token\\": [\\"S3cret1\\", \\"S3cret2\\"], b',
+                f'\\"token\\": [\\"{REDACTED}\\", \\"{REDACTED}\\"], b',
+            ),
+            ("x token: [S3cret1, S3cret2] b", f"x token: [{REDACTED}, {REDACTED}] b"),
+            ("x password: {value: S3cret, a: true} b", f"{{value: {REDACTED}, a: true}} b"),
+            ("x token: [S3cret\nnext [x] 'y'", f"[{REDACTED}\nnext [x] 'y'"),
             ('x "token: [S3cret", "x"\nnext "x"', '\nnext "x"'),
-            ('x "args": ["--token", "S3cret", "--x", "y"]', f'["--token", "{GONE}", "--x", "y"]'),
-            ("args:\n  - --token\n  - S3cret\n  - x", f"  - --token\n  - {GONE}\n  - x"),
-            ("- name: DB_PASSWORD\n  value: S3cret\n", f"  value: {GONE}\n"),
-            ('x {"name": "DB_PASSWORD", "value": "S3cret"}', f'"value": "{GONE}"}}'),
-            ("password: |\n  S3cret: x\n  S3cret\nnext: x", f"password: |\n  {GONE}\n  {GONE}\nnext: x"),
-            ("a:\n  tokens: # x\n  - S3cret\n  - b: S3cret\n  c: d", f"  - {GONE}\n  - b: {GONE}\n  c: d"),
-            ("password:\n  value:\n    S3cret\n  length: 3\nx: y", f"  value:\n    {GONE}\n  length: 3\nx: y"),
+            ('x "args": ["--token", "S3cret", "--x", "y"]', f'["--token", "{REDACTED}", "--x", "y"]'),
+            ("args:\n  - --token\n  - S3cret\n  - x", f"  - --token\n  - {REDACTED}\n  - x"),
+            ("- name: DB_PASSWORD\n  value: S3cret\n", f"  value: {REDACTED}\n"),
+            ('x {"name": "DB_PASSWORD", "value": "S3cret"}', f'"value": "{REDACTED}"}}'),
+            ("password: |\n  S3cret: x\n  S3cret\nnext: x", f"password: |\n  {REDACTED}\n  {REDACTED}\nnext: x"),
+            ("a:\n  tokens: # x\n  - S3cret\n  - b: S3cret\n  c: d", f"  - {REDACTED}\n  - b: {REDACTED}\n  c: d"),
+            ("password:\n  value:\n    S3cret\n  length: 3\nx: y", f"  value:\n    {REDACTED}\n  length: 3\nx: y"),
         ),
     ],
 )
@@ -148,7 +154,7 @@ def test_no_secret_is_left_of_the_forms_of_services(secret, form, depth):
         text = json.dumps({"message": text})
     for whole in (text, f"level=info {text}", f"a\n{text}\nnext"):
         redacted = redact(whole, "salt")
-        assert secret not in redacted and GONE in redacted
+        assert secret not in redacted and REDACTED in redacted
     if depth:
         json.loads(redact(text, "salt"))
 
@@ -227,15 +233,22 @@ def test_no_secret_is_left_in_json_that_stays_json(form, depth):
     assert json.dumps(value, **form) == redacted.strip()
     for _unused in range(depth):
         value = json.loads(value["inner"])
-    assert value["password"] == {"value": GONE, "deep": [{"x": GONE}, 3, None, True]}
-    assert value["token"] == [GONE, GONE] and value["secretKey"] == value["x.token"] == GONE
-    assert value["args"] == ["--token", GONE, f"--db-password={GONE}", f"a --token {GONE}", "--token", "--verbose"]
-    assert value["env"][2] == {"name": "A", "value": "b"} and value["env"][0]["value"] == GONE
-    assert value["message"] == f'said {{"password": "{GONE}"}} and password: {GONE}'
+    assert value["password"] == {"value": REDACTED, "deep": [{"x": REDACTED}, 3, None, True]}
+    assert value["token"] == [REDACTED, REDACTED] and value["secretKey"] == value["x.token"] == REDACTED
+    assert value["args"] == [
+        "--token",
+        REDACTED,
+        f"--db-password={REDACTED}",
+        f"a --token {REDACTED}",
+        "--token",
+        "--verbose",
+    ]
+    assert value["env"][2] == {"name": "A", "value": "b"} and value["env"][0]["value"] == REDACTED
+    assert value["message"] == f'said {{"password": "{REDACTED}"}} and password: {REDACTED}'
     assert json.loads(value["annotation"])["spec"]["token"] is None
-    assert value["pin"] == {"password": GONE, "tokens": 3, "tokenValue": None}
+    assert value["pin"] == {"password": REDACTED, "tokens": 3, "tokenValue": None}
     turned = json.dumps([{"value": "S3cret", "name": "TOKEN"}, {"serial": 12345678}])
-    assert json.loads(redact(turned, "salt"))[0]["value"] == GONE
+    assert json.loads(redact(turned, "salt"))[0]["value"] == REDACTED
 
 
 keys = st.sampled_from(
@@ -443,4 +456,4 @@ def test_serial_numbers_and_gids_in_json_are_redacted():
         and redacted["gid"].startswith("<ip-")
     )
     key = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----"
-    assert redact(f"a {key} b", "s") == f"a {GONE} b"
+    assert redact(f"a {key} b", "s") == f"a {REDACTED} b"
