@@ -6,7 +6,7 @@ from __future__ import annotations
 
 
 class ModuleDocFragment:
-    # Standard attributes. A module states its own support; the description is written once, here.
+    # Standard attributes. Each module sets its support; the descriptions are shared.
     DOCUMENTATION = r"""
 options: {}
 attributes:
@@ -18,7 +18,7 @@ attributes:
     description: A second run in a row with the same arguments, outside check mode, indicates no change.
 """
 
-    # For modules that read and never write.
+    # For modules that only read.
     INFO_MODULE = r"""
 options: {}
 attributes:
@@ -50,7 +50,7 @@ attributes:
     support: full
 """
 
-    # For modules that are action plugins: once for all hosts, on the controller.
+    # For modules that are action plugins, which run on the controller, usually once for all hosts.
     CONTROLLER = r"""
 options: {}
 attributes:

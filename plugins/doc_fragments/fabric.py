@@ -43,7 +43,7 @@ notes:
   - Only one run at a time can change a node.
 """
 
-    # For the small modules, which configure a part of what fabric does.
+    # For the modules that configure only a part of what the module fabric configures.
     PART = r"""
 options: {}
 notes:
@@ -57,7 +57,7 @@ seealso:
 options:
   select:
     description:
-      - Selects NICs by properties. A NIC must match all fields, and for each field one of its values. Texts are shell
+      - Selects NICs by properties. A NIC must match every field, and of each field at least one value. Texts are shell
         patterns.
       - Without O(select.type) and O(select.address), only PFs match.
     type: dict
@@ -113,7 +113,7 @@ options:
         description: The minimum link speed, in Mbit/s.
         type: int
       near_gpu:
-        description: A GPU is at least this near. An unknown distance never matches.
+        description: The minimum affinity to a GPU. An unknown affinity never matches.
         type: str
         choices: [PIX, PXB, PHB, NODE]
 """

@@ -41,10 +41,10 @@ options:
 
 
 class ModuleDocFragment:
-    # Annotated, because ansible-test's yamllint takes the value of a plain assignment for a literal.
+    # With type annotations, because ansible-test's yamllint reads the value of a plain assignment as literal YAML.
     # The pods of one workload, for modules that place them on data of a cluster.
     WORKLOAD: str = _POD.format(option="workload", prefix="workload.")
-    # For modules that work on data of a cluster, which says nothing about its release.
+    # For modules that work on data of a cluster, which does not include its version.
     SERVER = r"""
 notes:
   - Run it where the data is, usually with C(delegate_to=localhost).
@@ -58,7 +58,7 @@ options:
     type: dict
     default: {}
 """
-    # What is to be swapped for a tier.
+    # Options that choose what is swapped for a tier.
     SWAPPED = r"""
 options:
   devices:
@@ -67,18 +67,18 @@ options:
     elements: str
     default: []
   workload:
-    description: A pod of the tier. Its claims have to tolerate the hold and the swap of the tier.
+    description: A pod of the tier. Its claims must tolerate the hold and the swap of the tier.
     type: dict
   count:
-    description: The number of pods that get devices, including those that run on the swap already.
+    description: The number of pods that get devices, including those that already run with devices of the swap.
     type: int
     default: 1
   share:
     description:
-      - In place of O(count), a percentage of the pods that the empty fleet has places for, rounded down.
+      - Instead of O(count), a percentage of the pods that fit on the empty fleet, rounded down.
     type: int
   ignore_budgets:
-    description: Whether pods may be ended whose PodDisruptionBudget does not allow it.
+    description: Whether to end pods even if their PodDisruptionBudget does not allow it.
     type: bool
     default: false
 """
@@ -90,8 +90,8 @@ notes:
 options:
   objects:
     description:
-      - The objects of the cluster by kind, as RV(lanewise.dra.dra_objects_info#module:objects) has them.
-      - Used are those that M(lanewise.dra.allocation_plan) uses, and C(PodDisruptionBudget).
+      - The objects of the cluster by kind, as in RV(lanewise.dra.dra_objects_info#module:objects).
+      - The module uses the kinds that M(lanewise.dra.allocation_plan) uses, and C(PodDisruptionBudget).
     type: dict
     required: true
 """

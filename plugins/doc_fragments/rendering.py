@@ -18,7 +18,7 @@ attributes:
     support: full
 options:
   variables:
-    description: The variables of the site that the description names, as a dictionary.
+    description: The variables of the site that the description of the module names, as a dictionary.
     type: dict
     required: true
   prune:

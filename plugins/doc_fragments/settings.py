@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# The settings of NICs and of the node, by the groups of module_utils/fabric_options.py. A small module documents one
-# group, fabric documents all of them. ansible-test compares the result with each module's argument spec.
+# The settings of NICs and of the node, in the groups of module_utils/fabric_options.py. Smaller modules document one
+# group, the module fabric documents all. ansible-test compares the result with each module's argument spec.
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ansible_collections.lanewise.dra.plugins.doc_fragments import fabric
 
 
 def _nested(option: str, prefix: str, groups: list[str], own: str = "") -> str:
-    """The options of `groups` as suboptions of `option`, after its own; O(NAME) in the groups becomes O(prefixNAME)."""
+    """The options `own` and those of `groups` as suboptions of `option`. O(NAME) in groups becomes O(prefixNAME)."""
     options = "".join(one.partition("options:\n")[2] for one in groups)
     options = own.partition("options:\n")[2] + re.sub(r"O\((?=[a-z_.]+\))", f"O({prefix}", options)
     return f"options:\n  {option}:\n    suboptions:\n{textwrap.indent(options, '    ')}"
 
 
 class ModuleDocFragment:
-    # A rule of fabric, without its settings.
+    # The options of a rule of the module fabric, except its settings.
     RULE = r"""
 options:
   name:
@@ -50,13 +50,13 @@ options:
     description: Number of VFs of a PF. VFs in use are never removed.
     type: int
   vfs_autoprobe:
-    description: Whether the kernel binds a driver to each VF that appears.
+    description: Whether the kernel binds a driver to new VFs.
     type: bool
   externally_managed:
-    description: Whether another program manages the VFs. Then they are only counted, and too few are an error.
+    description: Whether another program manages the VFs. Then the module only counts them, and too few are an error.
     type: bool
   eswitch_mode:
-    description: Mode of the switch between the PF and its VFs.
+    description: Mode of the embedded switch between the PF and its VFs.
     type: str
     choices: [legacy, switchdev]
   vf:
@@ -64,7 +64,7 @@ options:
     type: dict
     suboptions: &vf
       driver:
-        description: V(native) for the kernel's own driver, V(vfio-pci), the name of another one, or V(none).
+        description: V(native) for the kernel's default driver, V(vfio-pci), the name of another driver, or V(none).
         type: str
       mac:
         description: The address of a single VF, see O(vfs).
@@ -86,10 +86,10 @@ options:
         type: str
         choices: [802.1Q, 802.1ad]
       trust:
-        description: Whether the VF may change its address and listen to all traffic.
+        description: Whether the VF may change its MAC address and receive all traffic (promiscuous mode).
         type: bool
       spoof_check:
-        description: Whether the card drops packets of the VF with a false source address.
+        description: Whether the card drops packets of the VF with a wrong source address.
         type: bool
       link_state:
         description: Link state that the VF sees.
@@ -147,8 +147,8 @@ options:
         type: dict
   irq_affinity:
     description:
-      - CPUs that serve the NIC's interrupts. V(local) gives each interrupt all CPUs of the NIC's NUMA node,
-        V(spread) one of them in turn.
+      - CPUs that serve the NIC's interrupts. V(local) assigns all CPUs of the NIC's NUMA node to each
+        interrupt, V(spread) one of these CPUs in turn.
     type: str
     choices: [local, spread]
   sysctls:
@@ -185,7 +185,7 @@ options:
     type: int
     choices: [128, 256, 512, 1024, 2048, 4096]
   relaxed_ordering:
-    description: Whether the NIC may let its writes overtake each other.
+    description: Whether the NIC may reorder its writes.
     type: bool
 """
 
@@ -200,7 +200,7 @@ options:
         type: str
         choices: [v1, v2]
       tos:
-        description: Type of service of its connections.
+        description: Type of service (TOS) of its connections.
         type: int
       traffic_class:
         description: Traffic class forced on all connections. Only with the drivers of DOCA or MLNX_OFED.
@@ -241,12 +241,12 @@ options:
 options:
   kernel_args:
     description:
-      - Kernel arguments of the next boot, in this order. They replace others of the same name, except arguments that
+      - Kernel arguments for the next boot, in this order. They replace arguments of the same name, except those that
         may be repeated. Arguments removed from the list are removed from the boot loader's configuration.
     type: list
     elements: str
   kernel_args_absent:
-    description: Kernel arguments that the next boot must not have; without a value, any value matches.
+    description: Kernel arguments to remove for the next boot. An entry without a value matches any value.
     type: list
     elements: str
   iommu:
@@ -262,7 +262,7 @@ options:
     type: list
     elements: str
   module_options:
-    description: Options of kernel modules, each as C(NAME=VALUE) with blanks between.
+    description: Options by kernel module, each a text with C(NAME=VALUE) pairs separated by spaces.
     type: dict
 """
 
@@ -298,7 +298,7 @@ options:
     description: Preference between energy and speed, by name or from 0 to 255.
     type: str
   cpu_idle_max_latency_us:
-    description: Idle states that take longer to wake from, in microseconds, are switched off.
+    description: The maximum wake-up latency in microseconds. Deeper idle states are disabled.
     type: int
   kubelet:
     description: How kubelet places pods on processors and memory.
@@ -312,14 +312,14 @@ options:
         description: Its options.
         type: dict
       reserved_system_cpus:
-        description: CPUs that no pod gets, such as V(0-1).
+        description: CPUs that are reserved for the system, such as V(0-1).
         type: str
       memory_manager_policy:
         description: Policy of the memory manager.
         type: str
         choices: [None, Static]
       reserved_memory:
-        description: Memory that no pod gets, as in kubelet's configuration.
+        description: Memory that is reserved for the system, in the form of kubelet's configuration.
         type: list
         elements: dict
       topology_manager_policy:
@@ -350,8 +350,8 @@ options:
     choices: [dma_buf, peermem]
   acs:
     description:
-      - V(gpudirect) lets GPUs and NICs below one switch reach each other directly, on the ports where their board needs
-        it.
+      - With V(gpudirect), GPUs and NICs below one switch reach each other directly. It is set on the ports where the
+        board needs it.
     type: str
     choices: [gpudirect]
 """
@@ -366,7 +366,7 @@ options:
     choices: [shared, exclusive]
 """
 
-    # with types, as ansible-test takes all other names of the class for literal YAML
+    # with type annotations, because ansible-test reads all other attributes of the class as literal YAML
     NICS: str = _nested(
         "nics", "nics[].", [fabric.ModuleDocFragment.SELECT, SRIOV, TUNING, PCI_OF_NICS, ROCE, FIRMWARE], own=RULE
     )

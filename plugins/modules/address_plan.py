@@ -16,10 +16,9 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - Computes the range of each node on each rail from the variables C(dra_driver_rail_addresses) and
-    C(dra_driver_rail_index) of all hosts of the inventory, also of those that the run is not limited to. Run it once
-    for all hosts.
-  - Fails, with all problems together, if an index is missing or is used twice, if it is beyond a pool, if pools
-    overlap, or if a pool has an address that a node has itself. These are read from C(ansible_host) and
+    C(dra_driver_rail_index) of all hosts of the inventory, even of hosts outside C(--limit). Run it once for all hosts.
+  - Fails, with all problems together, if an index is missing, is used twice or does not fit in a pool, if pools
+    overlap, or if a pool contains an address of a node itself. The nodes' addresses are those in C(ansible_host) and
     gathered facts.
   - The role P(lanewise.dra.dra_driver#role) runs it before anything is changed.
 extends_documentation_fragment:
@@ -47,7 +46,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Write the address plan, from which the switches are configured
+- name: Write the address plan for the configuration of switches
   lanewise.dra.address_plan:
     dest: "{{ inventory_dir }}/addresses"
   run_once: true
@@ -55,7 +54,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 problems:
-  description: What is wrong, with the names of the hosts. The module fails if there is any.
+  description: The problems, with the names of the hosts. The module fails if there are any.
   returned: always
   type: list
   elements: str
@@ -94,7 +93,7 @@ ranges:
       description: The last address.
       type: str
     usable:
-      description: How many addresses the driver can hand out. The gateway and the subnet's own addresses are left out.
+      description: How many addresses the driver can hand out, without those of the gateway and of the subnet itself.
       type: int
     prefix:
       description: The prefix length of an address in a pod.
@@ -103,7 +102,7 @@ ranges:
       description: The router on this rail, or null.
       type: str
     reach:
-      description: What an address can send to, V(rail) or V(all).
+      description: Where packets from an address may go, V(rail) or V(all).
       type: str
     pool:
       description: The pool.

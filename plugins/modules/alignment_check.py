@@ -107,7 +107,7 @@ options:
     type: dict
     default: {}
   measurements:
-    description: Outputs of measuring programs, reported beside the predictions.
+    description: Outputs of measurement programs, reported beside the predictions.
     type: list
     elements: dict
     default: []
@@ -137,7 +137,7 @@ options:
     type: int
     default: 10
   require_proof:
-    description: Whether unknown promises, and kept ones that are not proven, fail the task like broken ones.
+    description: Whether the task also fails for unknown promises, and for kept ones that are not proven.
     type: bool
     default: false
   fail:
@@ -186,11 +186,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 ok:
-  description: Whether there is no finding that O(fail) would fail for.
+  description: Whether no finding would fail the task with O(fail).
   returned: always
   type: bool
 failures:
-  description: The findings that it would fail for, one per line.
+  description: The findings that would fail the task, one per line.
   returned: always
   type: list
   elements: str
@@ -352,7 +352,7 @@ SPEC = {
 
 
 def topologies_of(module: AnsibleModule) -> dict[str, Object]:
-    """Topology facts by node. Facts given to the task come before those in a report."""
+    """Topology facts by node. The option `topologies` takes precedence over the report."""
     found, names = {}, module.params["node_names"]
     if module.params["report"]:
         folder = pathlib.Path(module.params["report"])
@@ -362,13 +362,13 @@ def topologies_of(module: AnsibleModule) -> dict[str, Object]:
                 node = json.loads(path.read_bytes())
                 found[names.get(node["host"], node["host"])] = node["facts"]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            module.fail_json(msg=f"{folder} is not a readable site report: {error!r}")
+            module.fail_json(msg=f"{folder} is not a readable site report: {error!r}. Run lanewise.dra.probe")
     given = module.params["topologies"].items()
     found.update({names.get(host, host): facts for host, facts in given if isinstance(facts, dict)})
     return found
 
 
-def compared(entry: Object, check: Check, params: Object) -> Object:
+def comparison(entry: Object, check: Check, params: Object) -> Object:
     """The result for an entry of the option `compare`."""
     node, gpu = entry["node"], entry["gpu"].lower()
     machine = check.machines.get(node)
@@ -386,7 +386,7 @@ def compared(entry: Object, check: Check, params: Object) -> Object:
 
 
 def measured(entry: Object) -> Object:
-    """The result for an entry of the option `measurements`: the measurement, or the problem."""
+    """The result for an entry of the option `measurements`: a measurement or a problem."""
     known = {"claim": entry["claim"], "peer": entry["peer"], "tool": entry["tool"], "measured": True}
     try:
         return {**known, **read(entry["tool"], entry["output"], entry["rc"]), "problem": ""}
@@ -395,7 +395,7 @@ def measured(entry: Object) -> Object:
 
 
 def cpusets_of(params: Object) -> dict[str, Object]:
-    """The CPUs of containers by pod UID and container. A node's answer counts for its own pods only."""
+    """The CPUs of containers by pod UID and container. Only the pods of the reporting node are used."""
     where = {
         pod["metadata"]["uid"]: (pod.get("spec") or {}).get("nodeName")
         for pod in params["pods"] or ()
@@ -410,7 +410,7 @@ def cpusets_of(params: Object) -> dict[str, Object]:
 
 
 def engine_of(module: AnsibleModule, notes: list[str]) -> Engine | None:
-    """The CEL engine; None with a note where the package for it is missing."""
+    """The CEL engine; None with a note if its package is missing."""
     try:
         return engine_for(module.params["kubernetes_version"])
     except EngineMissing as error:
@@ -421,7 +421,7 @@ def engine_of(module: AnsibleModule, notes: list[str]) -> Engine | None:
 
 
 def checked(module: AnsibleModule, engine: Engine | None) -> tuple[Check, Object]:
-    """The check, and its result for the claims that the options choose."""
+    """The check, and its result for the claims that the options select."""
     params = module.params
 
     def wanted(claim: Object) -> bool:
@@ -436,7 +436,7 @@ def checked(module: AnsibleModule, engine: Engine | None) -> tuple[Check, Object
     except ValueError as error:
         module.fail_json(msg=f"The objects cannot be read: {error}")
     except KeyError as error:
-        module.fail_json(msg=f"The objects cannot be read: one has no field {error}")
+        module.fail_json(msg=f"The objects cannot be read: one lacks the field {error}")
 
 
 def main() -> None:
@@ -461,7 +461,7 @@ def main() -> None:
         "lines": lines(claims),
         "summary": answer["summary"],
         "claims": claims,
-        "comparisons": [compared(entry, check, params) for entry in params["compare"]],
+        "comparisons": [comparison(entry, check, params) for entry in params["compare"]],
         "measurable": pairs(claims, params["claims"], params["pods"] or (), check.pools, params["seconds"]),
         "notes": notes,
     }

@@ -30,7 +30,7 @@ options:
     type: dict
     required: true
   title:
-    description: The title of the page; name the site.
+    description: The title of the page. It should name the site.
     type: str
     default: Alignment of claims
 seealso:
@@ -54,7 +54,7 @@ path:
   returned: success
   sample: /srv/site/report/alignment.html
 json:
-  description: The same for programs.
+  description: The same data as JSON.
   type: str
   returned: success
   sample: /srv/site/report/alignment.json

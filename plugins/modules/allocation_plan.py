@@ -15,15 +15,15 @@ author:
 description:
   - Counts how many more pods of each workload the scheduler can place, on each node and in all, with the reason why no
     more fit.
-  - Names free devices that none of the workloads can use, with the claims that keep them from use.
-  - Answers the same for the fleet after a change, O(what_if).
+  - Lists stranded devices, which are free devices that none of the workloads can use, with the claims that prevent it.
+  - Answers the same for the fleet after changes (O(what_if)).
   - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing.
   - Counts what the ResourceQuotas of a namespace admit, except quotas with scopes, and what a queue of Kueue admits to
     workloads that have its label, but not what it would preempt.
   - Models the default scheduler's search for devices, its filters for node resources, taints, node selectors and
     affinity, and its spread constraints. It does not model scores, pod affinity, priorities and preemption,
-    host ports, volumes, plugins of others and other schedulers. Pods that have one of these may fit less often.
-  - Devices that belong to several nodes are not counted.
+    host ports, volumes, third-party plugins and other schedulers. Of pods that use one of these, fewer may fit.
+  - Devices that are shared by several nodes are not counted.
 extends_documentation_fragment:
   - lanewise.dra.pods.workloads
   - lanewise.dra.pods.server
@@ -33,8 +33,8 @@ extends_documentation_fragment:
 options:
   objects:
     description:
-      - The objects of the cluster by kind, as RV(lanewise.dra.dra_objects_info#module:objects) has them.
-      - Used are C(Node), C(Pod), C(ResourceSlice), C(ResourceClaim), C(ResourceClaimTemplate), C(DeviceClass),
+      - The objects of the cluster by kind, as in RV(lanewise.dra.dra_objects_info#module:objects).
+      - The module uses C(Node), C(Pod), C(ResourceSlice), C(ResourceClaim), C(ResourceClaimTemplate), C(DeviceClass),
         C(DeviceTaintRule), C(ResourceQuota), C(LocalQueue), C(ClusterQueue), C(Cohort) and C(ResourceFlavor).
       - Without any C(Node), each node that a slice names has room for every pod.
     type: dict
@@ -46,22 +46,22 @@ options:
     required: true
   what_if:
     description:
-      - Changes, one after the other. Each is a dictionary with one key.
+      - Changes, applied one after the other. Each is a dictionary with one key.
       - C(cordon), C(uncordon), C(drain), C(remove) take C(nodes), a list of names, or C(labels).
       - C(add) takes C(like), a node, and C(count), and may have C(labels). The new nodes are empty, and have the
         devices and labels of that one, except for what C(labels) says. C(like) may also be a machine among O(facts)
-        that is not a node. The devices are then those that O(drivers) would publish there, and C(allocatable) says how
-        much CPU, memory and other resources such a node has.
+        that is not a node. The devices are then those that O(drivers) would publish there, and C(allocatable) has the
+        CPU, memory and other resources of such a node.
       - C(lose) takes C(node) and C(devices), names or PCI addresses.
-      - C(release) takes C(claims), a list of C(namespace/name). The claims go, with their pods.
+      - C(release) takes C(claims), a list of C(namespace/name). The claims and their pods are removed.
       - C(replace) takes C(node) and C(devices), and may have C(attributes) and C(capacity) of the new devices. The
-        claims that have the old ones go, and so do taints.
-      - C(degrade) takes C(node) and C(devices), and one or more of C(attributes), C(capacity) and C(taint), which the
-        devices then have.
+        claims that have the old ones are removed, and so are taints.
+      - C(degrade) takes C(node) and C(devices), and one or more of C(attributes), C(capacity) and C(taint), which are
+        then set on the devices.
       - C(server) takes C(version), such as V(1.34), and C(feature_gates).
       - C(driver) takes C(name) and the options of this driver in C(dra_claims_drivers), such as C(version). It needs
         O(facts); nodes without facts are unknown afterwards.
-      - C(workload) takes C(name), and the values that change in this one of O(workloads).
+      - C(workload) takes the C(name) of one of O(workloads), and the values that change in it.
     type: list
     elements: dict
     default: []
@@ -70,7 +70,7 @@ options:
     type: bool
     default: true
   require:
-    description: The least number of each workload that has to fit, by name. If fewer fit, the task fails.
+    description: The minimum number of each workload that must fit, by name. If fewer fit, the task fails.
     type: dict
     default: {}
   by:
@@ -81,8 +81,8 @@ options:
   facts:
     description:
       - The topology facts of nodes by name, as M(lanewise.dra.topology_info) returns them.
-      - Without C(Node) and C(ResourceSlice) in O(objects), these are the fleet, with the devices that O(drivers) would
-        publish. Nothing is in use then, and there is room for every pod.
+      - Without C(Node) and C(ResourceSlice) in O(objects), these machines are the fleet, with the devices that
+        O(drivers) would publish. No device is in use then, and every node has room for every pod.
     type: dict
     default: {}
   drivers:
@@ -91,8 +91,8 @@ options:
     default: {}
   prices:
     description:
-      - What devices cost. Each is a dictionary with C(driver), C(price) and, if only devices with these values of
-        attributes are meant, C(attributes). The first that applies counts.
+      - Prices of devices. Each is a dictionary with C(driver), C(price) and optionally C(attributes), which limits it
+        to devices with these values. The first that matches applies.
     type: list
     elements: dict
     default: []
@@ -144,7 +144,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 fit:
-  description: The answer for each workload, as the fleet is.
+  description: The answer for each workload on the current fleet.
   returned: always
   type: list
   elements: dict
@@ -158,10 +158,10 @@ fit:
       type: int
       sample: 24
     at_least:
-      description: Whether more may fit, since something is unknown.
+      description: Whether more may fit, because something is unknown.
       type: bool
     at_most:
-      description: Whether fewer may fit, since the pod has something that is not modelled.
+      description: Whether fewer may fit, because the pod uses something that is not modelled.
       type: bool
     held_back:
       description: How many more would fit on the nodes without the pod's spread constraints.
@@ -178,12 +178,12 @@ fit:
         - For each node the C(count), the C(reason) why no more fit there, and its C(kind), which is V(refused),
           V(room), V(devices), V(spread) or V(unknown).
         - C(placements) has the devices of each pod, as C(driver/pool/device).
-        - C(unpaired) says of each free device of an aligned pair which claim has the one that belongs to it, if no
-          other does.
+        - C(unpaired) has for each free device of an aligned pair the claim that has its partner, if the device has no
+          other partner.
       type: dict
     spread:
       description:
-        - For each label by which the pod's spread constraints spread pods, how many more each value of it takes.
+        - How many more pods fit for each value of the labels in the pod's spread constraints.
       type: dict
       sample: {rack: {"1": 5, "2": 4}}
     by:
@@ -203,29 +203,29 @@ steps:
   sample: [{step: cordon, totals: {eight-pairs: 21}}]
 worth:
   description:
-    - What the stranded devices stand for. C(devices), their bandwidth in C(gbps) (10⁹ bits per second), C(money) in
-      C(unit) (null without O(prices)), and C(unpriced), devices without a price.
+    - The value of the stranded devices. C(devices) is their number, C(gbps) their bandwidth (10⁹ bits per second),
+      C(money) their price in C(unit) (null without O(prices)), and C(unpriced) the number of devices without a price.
   returned: always
   type: dict
 fleet:
   description:
     - Every device with its state. C(nodes) has the C(states) of each C(node), a letter for each device of C(shapes)
-      number C(shape); C(states) has the word of each letter. C(closed) says why a node takes no pods without
-      tolerations, C(unclear) the drivers of which nothing is known.
+      number C(shape); C(states) has the meaning of each letter. C(closed) is why a node takes no pods without
+      tolerations, C(unclear) lists drivers whose devices are unknown.
     - M(lanewise.dra.plan_report) draws it.
   returned: always
   type: dict
 table:
-  description: The counts side by side, as the fleet is and after each step of O(what_if); empty without it.
+  description: The counts side by side, on the current fleet and after each step of O(what_if); empty without it.
   returned: always
   type: list
   elements: str
 stranded:
   description:
-    - Free devices that no workload can use, as the fleet is. C(node), C(device), C(reason).
-    - C(holders) are claims, each of which frees the device for use if it goes. If none does so alone, C(together) are
-      those that have to go together. If C(certain) is false, the device may be usable.
-    - C(gbps) is its bandwidth and C(money) its price, null where it has none.
+    - Free devices of the current fleet that no workload can use, with C(node), C(device) and C(reason).
+    - C(holders) are claims, each of which makes the device usable if it ends. If no single claim does, C(together) are
+      claims that must end together. If C(certain) is false, the device may be usable.
+    - C(gbps) is its bandwidth and C(money) its price, null if unknown.
   returned: always
   type: list
   elements: dict
@@ -236,7 +236,7 @@ lines:
   elements: str
   sample: ["eight-pairs: 24 more"]
 notes:
-  description: What was read and not used, or is not certain.
+  description: Objects that were not used, and what is not certain.
   returned: always
   type: list
   elements: str
@@ -270,7 +270,7 @@ def shown(found: Fit, fleet: Fleet, labels: t.Sequence[str]) -> Object:
 
 
 def read_fleet(params: Object, objects: list[Object]) -> Fleet:
-    """The fleet of the objects, or of the facts where the objects have no nodes and no slices. Raises ValueError."""
+    """The fleet of the objects, or of the facts if the objects have no nodes and no slices. Raises ValueError."""
     release, gates = params["kubernetes_version"], params["feature_gates"]
     if params["facts"] and not any(one["kind"] in ("Node", "ResourceSlice") for one in objects):
         classes = {one["metadata"]["name"]: convert(one, V1) for one in objects if one["kind"] == "DeviceClass"}
@@ -288,7 +288,7 @@ def lacking_kinds(objects: dict[str, t.Any]) -> t.Iterator[str]:
 
 
 class Plan:
-    """The counts for a scenario, and for those that its changes lead to."""
+    """The counts for a scenario, and for the scenarios after its changes."""
 
     def __init__(self, start: Scenario, labels: t.Sequence[str], gates: dict[str, bool]) -> None:
         self.start, self.labels, self.gates = start, labels, gates
@@ -346,30 +346,30 @@ def planned(params: Object) -> Object:
 
 
 def _stranded(one: Stranded, value: Worth) -> Object:
-    """A stranded device as the module returns it, with what it is worth."""
+    """A stranded device as the module returns it, with its value."""
     worth_of = value.each.get((one.node, one.device))
     gbps, money = (worth_of.gbps, worth_of.money) if worth_of else (None, None)
     return {**dataclasses.asdict(one), "gbps": gbps, "money": money}
 
 
 def changed_workload(value: Object, params: Object, templates: Templates) -> Workload:
-    """A workload with other values, as the step `workload` of `what_if` has them. Raises ValueError."""
+    """A workload with the values that the step `workload` of `what_if` changes. Raises ValueError."""
     wrong = sorted(set(value) - set(WORKLOAD))
     if wrong:
-        raise ValueError(f"a workload has no {', '.join(wrong)}; it has {', '.join(WORKLOAD)}")
+        raise ValueError(f"a workload has no key {', '.join(wrong)}; known are {', '.join(WORKLOAD)}")
     entry = next(one for one in params["workloads"] if one["name"] == value["name"])
-    # other claims take the place of all claims
+    # new templates or claims replace both
     without = {"templates": None, "claims": None} if {"templates", "claims"} & set(value) else {}
     return workload({**entry, **without, **value}, templates)
 
 
 def too_few(result: Object, require: Object) -> list[str]:
-    """The workloads of which fewer fit than is required, after the change where there is one. Raises ValueError."""
+    """The workloads of which fewer fit than required, after the changes if there are any. Raises ValueError."""
     counts = {one["workload"]: one["total"] for one in result["after"] or result["fit"]}
     found = []
     for name, least in require.items():
         if name not in counts:
-            raise ValueError(f"require.{name}: there is no such workload; there is {', '.join(counts)}")
+            raise ValueError(f"require.{name}: no workload has this name; the names are {', '.join(counts)}")
         if not isinstance(least, int) or isinstance(least, bool):
             raise ValueError(f"require.{name}: {least!r} is not a whole number")
         if counts[name] < least:
@@ -378,7 +378,7 @@ def too_few(result: Object, require: Object) -> list[str]:
 
 
 def answer(params: Object) -> Object:
-    """What the module returns, and why it fails if too few fit."""
+    """What the module returns, with the reason in `failed` if too few fit."""
     result = planned(params)
     lacking = too_few(result, params["require"])
     return {**result, "failed": "Too few fit. " + "; ".join(lacking)} if lacking else result

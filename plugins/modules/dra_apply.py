@@ -17,8 +17,8 @@ description:
     feature gate that is off), nothing is applied.
   - "Then applies all of them by server-side apply, in one call of M(kubernetes.core.k8s). Kubernetes has no
     transactions: if a part fails, the message lists the applied objects."
-  - With O(prune) the objects form an ApplySet (KEP-3659), and what an earlier run applied and this one does not is
-    removed. Objects that are not part of the set are never changed.
+  - With O(prune) the objects form an ApplySet (KEP-3659), and objects that an earlier run applied but this run does
+    not apply are removed. Objects that are not part of the set are never changed.
 notes:
   - Objects in a namespace that is created in the same run cannot be tried in the dry run.
   - Claims that a pod uses, and namespaces, are never pruned.
@@ -74,11 +74,11 @@ options:
     default: default
   site:
     description:
-      - With O(prune), objects with the labels of this site that are in no set are stale, too. Runs without O(prune)
-        create such objects.
+      - With O(prune), objects with the labels of this site that are in no set are stale, too. They come from runs
+        without O(prune).
       - Kinds that were only in raw O(objects) of the site, and in no set, are not searched.
       - If the set O(applyset) belongs to another site, O(objects) are refused. Without O(objects), only this site's
-        objects outside the set are stale then, and the set is left alone.
+        objects outside the set are stale then, and the set is not changed.
     type: str
 seealso:
   - module: lanewise.dra.dra_render
@@ -115,7 +115,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 differing:
-  description: The objects that differed on the cluster, or were missing. In check mode those that would be applied.
+  description: The objects that differed on the cluster or were missing. In check mode, those that would be applied.
   returned: always
   type: list
   elements: str

@@ -13,11 +13,11 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Looks up the Node, and returns how a node reaches the API server of a kubeconfig on the controller.
+  - Reads the Node, and returns how a node reaches the API server of a kubeconfig on the controller.
   - With O(account), requests a token of that ServiceAccount, bound to the Node (C(TokenRequest)), if the node has no
-    token (O(token)), or one that is for another Node or account or expires soon. The driver renews its token from then
-    on.
-  - Such a token is useless to any other node, and becomes invalid with the Node object.
+    token (O(token)), or if its token is for another Node or account or expires soon. From then on, the driver renews
+    its token.
+  - The token is only valid for that node, and becomes invalid when the Node object is deleted.
 notes:
   - Runs on the controller, with the rights of the kubeconfig. Usually called by the role
     P(lanewise.dra.dra_driver#role).
@@ -91,8 +91,8 @@ server:
   type: str
 certificate_authority:
   description:
-    - The certificate authorities of the server as PEM, without other content of their file. Empty for those of the
-      operating system.
+    - The certificate authorities of the server as PEM, without other content of their file. Empty if those of the
+      operating system are used.
   returned: success
   type: str
 node:
@@ -132,7 +132,7 @@ SECONDS = 30
 AUDIENCES = "lanewise.dev/api-audiences"
 #: What the module returns, see RETURN.
 Result = dict[str, t.Any]
-#: A certificate, with the empty lines around it: a file that has no more than these stays as it is.
+#: A certificate with surrounding empty lines, so that a file with only certificates stays unchanged.
 CERTIFICATE = re.compile(
     r"^\s*^-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-----.*?^-----END \1-----\s*", re.MULTILINE | re.DOTALL
 )
@@ -151,13 +151,13 @@ def invalid(token: dict[str, object], params: dict[str, object], node_uid: str, 
     if not token:
         return "the node has no token"
     if token.get("namespace") != params["namespace"] or token.get("account") != params["account"]:
-        return f"its token is of the account {token.get('namespace')}/{token.get('account')}"
+        return f"its token is for the account {token.get('namespace')}/{token.get('account')}"
     if token.get("account_uid") != account_uid:
-        return "its token is of an account of the same name that was deleted"
+        return "its token is for a deleted account of the same name"
     if token.get("node") != params["node"] or token.get("node_uid") != node_uid:
         return f"its token is bound to {'another Node' if token.get('node') else 'no Node'}"
     if float(token.get("expires") or 0) < time.time() + params["least_seconds"]:
-        return "its token has expired or will soon"
+        return "its token has expired or expires soon"
     return ""
 
 
@@ -179,7 +179,7 @@ def main() -> None:
         module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
     params = module.params
     result: Result = {"changed": False, "reason": "", "node": {}}
-    doing = f"the kubeconfig {params['kubeconfig']} cannot be used"
+    failure = f"the kubeconfig {params['kubeconfig']} cannot be used"
     try:
         client = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
         client.configuration.retries = urllib3.Retry(2, redirect=0)
@@ -187,18 +187,18 @@ def main() -> None:
         result["server"] = client.configuration.host
         result["certificate_authority"] = ""
         if authority:
-            with open(authority, encoding="utf-8", errors="replace") as stream:  # comments may be in any encoding
+            with open(authority, encoding="utf-8", errors="replace") as stream:  # comments may have any encoding
                 certificates = CERTIFICATE.finditer(stream.read())
             result["certificate_authority"] = "".join(one.group() for one in certificates)
         api = kubernetes.client.CoreV1Api(client)
-        doing = f"the Node {params['node']} cannot be read"
+        failure = f"the Node {params['node']} cannot be read"
         try:
             node = api.read_node(params["node"], _request_timeout=SECONDS)
         except kubernetes.client.ApiException as error:
             if error.status != 404:
                 raise
             if params["account"]:
-                module.fail_json(msg=f"there is no Node {params['node']} to bind a token to")
+                module.fail_json(msg=f"there is no Node {params['node']} to bind a token to; join the node first")
             module.exit_json(**result)
         info = node.status.node_info
         result["node"] = {
@@ -207,17 +207,17 @@ def main() -> None:
             "runtime_version": info.container_runtime_version if info else "",
         }
         if params["account"]:
-            doing = f"the account {params['namespace']}/{params['account']} gives no token"
+            failure = f"no token could be requested for the account {params['namespace']}/{params['account']}"
             request(module, api, result)
     except kubernetes.client.ApiException as error:
-        module.fail_json(msg=f"{doing}: {refusal(error)}")
+        module.fail_json(msg=f"{failure}: {refusal(error)}")
     except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        module.fail_json(msg=f"{doing}: {error}")
+        module.fail_json(msg=f"{failure}: {error}")
     module.exit_json(**result)
 
 
 def request(module: AnsibleModule, api: kubernetes.client.CoreV1Api, result: Result) -> None:
-    """Get a new token where the node needs one."""
+    """Request a new token if the node needs one."""
     params = module.params
     account_uid = ""
     try:
@@ -237,18 +237,18 @@ def request(module: AnsibleModule, api: kubernetes.client.CoreV1Api, result: Res
             params["account"], params["namespace"], body, _request_timeout=SECONDS
         )
         result["token"] = made.status.token
-        note_audiences(api, params["namespace"], made.status.token)
+        annotate_audiences(api, params["namespace"], made.status.token)
 
 
-def note_audiences(api: kubernetes.client.CoreV1Api, namespace: str, token: str) -> None:
-    """Write the audiences of the API server's tokens to the driver's namespace: a policy lets drivers request tokens
-    for these only. See driver/manifests/32-policy-token.yaml."""
+def annotate_audiences(api: kubernetes.client.CoreV1Api, namespace: str, token: str) -> None:
+    """Annotate the driver's namespace with the audiences of the API server's tokens. An admission policy lets drivers
+    request tokens only for these. See driver/manifests/32-policy-token.yaml."""
     body = token.split(".")[1]
     audiences = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["aud"]
-    noted = " ".join(sorted([audiences] if isinstance(audiences, str) else audiences))
+    listed = " ".join(sorted([audiences] if isinstance(audiences, str) else audiences))
     known = api.read_namespace(namespace, _request_timeout=SECONDS).metadata.annotations or {}
-    if known.get(AUDIENCES) != noted:
-        change = {"metadata": {"annotations": {AUDIENCES: noted}}}
+    if known.get(AUDIENCES) != listed:
+        change = {"metadata": {"annotations": {AUDIENCES: listed}}}
         api.patch_namespace(namespace, change, _request_timeout=SECONDS)
 
 

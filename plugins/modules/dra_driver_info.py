@@ -135,18 +135,18 @@ COMPLETE = ".complete"
 SECONDS = 60
 
 
-#: A claim in the answer of `lanewise-driver status --json`.
+#: A claim in the output of `lanewise-driver status --json`.
 Record = dict[str, t.Any]
 
 
 def run(module: AnsibleModule, *command: str) -> tuple[int, str, str]:
-    """Exit status, output and errors of a command; 127 where there is no such program, 124 where it takes too long."""
+    """Exit status, output and errors of a command; 127 if the program does not exist, 124 if it takes too long."""
     status, output, errors = module.run_command(["timeout", str(SECONDS), *command])
     return status, output, errors
 
 
 def releases() -> dict[str, list[str]]:
-    """The releases that were installed to their end, newest first, and the others."""
+    """The completely installed releases, newest first, and the incomplete ones."""
     complete, partial = [], []
     try:
         names = sorted(os.listdir(f"{FOLDER}/releases"))
@@ -155,7 +155,7 @@ def releases() -> dict[str, list[str]]:
     for name in names:
         try:
             complete.append((os.stat(f"{FOLDER}/releases/{name}/{COMPLETE}").st_mtime, name))
-            if not runs(f"{FOLDER}/releases/{name}"):
+            if not has_python(f"{FOLDER}/releases/{name}"):
                 raise OSError("its Python is gone")
         except OSError:
             partial.append(name)
@@ -163,9 +163,9 @@ def releases() -> dict[str, list[str]]:
     return {"releases": [name for _time, name in sorted(complete, reverse=True)], "partial": partial}
 
 
-def runs(folder: str) -> bool:
-    """Whether the Python that a release was made with is there, and of the version that its packages are for: an update
-    of the system may have taken it away."""
+def has_python(folder: str) -> bool:
+    """Whether the Python of a release still exists, in the version that its packages are for. A system update may have
+    removed it."""
     python = os.path.realpath(f"{folder}/bin/python")
     version = os.path.basename(python)
     if not os.access(python, os.X_OK):
@@ -173,8 +173,8 @@ def runs(folder: str) -> bool:
     return not version.startswith("python3.") or os.path.isdir(f"{folder}/lib/{version}")
 
 
-def linked(name: str) -> str:
-    """The release that a link names; empty without the link."""
+def link_target(name: str) -> str:
+    """The release that a link points to; empty if there is no link."""
     try:
         return os.path.basename(os.readlink(f"{FOLDER}/{name}"))
     except OSError:
@@ -197,7 +197,7 @@ def service(module: AnsibleModule) -> dict[str, object]:
 
 
 def running(pid: int) -> str:
-    """The release that a process was started from: its interpreter is that of the release."""
+    """The release of a running process, from the path of its interpreter."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as stream:
             interpreter = os.fsdecode(stream.read().split(b"\0")[0])
@@ -246,7 +246,7 @@ def status(module: AnsibleModule) -> dict[str, object]:
         return {"ready": answer["ready"] and exit_status == 0, "reasons": answer["reasons"], "claims": claims}
     except (ValueError, LookupError, TypeError):
         pass
-    # without an answer of the program, the records still show whether pods have devices
+    # without a valid answer of the program, the claims' records still show whether pods have devices
     try:
         uids = [name[: -len(".json")] for name in os.listdir(STATE) if name.endswith(".json")]
     except OSError:
@@ -276,8 +276,8 @@ def main() -> None:
         module.fail_json(msg="only root can read the driver's state: use become")
     found = files()
     result = {
-        "release": linked("current"),
-        "previous": linked("previous"),
+        "release": link_target("current"),
+        "previous": link_target("previous"),
         "service": service(module),
         "token": token(),
     }
@@ -292,7 +292,7 @@ def main() -> None:
             result["devices"] = [{"name": one["name"], "attributes": one["attributes"]} for one in answer["devices"]]
             result["withheld"] = answer["withheld"]
         except (ValueError, LookupError, TypeError):
-            module.fail_json(msg=f"the driver cannot list its devices: {(errors or output).strip()}", **result)
+            module.fail_json(msg=f"'lanewise-driver inventory' failed: {(errors or output).strip()}", **result)
     module.exit_json(changed=False, **result)
 
 

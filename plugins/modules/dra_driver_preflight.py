@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dra_driver_preflight
-short_description: Find what keeps a node from running the DRA driver
+short_description: Check whether a node can run the DRA driver
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
@@ -30,21 +30,21 @@ options:
     type: str
   newer:
     description:
-      - Whether a newer Python is accepted too. The collection's own lock of the driver's dependencies has no wheels for
-        one.
+      - Whether a newer Python is accepted, too. The collection's lock of the driver's dependencies has no wheels for
+        it.
     type: bool
     default: false
   kubelet_version:
     description: The version of kubelet from the Node. By default that of C(kubelet --version).
     type: str
   runtime_version:
-    description: The container runtime with its version from the Node. By default it is found by its process.
+    description: The container runtime with its version from the Node. By default that of the running process.
     type: str
   pools:
     description:
       - The pools of addresses that the driver hands out to pods, as networks.
-      - An address of the node in one is a problem, and so is a route to one by an interface that is not a NIC's, such
-        as a bridge of the pods' network.
+      - It is a problem if the node has an address in a pool, or a route to a pool through an interface that is not a
+        NIC, such as a bridge of the pod network.
     type: list
     elements: str
     default: []
@@ -93,19 +93,19 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils.uplinks import netlink, used
 
 LEAST_PYTHON = (3, 10)
-NEWEST_PYTHON = (3, 14)  # that all of requirements/driver.txt has wheels for; nothing is compiled on a node
+NEWEST_PYTHON = (3, 14)  # the newest with wheels for all of requirements/driver.txt; nothing is compiled on a node
 LEAST_KUBELET = (1, 34)
 LEAST_CONTAINERD = (1, 7)
 LEAST_CRIO = (1, 28)
-CONTAINERD_WITH_CDI = (2, 0)  # where it is on by default
+CONTAINERD_WITH_CDI = (2, 0)  # from this version on, CDI is enabled by default
 KUBELET = "/var/lib/kubelet/plugins_registry"
 CDI = "/var/run/cdi"
-#: How long a program may take: on a busy node, starting Python can take many seconds.
+#: Time limit of a program in seconds. On a busy node, starting Python can take many seconds.
 SECONDS = 120
 TIMED_OUT = 124  # the exit status of timeout
 
-_LOOK = "import json, sys, venv, ensurepip; print(json.dumps(sys.version_info[:3]))"
-#: What grpcio's wheels are linked with, and a minimal system may lack.
+_PROBE = "import json, sys, venv, ensurepip; print(json.dumps(sys.version_info[:3]))"
+#: The library that grpcio's wheels are linked with, and that a minimal system may lack.
 LIBRARY = "libstdc++.so.6"
 _LOAD = f"import ctypes; ctypes.CDLL({LIBRARY!r})"
 
@@ -114,7 +114,7 @@ def run(module: AnsibleModule, *command: str) -> tuple[int, str]:
     """Exit status and output; 127 if there is no such program, TIMED_OUT with the reason if it takes too long."""
     status, output, errors = module.run_command(["timeout", str(SECONDS), *command])
     if status == TIMED_OUT:
-        return status, f"did not answer within {SECONDS} seconds; run this again when the node is less busy"
+        return status, f"did not end within {SECONDS} seconds; try again when the node is less busy"
     return status, output if status == 0 else errors
 
 
@@ -128,18 +128,18 @@ def shown(version: tuple[int, ...]) -> str:
     return ".".join(str(part) for part in version)
 
 
-def python(module: AnsibleModule, asked: str | None, newer: bool, problems: list[str]) -> str:
+def python(module: AnsibleModule, requested: str | None, newer: bool, problems: list[str]) -> str:
     """The interpreter for the driver's environment; empty, with a problem added, if there is none."""
     minors = range(19 if newer else NEWEST_PYTHON[1], LEAST_PYTHON[1] - 1, -1)
-    names = [asked] if asked else [*(f"python3.{minor}" for minor in minors), "python3"]
+    names = [requested] if requested else [*(f"python3.{minor}" for minor in minors), "python3"]
     wrong = []
     for name in names:
         path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/local/bin:/usr/bin")
         if not path:
-            if asked:
-                wrong.append(f"{name} is not there")
+            if requested:
+                wrong.append(f"{name} does not exist")
             continue
-        status, output = run(module, path, "-I", "-c", _LOOK)
+        status, output = run(module, path, "-I", "-c", _PROBE)
         if status:
             wrong.append(f"{path} {unusable(status, output, os.path.basename(name))}")
             continue
@@ -161,13 +161,13 @@ def python(module: AnsibleModule, asked: str | None, newer: bool, problems: list
     needed = f"{shown(LEAST_PYTHON)} {'or later' if newer else f'to {shown(NEWEST_PYTHON)}'}"
     problems.append(
         f"The driver needs Python {needed} with venv: {'; '.join(wrong) or 'there is none'}. "
-        "Install one; where it is not on PATH name it in dra_driver_python."
+        "Install one. If it is not on PATH, set dra_driver_python to its path."
     )
     return ""
 
 
 def unusable(status: int, output: str, package: str) -> str:
-    """Why an interpreter cannot make the driver's environment, from what it printed."""
+    """Why an interpreter cannot create the driver's environment, from its output."""
     if status == TIMED_OUT:
         return output
     if "No module named" in output:
@@ -183,13 +183,13 @@ def kubelet(module: AnsibleModule, reported: str, problems: list[str]) -> str:
     version = number(reported)
     if not os.path.isdir(KUBELET):
         problems.append(
-            f"{KUBELET} is not there, so no kubelet runs here, or its --root-dir is another one. Join the node to its "
-            "cluster first; the driver needs kubelet's usual folder."
+            f"{KUBELET} does not exist, so no kubelet runs here, or it has another --root-dir. Join the node to its "
+            "cluster first; the driver needs kubelet's default folder."
         )
     if version is None:
         problems.append(
-            "The version of kubelet is not known: there is no 'kubelet' on PATH, and no Node that reports it. Set "
-            "dra_driver_kubeconfig, so that the Node can be asked for."
+            "The version of kubelet is unknown: 'kubelet' is not on PATH, and the Node was not read. Set "
+            "dra_driver_kubeconfig, so that the version is read from the Node."
         )
         return ""
     if version < LEAST_KUBELET:
@@ -211,7 +211,7 @@ def process(name: str) -> tuple[str, list[str]] | None:
                 with open(f"/proc/{entry}/cmdline", "rb") as stream:
                     arguments = [os.fsdecode(part) for part in stream.read().split(b"\0")]
                 return os.readlink(f"/proc/{entry}/exe"), arguments
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
     return None
 
@@ -228,7 +228,7 @@ def runtime(module: AnsibleModule, reported: str, problems: list[str]) -> str:
     has = number(version)
     if least is None:
         problems.append(
-            f"The container runtime is {name or 'not known'}. The driver needs containerd {shown(LEAST_CONTAINERD)} or "
+            f"The container runtime is {name or 'unknown'}. The driver needs containerd {shown(LEAST_CONTAINERD)} or "
             f"CRI-O {shown(LEAST_CRIO)}, or later, for CDI."
         )
     elif has is None or has < least:
@@ -244,9 +244,9 @@ def runtime(module: AnsibleModule, reported: str, problems: list[str]) -> str:
 def containerd(
     module: AnsibleModule, found: tuple[str, list[str]] | None, version: tuple[int, int], problems: list[str]
 ) -> None:
-    """Add a problem if the effective configuration has CDI off, or does not read the folder that the driver writes."""
+    """Add a problem if the effective configuration disables CDI, or does not use the driver's folder of specs."""
     if found is None:
-        problems.append("containerd does not run, or not in sight of this connection. Start it.")
+        problems.append("No running containerd was found. Start it; if this is a container, connect to its host.")
         return
     program, arguments = found
     config = ""
@@ -262,7 +262,7 @@ def containerd(
         problems.append(f"'containerd config dump' fails for {where}: {reason}")
         return
     enabled = re.search(r"^\s*enable_cdi\s*=\s*(true|false)", output, re.MULTILINE)
-    # newer releases no longer have the option: CDI is always on
+    # newer releases no longer have the option, because CDI is always enabled
     if (enabled[1] == "true") if enabled else (version >= CONTAINERD_WITH_CDI):
         folders = re.search(r"^\s*cdi_spec_dirs\s*=\s*\[([^\]]*)\]", output, re.MULTILINE)
         listed = re.findall(r"""["']([^"']+)["']""", folders[1]) if folders else [CDI]
@@ -274,7 +274,7 @@ def containerd(
         return
     section = "io.containerd.cri.v1.runtime" if version >= (2, 0) else "io.containerd.grpc.v1.cri"
     problems.append(
-        f'CDI is switched off in containerd. Set enable_cdi = true under [plugins."{section}"] in {where} and restart '
+        f'CDI is disabled in containerd. Set enable_cdi = true under [plugins."{section}"] in {where} and restart '
         "containerd."
     )
 
@@ -305,9 +305,9 @@ def main() -> None:
     )
     params, problems = module.params, t.cast("list[str]", [])
     if os.geteuid():
-        problems.append("The driver is installed by root. Use become.")
+        problems.append("Only root can install the driver. Use become.")
     if not os.path.isdir("/run/systemd/system"):
-        problems.append("systemd does not run here. The driver is a systemd unit; elsewhere use its DaemonSet.")
+        problems.append("systemd does not run here, and the driver is a systemd unit. Use its DaemonSet instead.")
     result = {
         "python": python(module, params["python"], params["newer"], problems),
         "kubelet": kubelet(module, params["kubelet_version"] or "", problems),

@@ -19,7 +19,7 @@ description:
     everything to install it.
 notes:
   - Runs on the controller. Usually called by the role P(lanewise.dra.dra_driver#role).
-  - The wheel is built in check mode too, because it is not part of a node.
+  - The wheel is built in check mode, too, because this changes no node.
 requirements:
   - pip or venv, and an index or O(wheelhouse) with the build backend of C(pyproject.toml), if a wheel is built
 attributes:
@@ -114,12 +114,12 @@ SUFFIXES = (".py", ".sh", ".yaml")
 PROJECT = "pyproject.toml"
 PACKAGE = "plugins/module_utils/dra/__init__.py"
 NAME = "lanewise_driver"
-#: Files in the wheel get this time (1980-01-01, the earliest in a zip archive), or each build would differ.
+#: The time of all files in the wheel (1980-01-01, the earliest in a zip archive), so that all builds are equal.
 EPOCH = "315532800"
 
 
 def sources(root: Path) -> dict[str, bytes]:
-    """What the wheel is built from, by path below the collection."""
+    """The files that the wheel is built from, by path relative to the collection."""
     found = {name: (root / name).read_bytes() for name in (PROJECT, PACKAGE)}
     for folder in SOURCES:
         for path in sorted((root / folder).rglob("*")):
@@ -137,7 +137,7 @@ def digest(parts: t.Iterable[bytes]) -> str:
 
 
 def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
-    """Build the wheel into the folder `dest`, which appears complete or not at all."""
+    """Build the wheel into the folder `dest`, which is created only when it is complete."""
     with tempfile.TemporaryDirectory(dir=module.tmpdir) as folder:
         source, out = Path(folder, "source"), Path(folder, "wheel")
         for name, content in files.items():
@@ -152,14 +152,14 @@ def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
             [*command, str(source)],
             environ_update={"SOURCE_DATE_EPOCH": EPOCH, "PYTHONHASHSEED": "0"},
             cwd=folder,
-            umask=0o022,  # the archive keeps the mode of files that the backend makes, too
+            umask=0o022,  # the archive also keeps the mode of files that the backend creates
         )
         if status:
             lines = (errors or output).strip().splitlines()[-15:]
             module.fail_json(
                 msg="The driver's wheel cannot be built. Let pip reach an index (its own configuration counts), or "
-                "give a wheelhouse (dra_driver_wheelhouse) or a wheel that was built elsewhere (dra_driver_wheel). "
-                "pip says:\n" + "\n".join(lines)
+                "set dra_driver_wheelhouse to a wheelhouse, or dra_driver_wheel to a wheel that was built elsewhere. "
+                "Output of pip:\n" + "\n".join(lines)
             )
         dest.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=".wheel-", dir=dest.parent))
@@ -168,7 +168,7 @@ def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
             shutil.copy(next(out.glob(f"{NAME}-*.whl")), made)
             try:
                 made.rename(dest)
-            except OSError:  # another run was faster
+            except OSError:  # another run has built it meanwhile
                 if not dest.is_dir():
                     raise
         finally:
@@ -176,7 +176,7 @@ def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
 
 
 def bundle(folder: Path, release: str, wheel: Path, lock: bytes, wheelhouse: str | None) -> Path:
-    """One archive, so that each node gets one file. It is written again if a wheel has changed."""
+    """Create one archive, so that only one file is copied to each node. It is created again if a wheel has changed."""
     others = sorted(Path(wheelhouse).glob("*.whl")) if wheelhouse else []
     states = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}".encode() for path in others]
     found = folder / f"{release}-{digest(states)[:8]}.tar"
@@ -201,7 +201,7 @@ def bundle(folder: Path, release: str, wheel: Path, lock: bytes, wheelhouse: str
 
 
 def pip(module: AnsibleModule, folder: Path) -> list[str]:
-    """How to call pip: that of this Python, or of an environment of its own where this Python has none."""
+    """The command for pip: this Python's, or that of a new virtual environment if this Python has none."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     if not module.run_command([*command, "--version"])[0]:
         return command
@@ -244,7 +244,7 @@ def main() -> None:
         release = f"{version}-{digest([content, lock])[:12]}"
         archive = bundle(Path(params["dest"]), release, wheel, lock, params["wheelhouse"])
     except OSError as error:
-        module.fail_json(msg=f"the driver's wheel cannot be made: {error}")
+        module.fail_json(msg=f"the driver's wheel cannot be built: {error}")
     module.exit_json(
         changed=changed,
         wheel=str(wheel.absolute()),

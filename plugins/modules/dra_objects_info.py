@@ -145,14 +145,14 @@ def main() -> None:
     objects: dict[str, list[Object]] = {}
     missing = []
     version = ""
-    doing = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
+    failure = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
     try:
         api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
-        doing = "the version of the API server cannot be read"
+        failure = "the version of the API server cannot be read"
         version = minor(kubernetes.client.VersionApi(api).get_code())
         for kind in params["kinds"]:
             served = version_of(kind, params["api_version"], version)
-            doing = f"{kind}s of {served} cannot be listed"
+            failure = f"{kind}s of {served} cannot be listed"
             try:
                 objects[kind] = [reduce(one) for one in listed(api, kind, served)]
             except kubernetes.client.ApiException as error:
@@ -160,9 +160,9 @@ def main() -> None:
                     raise
                 missing.append(kind)
     except kubernetes.client.ApiException as error:
-        module.fail_json(msg=f"{doing}: the API server answers {error.status} {error.reason}")
+        module.fail_json(msg=f"{failure}: the API server answers {error.status} {error.reason}")
     except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        module.fail_json(msg=f"{doing}: {error}")
+        module.fail_json(msg=f"{failure}: {error}")
     module.exit_json(changed=False, objects=objects, kubernetes_version=version, missing=missing)
 
 

@@ -31,7 +31,7 @@ options:
     type: dict
     required: true
   title:
-    description: The title of the page; name the site.
+    description: The title of the page. It should name the site.
     type: str
     default: What still fits
 seealso:
@@ -55,7 +55,7 @@ path:
   returned: success
   sample: /srv/site/report/plan.html
 json:
-  description: The same for programs.
+  description: The same data as JSON.
   type: str
   returned: success
   sample: /srv/site/report/plan.json

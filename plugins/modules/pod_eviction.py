@@ -257,15 +257,15 @@ def main() -> None:
     if LIBRARY_ERROR:
         module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
     params = module.params
-    doing = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
+    failure = f"the kubeconfig {params['kubeconfig'] or 'of kubectl'} cannot be used"
     try:
         api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
-        doing = f"pod {params['pod']} cannot be evicted"
+        failure = f"pod {params['pod']} cannot be evicted"
         result = evicted(module, Pods(api, params["pod"], params["uid"]))
     except kubernetes.client.ApiException as error:
-        module.fail_json(msg=f"{doing}: {refusal(error)}")
+        module.fail_json(msg=f"{failure}: {refusal(error)}")
     except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError, NotGone) as error:
-        module.fail_json(msg=f"{doing}: {error}")
+        module.fail_json(msg=f"{failure}: {error}")
     module.exit_json(**result)
 
 

@@ -37,7 +37,7 @@ options:
     type: str
     default: ""
   title:
-    description: The title of the page; name the site.
+    description: The title of the page. It should name the site.
     type: str
     default: Replayed jobs
 seealso:
@@ -59,7 +59,7 @@ path:
   returned: success
   sample: /srv/site/replay/replay.html
 json:
-  description: The same for programs.
+  description: The same data as JSON.
   type: str
   returned: success
   sample: /srv/site/replay/replay.json

@@ -46,7 +46,7 @@ options:
     type: int
     default: 900
   title:
-    description: The title of the page; name the site.
+    description: The title of the page. It should name the site.
     type: str
     default: Usage of queues
 seealso:
@@ -75,7 +75,7 @@ path:
   returned: success
   sample: /srv/site/usage/usage.html
 json:
-  description: The same for programs.
+  description: The same data as JSON.
   type: str
   returned: success
   sample: /srv/site/usage/usage.json

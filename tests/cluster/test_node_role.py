@@ -68,7 +68,7 @@ def test_every_error_is_reported_before_anything_is_changed(site: Site) -> None:
         dra_driver_python="python-none",
     )
     assert "There is no Node node-9" in site.output
-    assert "python-none is not there" in site.output
+    assert "python-none does not exist" in site.output
     assert "metrics_address" in site.output and "rails.x" in site.output
     assert not CURRENT.parent.exists() and not Path("/etc/lanewise").exists()
 

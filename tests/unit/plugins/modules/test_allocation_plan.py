@@ -100,7 +100,7 @@ def test_too_few_fail_with_the_whole_answer(run: t.Any) -> None:
         ({"workloads": [{"name": "x", "namespace": "team", "templates": ["no"]}]}, "there is no ResourceClaimTemplate"),
         ({"workloads": [{"name": "x"}]}, "workload x has no claims"),
         ({"workloads": [{"name": "x", "claims": [{"requests": []}]}]}, "claims[0] has no devices"),
-        ({"require": {"other": 1}}, "require.other: there is no such workload; there is pair"),
+        ({"require": {"other": 1}}, "require.other: no workload has this name; the names are pair"),
         ({"require": {"pair": "many"}}, "require.pair: 'many' is not a whole number"),
         ({"what_if": [{"cordon": {"nodes": ["z"]}}]}, "what_if[0].cordon.nodes: names nodes that do not exist: z"),
         ({"objects": {"Node": "x"}}, "objects.Node is not a list of objects"),

@@ -81,7 +81,7 @@ class Commands:
     ("script", "words"),
     [
         ("echo \"ModuleNotFoundError: No module named 'ensurepip'\" >&2; exit 1", "has no venv (on Debian and Ubuntu"),
-        ("sleep 60", "did not answer within 0.2 seconds; run this again"),
+        ("sleep 60", "did not end within 0.2 seconds; try again"),
         ("exit 3", "does not run (exit status 3): it printed no reason"),
         ("echo broken >&2; exit 1", "does not run (exit status 1): broken"),
     ],
