@@ -19,7 +19,7 @@ description:
     C(lanewise.dra.drift) reports it.
   - The name of a rule is derived from its device, so two holds never have the same device. If a device belongs to
     another hold, no rule is created.
-  - A hold keeps devices, not CPU and memory of their nodes. Claims that tolerate every taint ignore it.
+  - A hold reserves devices, but no CPU or memory of their nodes. Claims that tolerate every taint ignore it.
 notes:
   - Runs on the controller, with the rights of the kubeconfig. It must allow listing, creating, updating and deleting
     C(devicetaintrules.resource.k8s.io).
@@ -34,17 +34,17 @@ options:
     type: str
     required: true
   state:
-    description: Whether the hold is to exist.
+    description: Whether the hold should exist.
     type: str
     choices: [present, absent]
     default: present
   owner:
     description:
-      - Who has the hold. Required for V(present).
-      - A hold of another owner is never changed. With V(absent), it is not released either if this is given.
+      - The owner of the hold. Required for V(present).
+      - A hold of another owner is never changed. With V(absent), it is released only if this is not set.
     type: str
   reason:
-    description: Why. Required for V(present).
+    description: The reason for the hold. Required for V(present).
     type: str
   purpose:
     description: What the hold is for. A hold for another purpose is never changed.
@@ -71,8 +71,8 @@ options:
   feature_gates:
     description:
       - Feature gates of the cluster that differ from the defaults of its version.
-      - Before 1.37 the scheduler ignores DeviceTaintRules by default, and this module refuses. If C(DRADeviceTaints)
-        and from 1.35 on C(DRADeviceTaintRules) are on, say so here.
+      - Before 1.37, the scheduler ignores DeviceTaintRules by default, so this module fails. If C(DRADeviceTaints), and
+        from 1.35 on C(DRADeviceTaintRules), are enabled, set them here.
     type: dict
     default: {}
 seealso:
@@ -101,7 +101,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 hold:
-  description: The hold, as wanted or as it was before it was released. Empty if there was none.
+  description: The hold after the task, or before its release. Empty if there was none.
   returned: success
   type: dict
   sample:
@@ -113,7 +113,7 @@ hold:
     overdue: false
     devices: [gpu.nvidia.com/gpu-01/gpu-0]
 toleration:
-  description: What each request of the job's claims needs in C(tolerations).
+  description: The toleration that each request of the job's claims needs in C(tolerations).
   returned: success
   type: dict
   sample: {key: lanewise.dev/hold, operator: Equal, value: demo, effect: NoSchedule}
@@ -165,7 +165,7 @@ def wanted(params: Object, old: Hold | None, now: datetime) -> Hold:
 
 
 def made(module: AnsibleModule, rules: Rules) -> Object:
-    """Make, change or release the hold. Returns the module's result. Raises ValueError, ApiException and HTTPError."""
+    """Create, change or release the hold. Returns the module's result. Raises ValueError, ApiException, HTTPError."""
     now = datetime.now(timezone.utc)
     params = module.params
     old = next((one for one in forms.holds(rules.list()) if one.name == params["name"]), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dra_holds_info
-short_description: List who holds which devices, why and until when
+short_description: List the holds of devices, with owner, reason and expiry
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
@@ -59,7 +59,7 @@ lines:
   elements: str
   sample: ["hold demo of ml-platform, until 2026-12-01T08:00:00Z (customer demo): 1 device"]
 overdue:
-  description: A line for each hold that has expired, or has no expiry, with what to do about it.
+  description: A line for each hold that has expired or has no expiry, with what to do.
   returned: success
   type: list
   elements: str
@@ -89,26 +89,26 @@ def listed(rules: list[t.Any], now: datetime) -> Object:
     for one in found:
         count = len(one.devices)
         some = "1 device" if count == 1 else f"{count} devices"
-        lines.append(f"{one.title()}: {some}{_working(evicting.pop(one.name, 0), counting.pop(one.name, 0))}")
+        lines.append(f"{one.title()}: {some}{_rules_text(evicting.pop(one.name, 0), counting.pop(one.name, 0))}")
         if one.overdue(now):
             held = f"{some} {'is' if count == 1 else 'are'} still held"
             late.append(f"{one.title()}, is overdue: {held}: {_advice(one.purpose)}")
     for name in sorted({*evicting, *counting}):
-        working = _working(evicting.get(name, 0), counting.get(name, 0))
-        lines.append(f"swap {name} without a hold{working}")
-        late.append(f"swap {name} has no hold{working}: give it back with lanewise.dra.swap")
+        rules_text = _rules_text(evicting.get(name, 0), counting.get(name, 0))
+        lines.append(f"swap {name} without a hold{rules_text}")
+        late.append(f"swap {name} has no hold{rules_text}: give it back with lanewise.dra.swap")
     return {"holds": [one.as_dict(now) for one in found], "lines": lines, "overdue": late, "served": True}
 
 
 def _advice(purpose: str) -> str:
-    """What ends a hold that is overdue; lanewise.dra.reserve extends only those that it made."""
+    """How to end an overdue hold. lanewise.dra.reserve only extends holds that it made."""
     if purpose == SWAP:
         return "give it back or extend it with lanewise.dra.swap"
     return f"release{' or extend' if purpose == RESERVE else ''} it with lanewise.dra.reserve"
 
 
-def _working(evicting: int, counting: int) -> str:
-    """What the rules of a swap do, by their numbers."""
+def _rules_text(evicting: int, counting: int) -> str:
+    """What the rules of a swap do, with the number of each kind."""
     found = f", {evicting} {'rule still ends' if evicting == 1 else 'rules still end'} pods" if evicting else ""
     if counting:
         found += f", {counting} {'rule counts' if counting == 1 else 'rules count'} pods"

@@ -17,8 +17,8 @@ description:
     would, against every limit of the API and the type checker and cost limit of CEL.
   - With O(nodes), or with ResourceSlices by O(nodes_from), returns which nodes can satisfy each claim, and why the
     others cannot.
-  - Checks configurations of C(lanewise.dev) in them, and that claims set only what their classes let them set, for
-    classes that are among the objects.
+  - Checks configurations of C(lanewise.dev) in these objects. If a claim's class is among the objects, also checks that
+    the claim only sets what the class lets it set.
   - Objects of other API groups than C(resource.k8s.io) are only counted.
   - Never changes anything.
 requirements:
@@ -64,8 +64,8 @@ options:
       - Where the nodes come from.
       - V(facts) are those of O(nodes).
       - V(slices) are the nodes whose devices the ResourceSlices among O(paths) and O(definitions) publish. A device
-        that a pod may have counts as if it were free; what its driver leaves out while it is in use is unknown.
-        If the cluster's allocated ResourceClaims are included, only devices that they have are affected.
+        that a pod may have counts as free, but attributes that its driver omits while it is in use are unknown. If the
+        cluster's allocated ResourceClaims are included, this only applies to their devices.
     type: str
     choices: [facts, slices]
     default: facts
@@ -131,7 +131,7 @@ problems:
 notes:
   description:
     - What could not be checked here, such as CEL functions that only the server knows.
-    - With O(nodes_from=slices) also devices that do not count, such as those of a pool that is being written.
+    - With O(nodes_from=slices) also devices that do not count, such as those of an incomplete pool.
   returned: always
   type: list
   elements: str
@@ -171,7 +171,7 @@ if not YAML_ERROR:
     _TAG = "tag:yaml.org,2002:"
 
     class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-        """Reads words without quotes as kubectl does: dates are text, `08` is a number, `y` is true."""
+        """Reads plain scalars as kubectl does: dates are text, `08` is a number, `y` is true."""
 
         yaml_implicit_resolvers = {
             first: [(tag, form) for tag, form in known if tag[len(_TAG) :] not in ("int", "timestamp")]
@@ -185,7 +185,7 @@ if not YAML_ERROR:
         def construct_number(self, node: yaml.ScalarNode) -> object:
             return number(node.value)
 
-    # before the floats of PyYAML, which then only match infinity and NaN
+    # before the resolver for floats of PyYAML, which then only matches infinity and NaN
     for _first in FIRST:
         _Loader.yaml_implicit_resolvers[_first].insert(0, ("!number", re.compile(rf"(?:{NUMBER})\Z")))
     _Loader.add_constructor("!number", _Loader.construct_number)
@@ -193,7 +193,7 @@ if not YAML_ERROR:
 
 
 def _key(key: object) -> object:
-    """A key as text: manifests become JSON, in which all keys are text."""
+    """A key as text, because manifests become JSON, in which all keys are text."""
     if isinstance(key, bool):
         return str(key).lower()
     return str(key) if isinstance(key, (int, float)) else key
@@ -209,7 +209,7 @@ def files_of(module: AnsibleModule) -> list[pathlib.Path]:
         if path.is_dir():
             inside = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES and file.is_file())
             if not inside:
-                module.fail_json(msg=f"The folder {name} holds no file that ends in {', '.join(_SUFFIXES)}")
+                module.fail_json(msg=f"The folder {name} has no file that ends in {', '.join(_SUFFIXES)}")
             found += inside
         elif path.is_file():
             found.append(path)
@@ -219,7 +219,7 @@ def files_of(module: AnsibleModule) -> list[pathlib.Path]:
 
 
 def objects_of(module: AnsibleModule) -> list[tuple[str, object]]:
-    """The objects, each with the place that it came from. Lists (kind: List) are taken apart."""
+    """The objects, each with its source. Lists (kind: List) are split into their items."""
     found = [(f"definitions[{index}]", item) for index, item in enumerate(module.params["definitions"])]
     if module.params["paths"] and YAML_ERROR:
         module.fail_json(msg=missing_required_lib("PyYAML"), exception=YAML_ERROR)
@@ -261,7 +261,7 @@ def reached(known: list[dict], params: dict, engine: Engine | None) -> tuple[lis
 
 
 def refused_by_classes(known: list[tuple[str, dict]]) -> list[Problem]:
-    """The errors in configurations of lanewise.dev, each with its place, and what their classes refuse of claims."""
+    """The errors in configurations of lanewise.dev, and the settings of claims that their classes refuse."""
     found = class_policy.check([item for _where, item in known])
     return [
         Problem(f"{where}: {one.path}", one.message, one.rule, one.fix)
@@ -271,10 +271,10 @@ def refused_by_classes(known: list[tuple[str, dict]]) -> list[Problem]:
 
 
 def asks_for_reach(module: AnsibleModule) -> bool:
-    """Whether claims are to be tried on nodes."""
+    """Whether to check on which nodes the claims fit."""
     given, by_slices = module.params["nodes"] is not None, module.params["nodes_from"] == "slices"
     if given and by_slices:
-        module.fail_json(msg="nodes has facts of nodes, and nodes_from is slices: give one of the two")
+        module.fail_json(msg="nodes is set, but nodes_from is slices: set only one of the two")
     return given or by_slices
 
 

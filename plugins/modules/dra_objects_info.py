@@ -16,7 +16,7 @@ description:
   - Lists ResourceClaims, ResourceClaimTemplates, ResourceSlices, DeviceClasses, DeviceTaintRules, ResourceQuotas, Pods
     and PodDisruptionBudgets of all namespaces, Nodes, and the queues of Kueue.
   - The creator of a claim controls its opaque configuration. Parts nested deeper than 64 levels are returned as null,
-    and invalid UTF-8 as U+FFFD, so that such a claim cannot hide others.
+    and invalid UTF-8 as U+FFFD, so that such a claim does not prevent reading others.
   - Fields that are not about devices are left out, such as most annotations, volumes, commands and environments.
 notes:
   - Runs on the controller, with the rights of the kubeconfig. It must allow listing the O(kinds).
@@ -34,7 +34,7 @@ options:
     type: str
     default: resource.k8s.io/v1
   kinds:
-    description: What to list.
+    description: The kinds to list.
     type: list
     elements: str
     choices:

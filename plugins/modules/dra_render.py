@@ -33,8 +33,8 @@ options:
     description:
       - The folder to write to, on the controller. Manifests go to C(manifests/) below it, workload examples to
         C(workloads/). Without it nothing is written.
-      - A file without the mark of this site in its first line is never changed. Only the owner can read a file with a
-        Secret.
+      - A file without the mark of this site in its first line is never changed. Files with a Secret are readable only
+        for their owner.
       - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
     type: path
   nodes:
@@ -43,7 +43,7 @@ options:
         are checked against them.
       - By default these are taken from the variable C(topology_facts) of every host of the play whose latest probe did
         not fail, and from O(report).
-      - VFs that C(fabric_nics) of a host configures count as there, and NICs that C(shares) in its
+      - VFs that C(fabric_nics) of a host configures count as existing, and NICs that C(shares) in its
         C(dra_driver_settings) divides count as divided.
       - Without facts, claims are not checked against hardware, and a warning says so.
     type: dict
@@ -66,8 +66,8 @@ options:
     description:
       - For O(nodes_from=slices), a file with the ResourceSlices of a cluster in YAML or JSON, as C(kubectl get
         resourceslices -o json) writes it. Without it they are read from the cluster.
-      - With allocated ResourceClaims in it, it is known which devices are in use. Without them, what a driver may leave
-        out of a device in use is unknown.
+      - If it has the allocated ResourceClaims, too, they show which devices are in use. Without them, attributes that a
+        driver may omit while a device is in use are unknown.
       - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
     type: path
   kubernetes_version:
@@ -126,7 +126,7 @@ kubernetes_version:
   type: str
   sample: "1.37"
 boards:
-  description: Which object each claim with C(align=nearest) has on which boards. Empty without such claims.
+  description: The objects of each claim with C(align=nearest), with their boards. Empty without such claims.
   returned: success
   type: list
   elements: dict
@@ -140,11 +140,11 @@ boards:
       sample: pair-3f1c09aa
     form:
       description:
-        - What NICs are selected by. C(pcie_root) or C(numa_node) if the common attribute selects exactly the nearest
+        - How NICs are selected. C(pcie_root) or C(numa_node) if the common attribute selects exactly the nearest
           pairs, else C(published map), C(board and address) or C(address).
       type: str
     at_least:
-      description: The level that pairs reach.
+      description: The minimum level of the pairs.
       type: str
     boards:
       description: The probed nodes by the name of their board's map, as the attribute C(board) of lanewise.dev has it.
@@ -158,7 +158,7 @@ boards:
       type: list
       elements: str
     without:
-      description: The GPUs that have none at this level. The claim never gets them.
+      description: The GPUs without a NIC at this level. The claim never gets them.
       type: list
       elements: str
     pairs:
@@ -185,12 +185,12 @@ reach:
       type: dict
       sample: {rdma-01: "gpu: driver gpu.nvidia.com has no device here"}
     unknown:
-      description: For each node of which too little is known, what is not known.
+      description: What is unknown about each node that could not be checked.
       type: dict
     unpaired:
       description:
-        - For each node that ResourceSlices and ResourceClaims show, the devices that are free while another claim has
-          what they would be paired with. Such a node counts as one that can satisfy the claim, though it may not now.
+        - With nodes from ResourceSlices and ResourceClaims, the free devices of each node whose partner in a pair
+          another claim has. Such a node counts as one that can satisfy the claim, although it may not be able to now.
       type: dict
       sample: {h100-01: ["gpu 0000:1b:00.0 is free, its nic 0000:18:00.0 is in use by training/job-0"]}
 summary:
@@ -238,7 +238,7 @@ removed:
   type: list
   elements: str
 stale:
-  description: The files of earlier runs that are no longer rendered, and stay because of O(prune=false).
+  description: The files of earlier runs that are no longer rendered, but stay because of O(prune=false).
   returned: success and O(dest) is set
   type: list
   elements: str

@@ -10,21 +10,21 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: dra_swap
-short_description: Take devices from pods that give way, and hold them for a tier
+short_description: Take devices from pods that tolerate a swap, and hold them for a tier
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
   - Chooses devices for a tier, holds them for its claims as M(lanewise.dra.dra_hold) does, and ends the pods that have
-    them. These are the devices that are named, those that O(count) pods of a workload need, or those for a share of the
-    pods that the empty fleet has places for.
-  - Free devices are taken first, then those of the fewest pods. No device is taken that was not asked for. A pod that
-    gives way may have more, which are then free for all. The devices that the swap has are used first.
+    them. These are the named devices, those that O(count) pods of a workload need, or those for a percentage of the
+    pods that fit on the empty fleet.
+  - Devices that the swap already has are used first, then free devices, then those of the fewest pods. Only requested
+    devices are taken. If an ended pod has other devices, too, these become free for everyone.
   - Each device with such a pod gets a second DeviceTaintRule with the taint C(lanewise.dev/swap=TIER). Its effect
-    is first V(None), for which the controller of Kubernetes only counts pods, and then C(NoExecute).
-  - Only pods are ended whose claims tolerate a swap for some seconds, their grace. If another pod has one of the
-    devices, if Kueue manages it, or if a PodDisruptionBudget would be violated, nothing is changed.
-  - Waits until the pods have gone, and removes the second rules. The hold stays until the swap is given back.
+    is first V(None), for which Kubernetes' controller only counts pods, then C(NoExecute).
+  - It only ends pods whose claims tolerate a swap for some seconds (their grace). If another pod has one of the
+    devices, if Kueue manages a pod, or if a PodDisruptionBudget would be violated, nothing is changed.
+  - It waits until the pods have ended, and removes the second rules. The hold stays until the swap is given back.
   - If it is killed, the next run with the same arguments continues. Two swaps never have the same device. If two runs
     of the same swap overlap, one may fail and has to be run again.
 notes:
@@ -32,7 +32,7 @@ notes:
     C(resourceslices), C(resourceclaims), C(resourceclaimtemplates) and C(deviceclasses) of C(resource.k8s.io); reading
     pods; and listing, creating, updating and deleting C(devicetaintrules.resource.k8s.io).
   - Needs Kubernetes 1.37 or later.
-  - To choose devices without a cluster, from objects that were read before, use M(lanewise.dra.swap_plan).
+  - To choose devices from stored objects instead of a cluster, use M(lanewise.dra.swap_plan).
 extends_documentation_fragment:
   - lanewise.dra.cluster
   - lanewise.dra.pods.workload
@@ -55,11 +55,11 @@ options:
     choices: [swapped, previewed, returned]
     default: swapped
   owner:
-    description: Who has the swap. A swap of another owner is never changed.
+    description: The owner of the swap. A swap of another owner is never changed.
     type: str
     required: true
   reason:
-    description: Why. Required for V(swapped).
+    description: The reason for the swap. Required for V(swapped).
     type: str
   hours:
     description: When a new hold expires, in hours from now. A hold that exists keeps its expiry.
@@ -67,11 +67,11 @@ options:
     default: 24
   expires:
     description:
-      - When the hold expires, in place of O(hours).
+      - When the hold expires. Set this or O(hours).
       - A time in UTC or with its zone, such as C(2026-12-01T08:00:00Z), or the start of a day, such as C(2026-12-01).
     type: str
   timeout:
-    description: Seconds for pods to end after their grace.
+    description: How long to wait for pods to end after their grace, in seconds.
     type: int
     default: 600
   feature_gates:
@@ -103,7 +103,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 hold:
-  description: The hold of the swap, as it is or was. Empty if there was none.
+  description: The hold of the swap after the task, or before it was given back. Empty if there was none.
   returned: success
   type: dict
 ended:
@@ -113,7 +113,7 @@ ended:
   elements: dict
   sample: [{pod: team/web-x7, node: gpu-01, grace: 30, devices: [gpu.nvidia.com/gpu-01/gpu-0]}]
 counted:
-  description: How many pods the controller counted beforehand, summed over devices. Null if it was not asked.
+  description: How many pods the controller counted before the swap, summed over devices. Null if it did not count.
   returned: success
   type: int
 in_use:
@@ -127,7 +127,7 @@ budgets:
   type: list
   elements: str
 refused:
-  description: For V(previewed), what prevents the swap, except budgets. Otherwise the task fails with it.
+  description: For V(previewed), what prevents the swap, except budgets. In other states, the task fails for this.
   returned: success
   type: list
   elements: str

@@ -15,7 +15,7 @@ author:
 description:
   - Compares the complete desired state of a node with the kernel and the node's files, and changes what differs, in one
     call with one diff.
-  - NICs are selected by properties, not by names, see O(nics[].select). Settings that are not given stay unchanged.
+  - NICs are selected by properties, not by names, see O(nics[].select). Settings that are not set stay unchanged.
   - Settings that are lost at a reboot are applied again at each boot, before the network and kubelet start, by the
     systemd unit C(lanewise-fabric.service); those that need the network by C(lanewise-fabric-network.service). Other
     settings are written to the distribution's own files.
@@ -56,7 +56,7 @@ options:
     type: bool
     default: true
   assume_drained:
-    description: In check mode, report changes that only pods block as reasons to drain, not as errors.
+    description: Whether check mode reports changes that only pods block as reasons to drain, not as errors.
     type: bool
     default: false
   root:
@@ -89,7 +89,7 @@ options:
         type: bool
         default: true
       locality_overrides:
-        description: See O(lanewise.dra.topology_info#module:locality_overrides). They do not change what rules match.
+        description: See O(lanewise.dra.topology_info#module:locality_overrides). They do not affect what rules match.
         type: list
         elements: dict
         default: []
@@ -111,13 +111,13 @@ options:
             type: int
   planned:
     description:
-      - RV(lanewise.dra.topology_info#module:plan) of the same run. In check mode it is returned, and the node is not
-        connected to. Without check mode it is ignored.
+      - RV(lanewise.dra.topology_info#module:plan) of the same run. In check mode, the module returns it without
+        connecting to the node. Otherwise it is ignored.
     type: dict
   confirm:
     description:
-      - Confirm the changes of an earlier run with this RV(rollback.id), over a new connection.
-      - The module does nothing else then.
+      - Confirms the changes of the earlier run with this RV(rollback.id), over a new connection. The module then does
+        nothing else.
     type: str
 seealso:
   - module: lanewise.dra.topology_info
@@ -137,7 +137,7 @@ EXAMPLES = r"""
   become: true
   register: fabric
 
-- name: Show what a reboot is needed for
+- name: Show why a reboot is needed
   ansible.builtin.debug:
     var: fabric.reboot_reasons
   when: fabric.reboot_required
@@ -171,7 +171,7 @@ changes:
       type: raw
       returned: always
     interrupts:
-      description: What is interrupted for a moment, or empty.
+      description: What the change interrupts briefly, or empty.
       type: str
       returned: always
 drain_reasons:
@@ -220,7 +220,7 @@ remaining:
   type: list
   elements: dict
 left_alone:
-  description: Selected NICs that were not configured because a pod has them, each with its user.
+  description: Selected NICs that were not configured because they are in use by a pod, each with its user.
   returned: success
   type: list
   elements: str
@@ -263,7 +263,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology_module impor
 
 
 class Module(AnsibleModule):
-    """A module that adds the topology, once it was read, to every result."""
+    """An AnsibleModule that adds the topology, if it was read, to every result."""
 
     topology: t.Mapping[str, object] = types.MappingProxyType({})
 
@@ -275,7 +275,7 @@ class Module(AnsibleModule):
 
 
 def profiles(module: AnsibleModule) -> dict[str, dict[str, object]]:
-    """The profiles, checked as a rule's settings are."""
+    """The profiles, checked like the settings of a rule."""
     found, problems = {}, []
     for name, settings in module.params["profiles"].items():
         own, unset = without_nulls(settings or {})

@@ -24,7 +24,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: DMA of the host without translation
+- name: Disable DMA translation for the host
   lanewise.dra.kernel_args:
     iommu: passthrough
     kernel_args: [pci=realloc]

@@ -24,7 +24,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Let the card have 16 VFs
+- name: Allow 16 VFs per port
   lanewise.dra.nic_firmware:
     select: {near_gpu: PIX}
     firmware:

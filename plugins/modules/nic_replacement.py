@@ -13,8 +13,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Finds the card and what depends on it, and afterwards checks that the new card is as good and that nothing else has
-    changed.
+  - Before the swap, finds the card and what depends on it. After the swap, checks that the new card matches the old one
+    and that nothing else has changed.
   - Part of the playbook C(lanewise.dra.replace_nic). It reads the host's topology from the role
     P(lanewise.dra.topology#role) and from the site report.
   - Changes and writes nothing. Blockers are returned and do not fail the task.
@@ -114,7 +114,7 @@ problems:
   sample: ["0000:59:00.0 (ens9f0np0): the port is down, the old one's was up (put the cable in)"]
 card:
   description:
-    - The current or last known state of the card. Its places are C(slots), C(devices) and C(ports), it has C(name),
+    - The current or last known state of the card. C(slots), C(devices) and C(ports) are its location. It has C(name),
       C(part_number), C(serial), and C(functions) with their interfaces, RDMA devices and VFs.
   returned: if a card is found
   type: dict
@@ -130,7 +130,7 @@ in_use:
   elements: str
   sample: ["0000:59:00.3: process 4242 has it open through vfio-pci"]
 record:
-  description: The record to store in RV(path) for the time after the swap.
+  description: The record to store in RV(path). It is needed after the swap.
   returned: with O(phase=before) and O(phase=done)
   type: dict
 path:

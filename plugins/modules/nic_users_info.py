@@ -40,7 +40,7 @@ EXAMPLES = r"""
   become: true
   register: users
 
-- name: Show the interfaces that the node must not lose
+- name: Show the interfaces that the node needs
   ansible.builtin.debug:
     var: users.management
 """

@@ -25,7 +25,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Large reads
+- name: Set large read requests
   lanewise.dra.pci_tuning:
     select: {near_gpu: PIX}
     max_read_request_bytes: 4096

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: plan_report
-short_description: Write what still fits on a fleet as HTML and JSON
+short_description: Write a plan of what still fits on a fleet, as HTML and JSON
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)

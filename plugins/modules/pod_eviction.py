@@ -13,8 +13,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Evicts a pod by the eviction API, so that PodDisruptionBudgets are respected, then waits until the pod is gone, the
-    claims that were made for it are gone or have no devices, and its controller's pods have nodes again.
+  - Evicts a pod through the eviction API, which respects PodDisruptionBudgets. Then waits until the pod has ended, the
+    claims that were created for it are deleted or have no devices, and its controller's pods have nodes again.
   - If a PodDisruptionBudget refuses the eviction for O(budget_timeout) seconds, the module succeeds with RV(blocked).
   - If the pod does not exist, or has another UID, nothing is done.
 notes:
@@ -44,7 +44,7 @@ options:
     type: str
     required: true
   budget_timeout:
-    description: How long to try again if a PodDisruptionBudget refuses the eviction, in seconds.
+    description: How long to retry if a PodDisruptionBudget refuses the eviction, in seconds.
     type: int
     default: 60
   timeout:
@@ -105,14 +105,14 @@ try:
 except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
 
-#: Seconds between two checks.
+#: Seconds between two tries.
 PAUSE = 1.0
-GONE = 404
-BUDGET = 429
+NOT_FOUND = 404
+TOO_MANY_REQUESTS = 429
 
 
-class NotGone(Exception):
-    """The pod or a claim of it is still there."""
+class StillExists(Exception):
+    """The pod still exists, or one of its claims still has devices."""
 
 
 def controller_of(pod: ObjectView) -> str:
@@ -122,7 +122,7 @@ def controller_of(pod: ObjectView) -> str:
 
 
 class Pods:
-    """A pod of a cluster, and the others of its controller. The methods raise ApiException and HTTPError."""
+    """A pod of a cluster, and the other pods of its controller. The methods raise ApiException and HTTPError."""
 
     def __init__(self, api: kubernetes.client.ApiClient, pod: str, uid: str) -> None:
         self.namespace, _slash, self.name = pod.partition("/")
@@ -137,14 +137,14 @@ class Pods:
                 self.name, self.namespace, _request_timeout=SECONDS, _preload_content=False
             )
         except kubernetes.client.ApiException as error:
-            if error.status != GONE:
+            if error.status != NOT_FOUND:
                 raise
             return None
         found: Object = loads_cut(answer.data)
         return found if found["metadata"].get("uid") == self.uid else None
 
     def evict(self, check: bool) -> str:
-        """Why a PodDisruptionBudget refuses; empty if the pod is being evicted."""
+        """Evict the pod. Returns why a PodDisruptionBudget refuses, empty if it does not."""
         client = kubernetes.client
         options = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=self.uid))
         if check:
@@ -157,14 +157,14 @@ class Pods:
                 self.name, self.namespace, body, _request_timeout=SECONDS, _preload_content=False
             )
         except client.ApiException as error:
-            if error.status == BUDGET:
+            if error.status == TOO_MANY_REQUESTS:
                 return refusal(error)
-            if error.status != GONE:
+            if error.status != NOT_FOUND:
                 raise
         return ""
 
     def holding(self, claims: t.Iterable[str]) -> list[str]:
-        """Those of the pod's own claims that still have devices."""
+        """The pod's own claims that still have devices."""
         found = []
         for name in claims:
             try:
@@ -178,7 +178,7 @@ class Pods:
                     _preload_content=False,
                 )
             except kubernetes.client.ApiException as error:
-                if error.status != GONE:
+                if error.status != NOT_FOUND:
                     raise
                 continue
             claim: Object = loads_cut(answer.data)
@@ -188,7 +188,7 @@ class Pods:
         return found
 
     def siblings(self, controller: str) -> list[Object]:
-        """The pods of a controller that are not ending."""
+        """The pods of a controller that are not being deleted."""
 
         def page(**query: t.Any) -> t.Any:
             return self.core.list_namespaced_pod(self.namespace, **query)
@@ -201,7 +201,7 @@ class Pods:
 
 
 def evicted(module: AnsibleModule, pods: Pods) -> Object:
-    """Evict the pod and wait. Returns the module's result. Raises NotGone, ApiException and HTTPError."""
+    """Evict the pod and wait. Returns the module's result. Raises StillExists, ApiException and HTTPError."""
     params = module.params
     pod = pods.read()
     if pod is None:
@@ -219,11 +219,11 @@ def evicted(module: AnsibleModule, pods: Pods) -> Object:
     claims = [str(one["resourceClaimName"]) for one in made if one.get("resourceClaimName")]
     end = time.monotonic() + params["timeout"]
     while True:
-        there = "the pod" if pods.read() else ", ".join(f"its claim {name}" for name in pods.holding(claims))
-        if not there:
+        remaining = "the pod" if pods.read() else ", ".join(f"its claim {name}" for name in pods.holding(claims))
+        if not remaining:
             break
         if time.monotonic() > end:
-            raise NotGone(f"{there} is still there {params['timeout']} s after the eviction")
+            raise StillExists(f"{remaining} still exists {params['timeout']} s after the eviction")
         time.sleep(PAUSE)
     return {"changed": True, "blocked": "", "replaced": settled(pods, controller, before, params["settle_timeout"])}
 
@@ -232,8 +232,8 @@ def settled(pods: Pods, controller: str, before: int, seconds: int) -> bool:
     """Wait until as many pods of a controller as before have nodes. Returns whether they do."""
     end = time.monotonic() + seconds
     while controller:
-        there = pods.siblings(controller)
-        if len(there) >= before and all((one.get("spec") or {}).get("nodeName") for one in there):
+        siblings = pods.siblings(controller)
+        if len(siblings) >= before and all((one.get("spec") or {}).get("nodeName") for one in siblings):
             break
         if time.monotonic() > end:
             return False
@@ -264,7 +264,7 @@ def main() -> None:
         result = evicted(module, Pods(api, params["pod"], params["uid"]))
     except kubernetes.client.ApiException as error:
         module.fail_json(msg=f"{failure}: {refusal(error)}")
-    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError, NotGone) as error:
+    except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError, StillExists) as error:
         module.fail_json(msg=f"{failure}: {error}")
     module.exit_json(**result)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: queue_render
-short_description: Compile quotas that teams lend each other into objects of Kueue
+short_description: Compile quotas that teams can lend to each other into objects of Kueue
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
@@ -16,8 +16,9 @@ description:
   - Compiles the variables C(queues_*) of a site into ResourceFlavor, Cohort, ClusterQueue, LocalQueue and
     WorkloadPriorityClass objects of Kueue 0.19. The variables are described in
     U(https://github.com/lanewise/dra/blob/main/docs/queues.md).
-  - Makes variants of claim templates that Kueue accepts, and says which templates cannot be used in a queue and why.
-  - Says which configuration Kueue needs, and compares it with the one on the cluster. It neither changes that
+  - Creates variants of claim templates that Kueue accepts, and reports which templates cannot be used in a queue and
+    why.
+  - Returns the configuration that Kueue needs, and compares it with the one on the cluster. It neither changes that
     configuration nor restarts Kueue; the role does so on request.
   - Lists all errors together, each with the path of its variable. Errors include guarantees that the fleet does not
     have. If there is an error, nothing is written.
@@ -31,7 +32,7 @@ extends_documentation_fragment:
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
   objects:
-    description: The objects that the claims of the site become, RV(lanewise.dra.dra_render#module:objects).
+    description: The rendered objects of the site's claims, RV(lanewise.dra.dra_render#module:objects).
     type: list
     elements: dict
     required: true
@@ -45,8 +46,8 @@ options:
     default: default
   dest:
     description:
-      - The folder to write to, on the controller. Manifests go to C(manifests/) below it, what Kueue's configuration
-        needs to C(kueue/configuration.yaml). Without it nothing is written.
+      - The folder to write to, on the controller. Manifests go to C(manifests/) below it, required settings of Kueue's
+        configuration to C(kueue/configuration.yaml). Without it nothing is written.
       - A file without the mark of this site's queues in its first line is never changed.
       - A relative path is relative to the playbook's folder, or for a playbook of this collection to the current one.
     type: path
@@ -64,7 +65,7 @@ options:
   configure:
     description:
       - Whether the caller will write RV(configuration_text). Then it is an error if Kueue could not start with it, or
-        if the configuration on the cluster cannot be read. There is then no warning about what it lacks.
+        if the configuration on the cluster cannot be read, and missing settings cause no warning.
     type: bool
     default: false
   nodes:
@@ -176,7 +177,7 @@ templates:
       type: list
       elements: str
 loans:
-  description: The loans that hold.
+  description: The loans that are in effect.
   returned: success
   type: list
   elements: str

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: queue_replay
-short_description: Replay a stream of jobs in queues of Kueue, on nodes without machines
+short_description: Replay a stream of jobs in queues of Kueue, on simulated nodes
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Sends jobs to the queues of a cluster in their recorded order, but faster, and reports device-hours, waiting times
+  - Submits jobs to the queues of a cluster in their recorded order, but faster, and reports device-hours, waiting times
     by team and priority, and how many jobs had a GPU without a NIC on the same PCIe root.
-  - Jobs are those of a CSV, or drawn from the distributions of a published trace. Each runs as long as the trace says,
-    and from its start again if it was preempted.
-  - Only for a cluster without machines. Each node has to have the label C(lanewise.dev/no-machine=true), and kwok runs
-    their pods with the stages in C(playbooks/files/no-machine-stages). Any other cluster is refused.
+  - Jobs are those of a CSV, or drawn from the distributions of a published trace. Each runs as long as in the trace,
+    and starts again from the beginning if it was preempted.
+  - Only for a cluster of simulated nodes without machines. Each node must have the label
+    C(lanewise.dev/no-machine=true), and kwok runs the pods with the stages in C(playbooks/files/no-machine-stages). Any
+    other cluster is refused.
   - The Jobs of all replays in the namespaces of the teams are deleted at the end.
   - If the cluster can no longer be watched, the replay ends with an error and without a result.
 notes:
@@ -32,13 +33,13 @@ attributes:
   check_mode:
     support: full
     details:
-      - Reads or draws the jobs, and sends none.
+      - Reads or generates the jobs, and submits none.
   diff_mode:
     support: none
   idempotent:
     support: none
     details:
-      - Each run sends the jobs again.
+      - Each run submits the jobs again.
 options:
   forms:
     description:
@@ -50,7 +51,7 @@ options:
     required: true
     suboptions:
       gpus:
-        description: The number of GPUs; below 1 for a part of one.
+        description: The number of GPUs, below 1 for a part of a GPU.
         type: float
         required: true
       template:
@@ -58,12 +59,12 @@ options:
         type: str
         required: true
       held:
-        description: How many GPUs other jobs cannot have while it runs, by default O(forms[].gpus).
+        description: How many GPUs are unavailable to other jobs while it runs, by default O(forms[].gpus).
         type: float
   drivers:
     description:
-      - The site's DRA drivers, as C(dra_claims_drivers) has them. They say which devices are GPUs, and which are NICs.
-        Built-in drivers are known without it.
+      - The site's DRA drivers, as C(dra_claims_drivers) has them. They determine which devices are GPUs, and which are
+        NICs. Built-in drivers need no entry.
     type: dict
   csv:
     description:
@@ -78,10 +79,10 @@ options:
     choices: [pai, training]
     default: pai
   shares:
-    description: For drawn jobs, the teams, and how much of the load each has.
+    description: For drawn jobs, the teams, each with its part of the load.
     type: dict
   load:
-    description: For drawn jobs, what all teams request together, as a fraction of all GPUs.
+    description: For drawn jobs, the total request of all teams, as a fraction of all GPUs.
     type: float
     default: 0.9
   swing:
@@ -95,19 +96,19 @@ options:
     type: int
     default: 1
   gpus:
-    description: How many GPUs the nodes have.
+    description: The number of GPUs of all nodes.
     type: float
     required: true
   hours:
-    description: How many hours of the stream are replayed.
+    description: The number of hours of the stream to replay.
     type: float
     default: 12
   speed:
-    description: How many seconds of the stream pass in one second.
+    description: The number of seconds of the stream per second of the replay.
     type: float
     default: 240
   priorities:
-    description: Whether jobs have their priority. Otherwise all have the same.
+    description: Whether jobs keep their priority. Otherwise all have the same priority.
     type: bool
     default: true
 """
@@ -130,11 +131,11 @@ result:
   type: dict
   returned: success
 jobs:
-  description: How many jobs there are.
+  description: The number of jobs.
   type: int
   returned: success
 source:
-  description: Where the jobs are from.
+  description: The source of the jobs.
   type: str
   returned: success
 """
@@ -179,12 +180,12 @@ SPEC = {
 
 
 def jobs_of(params: t.Mapping[str, t.Any]) -> tuple[list[Job], str]:
-    """The jobs within the hours, and where they are from. Raises ValueError."""
+    """The jobs within `hours`, and their source. Raises ValueError."""
     for name, least, most in (("hours", 0, 10_000), ("speed", 0, 100_000), ("load", 0, 100), ("gpus", 0, 1e6)):
         if not least < params[name] <= most:
-            raise ValueError(f"{name}: {params[name]:g} is not above {least} and at most {most:g}")
+            raise ValueError(f"{name}: {params[name]:g} must be above {least} and at most {most:g}")
     if not 0 <= params["swing"] <= 1:
-        raise ValueError(f"swing: {params['swing']:g} is not from 0 to 1")
+        raise ValueError(f"swing: {params['swing']:g} must be from 0 to 1")
     if params["csv"] is not None:
         found = read_csv(params["csv"].splitlines())
         return [one for one in found if one.submit < params["hours"] * 3600], "csv"
@@ -221,7 +222,7 @@ def main() -> None:
         found = score(jobs, runs, params["gpus"], window)
         return {"changed": bool(jobs), "jobs": len(jobs), "source": source, "result": found}
 
-    run(module, "the replay has ended", work)
+    run(module, "the replay failed", work)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ extends_documentation_fragment:
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
   name:
-    description: The name of the setting. A result of the same name is replaced.
+    description: The name of the replayed setting. An earlier result with this name is replaced.
     type: str
     required: true
   result:
@@ -33,7 +33,7 @@ options:
     type: dict
     required: true
   source:
-    description: Where the jobs are from.
+    description: The source of the jobs.
     type: str
     default: ""
   title:

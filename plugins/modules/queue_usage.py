@@ -10,7 +10,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: queue_usage
-short_description: Write how much of whose quota each team has used, as HTML and JSON
+short_description: Report the usage of quotas by team, as HTML and JSON
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
@@ -18,8 +18,8 @@ description:
   - Adds a sample of the queues and claims of a cluster to C(usage-samples.jsonl) in a folder on the controller, and
     writes C(usage.html), one page that works offline, and C(usage.json) over all samples there. Run it once for all
     hosts.
-  - Hours of each team are those that are guaranteed, charged by Kueue, borrowed and lent. Each hour that a team is
-    charged above its quota is owed to those whose quota was free then, in proportion to what they leave for others.
+  - For each team, it reports guaranteed hours, and hours that were charged by Kueue, borrowed and lent. Hours that a
+    team is charged above its quota are owed to the teams whose quota was free then, in proportion to what they left.
   - If two samples are farther apart than O(gap), nothing between them counts, and the report says so.
 extends_documentation_fragment:
   - lanewise.dra.report_page
@@ -35,7 +35,7 @@ options:
     type: dict
   metrics:
     description:
-      - The text of Kueue's metrics, with the charges at this moment. It needs C(metrics.enableClusterQueueResources) in
+      - The text of Kueue's metrics, with the current charges. It needs C(metrics.enableClusterQueueResources) in
         Kueue's configuration.
       - They are read by the Python package prometheus-client, version 0.26.0 or later, on the controller.
       - Without it the charges are those in the status of the ClusterQueues.
@@ -80,11 +80,11 @@ json:
   returned: success
   sample: /srv/site/usage/usage.json
 usage:
-  description: The same as data, C(hours) by resource and team, C(debts) by resource, lender and borrower, and C(gaps).
+  description: The report as data. C(hours) by resource and team, C(debts) by resource, lender and borrower, C(gaps).
   type: dict
   returned: success
 lines:
-  description: The same as lines of text.
+  description: The report as lines of text.
   type: list
   elements: str
   returned: success

@@ -23,7 +23,7 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: RDMA devices belong to one pod each
+- name: Give each RDMA device to only one network namespace
   lanewise.dra.rdma_system:
     rdma_netns_mode: exclusive
   become: true

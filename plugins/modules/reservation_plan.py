@@ -14,16 +14,16 @@ author:
   - The lanewise authors (@lanewise)
 description:
   - Finds devices for O(count) pods of a workload, which M(lanewise.dra.dra_hold) can then keep for them.
-  - If the pods do not fit, finds the fewest pods to move so that they do. RV(at_least) is a proven lower bound of that
+  - If they do not fit, finds the fewest pods to move so that they fit. RV(at_least) is a proven lower bound of that
     number. If RV(optimal) is true, no plan has fewer moves.
-  - Moved are only pods of controllers that make a new pod elsewhere, with claims of their own. Never moved are pods
-    without a controller, of DaemonSets, of gangs, of other schedulers, with claims that are not made for them alone or
-    that others use, with the annotation C(cluster-autoscaler.kubernetes.io/safe-to-evict=false), whose
-    PodDisruptionBudget allows no disruption, and what O(protect) names.
+  - It only moves pods with their own claims, of controllers that create a new pod elsewhere. It never moves pods
+    without a controller, of DaemonSets, of gangs, of other schedulers, with claims that were not created for them alone or that
+    other pods use, with the annotation C(cluster-autoscaler.kubernetes.io/safe-to-evict=false), whose
+    PodDisruptionBudget allows no disruption, or that O(protect) names.
   - If a ResourceQuota of the workload's namespace does not admit its pods, a note says so, and no pod is moved for it.
     Quotas of Kueue are not checked.
-  - Each pod to be moved needs a node with room, see O(may_wait). On which node the scheduler places it depends on
-    scores, which are not modelled.
+  - Each pod to be moved needs a node with room, see O(may_wait). The node that the scheduler chooses depends on scores,
+    which are not modelled.
 extends_documentation_fragment:
   - lanewise.dra.pods.workload
   - lanewise.dra.pods.server
@@ -33,31 +33,31 @@ extends_documentation_fragment:
   - lanewise.dra.attributes.actiongroup_lanewise
 options:
   workload:
-    description: The pod, which the job has O(count) times.
+    description: The pod of the job. The job has O(count) of them.
     type: dict
     required: true
   count:
-    description: How many of these pods the job has.
+    description: The number of pods of the job.
     type: int
     default: 1
   hold:
     description:
       - The name of the hold. Its devices are used first.
-      - Pods whose claims tolerate it and have devices of it are pods of the job that run already.
+      - Pods whose claims tolerate it and have its devices count as pods of the job that already run.
     type: str
     required: true
   require_toleration:
     description:
-      - Whether to fail if a request of the workload's claims does not tolerate the hold. Such a job cannot use what is
-        held for it.
+      - Whether to fail if a request of the workload's claims does not tolerate the hold. Such a job cannot use the held
+        devices.
     type: bool
     default: false
   max_moves:
-    description: The most pods that may be moved. By default none.
+    description: The maximum number of pods to move. By default none.
     type: int
     default: 0
   may_wait:
-    description: Whether pods may be moved for which no other node has room. They then wait.
+    description: Whether to move pods for which no other node has room. These pods then wait.
     type: bool
     default: false
   never:
@@ -66,7 +66,7 @@ options:
     elements: str
     default: []
   protect:
-    description: What is never moved.
+    description: Pods that are never moved.
     type: dict
     default: {}
     suboptions:
@@ -83,13 +83,14 @@ options:
         description: Pods of this priority and above.
         type: int
       controllers:
-        description: Pods of other controllers than these. V(Job) loses what its pod has computed, and may fail.
+        description: Pods of all controllers except these. A V(Job) loses the work of its pod, and may fail.
         type: list
         elements: str
         default: [ReplicaSet, ReplicationController, StatefulSet]
   searches:
     description:
-      - How many sets of pods are searched. If that does not suffice, RV(at_least) may be lower than the fewest moves.
+      - The maximum number of sets of pods to search. If the search ends there, RV(at_least) may be lower than the
+        fewest moves.
     type: int
     default: 20000
 seealso:
@@ -114,7 +115,7 @@ EXAMPLES = r"""
   delegate_to: localhost
   register: cluster
 
-- name: Which pods would have to move for eight nodes with eight GPUs each?
+- name: Which pods must move for eight nodes with eight GPUs each?
   lanewise.dra.reservation_plan:
     objects: "{{ cluster.objects }}"
     kubernetes_version: "{{ cluster.kubernetes_version }}"
@@ -143,7 +144,7 @@ moves:
   elements: dict
   sample: [{pod: team/web-x7, uid: 6f..., node: gpu-01, to: gpu-04}]
 at_least:
-  description: No plan has fewer moves. Null if moves cannot make the job fit.
+  description: A lower bound of the number of moves. Null if no moves make the job fit.
   returned: success
   type: int
 optimal:
@@ -156,12 +157,12 @@ devices:
   type: list
   elements: str
 placements:
-  description: For each pod of the job that is still to come the C(node) and its C(devices).
+  description: The C(node) and the C(devices) of each pod of the job that does not run yet.
   returned: success
   type: list
   elements: dict
 arrived:
-  description: How many pods of the job run already.
+  description: The number of pods of the job that already run.
   returned: success
   type: int
 reason:
@@ -169,7 +170,7 @@ reason:
   returned: success
   type: str
 toleration:
-  description: What each request of the job's claims needs in C(tolerations).
+  description: The toleration that each request of the job's claims needs in C(tolerations).
   returned: success
   type: dict
   sample: {key: lanewise.dev/hold, operator: Equal, value: big, effect: NoSchedule}
@@ -189,7 +190,7 @@ lines:
   type: list
   elements: str
 notes:
-  description: What was read and not used, or is not certain.
+  description: Objects that were not used, and what is not certain.
   returned: success
   type: list
   elements: str
@@ -208,8 +209,8 @@ from ..module_utils.dra.plan.reader import read
 from ..module_utils.dra.plan.room import SEARCHES, Job, Room, room
 from ..module_utils.plan_module import run
 
-#: Pods of a job, and pods to move, at most.
-MOST = 1024
+#: The maximum number of pods of a job, and of pods to move.
+MAX_PODS = 1024
 PROTECT = {
     "namespaces": {"type": "list", "elements": "str", "default": ["kube-system"]},
     "labels": {"type": "dict", "default": {}},
@@ -228,19 +229,19 @@ def checked(wanted: Workload, hold: str, required: bool) -> list[str]:
     if broad:
         raise ValueError(
             f"workload {wanted.name}: {', '.join(broad)} tolerates other holds than {hold}, and could take what is "
-            f"kept for others: use the toleration {needed} alone"
+            f"held for others: use only the toleration {needed}"
         )
     found = [one for claim in wanted.claims for one in lacking(claim, hold)]
     if found and required:
         raise ValueError(
-            f"workload {wanted.name}: {', '.join(found)} does not tolerate hold {hold}, so the job could not use what "
-            f"is held for it. Add {needed} to the tolerations of each request of its claims or templates"
+            f"workload {wanted.name}: {', '.join(found)} does not tolerate hold {hold}, so the job could not use "
+            f"the held devices. Add {needed} to the tolerations of each request of its claims or templates"
         )
     return found
 
 
 def protect_of(given: Object | None) -> Protect:
-    """What the site protects."""
+    """The option `protect` with its defaults."""
     found = {name: spec.get("default") for name, spec in PROTECT.items()}
     found.update({name: value for name, value in (given or {}).items() if value is not None})
     labels = {str(key): str(value) for key, value in (found["labels"] or {}).items()}
@@ -250,8 +251,8 @@ def protect_of(given: Object | None) -> Protect:
 def planned(params: Object) -> Object:
     """What the module returns. Raises ValueError, KeyError and EngineMissing."""
     for name, least in (("count", 1), ("max_moves", 0)):
-        if not least <= params[name] <= MOST:
-            raise ValueError(f"{name}: {params[name]} is not from {least} to {MOST}")
+        if not least <= params[name] <= MAX_PODS:
+            raise ValueError(f"{name}: {params[name]} is not from {least} to {MAX_PODS}")
     engine = engine_for(params["kubernetes_version"])
     objects = objects_of(params["objects"])
     wanted = workload(params["workload"], templates_of(objects))
@@ -267,7 +268,7 @@ def planned(params: Object) -> Object:
     )
     found = room(fleet, job, moving, engine, tolerant)
     short = not_admitted(fleet, job, found)
-    if short and found.moves:  # no pod is moved for a job that would have to wait all the same
+    if short and found.moves:  # no pod is moved for a job that would have to wait anyway
         found = Room(False, at_least=found.at_least, arrived=found.arrived, reason=short)
         short = ""
     notes = [*fleet.notes, *fleet.doubts, *fleet.gaps, *(one for some in not_modelled(wanted) for one in some)]
@@ -277,7 +278,7 @@ def planned(params: Object) -> Object:
 
 
 def not_admitted(fleet: Fleet, job: Job, found: Room) -> str:
-    """Which quota of the namespace does not admit the pods that are still to come; empty if each does."""
+    """The quota of the namespace that does not admit all remaining pods of the job; empty if there is none."""
     admission = quotas.admitted(fleet, job.workload)
     coming = job.count - found.arrived
     if not admission.reason or (admission.count or 0) >= coming:
@@ -302,7 +303,7 @@ def shown(found: Room) -> Object:
 
 
 def lines(found: Room, job: Job) -> list[str]:
-    """The answer in words."""
+    """The answer as readable lines."""
     if not found.fits:
         return [f"{job.workload.name}: does not fit: {found.reason}"]
     parts = [f"{found.arrived} pod(s) run already"] if found.arrived else []

@@ -15,7 +15,7 @@ author:
 description:
   - Combines the plans of the roles P(lanewise.dra.fabric#role) and P(lanewise.dra.dra_driver#role) for each host of the
     play, or the state of each host.
-  - Part of the playbook C(lanewise.dra.site). It reads the host variables that this playbook sets.
+  - Part of the playbook C(lanewise.dra.site). It reads host variables that this playbook sets.
   - Changes nothing. With O(show=state) it fails if the rollout must stop.
 extends_documentation_fragment:
   - lanewise.dra.attributes
@@ -96,7 +96,7 @@ unfit:
   type: list
   elements: str
 stops:
-  description: The message for each of these hosts, with how to continue without it.
+  description: The message for each host with blockers, with how to continue without it.
   returned: with O(show=plan)
   type: dict
 drift:

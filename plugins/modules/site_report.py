@@ -8,28 +8,28 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: site_report
-short_description: Write a browsable report of a site's topology
+short_description: Write an HTML report of a site's topology
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
   - Takes the topology of every host, as M(lanewise.dra.topology_info) read it, and writes a folder of static pages and
-    tables on the controller. They load nothing from the network and can be opened as files.
-  - The folder is its own store. C(nodes/NAME.json) has a node's facts, so that a run with C(--limit) leaves the other
-    nodes in the report. The same facts always give the same files, byte for byte.
+    tables on the controller. They work offline and can be opened as files.
+  - The folder also stores the facts. C(nodes/NAME.json) has a node's facts, so that a run with C(--limit) keeps the
+    other nodes in the report. The same facts always give the same files, byte for byte.
   - "C(index.html) shows the fleet with outliers first: nodes that differ from more than half of the nodes of the same
     product with the same GPU. C(nodes/NAME.html) shows one node with a drawing of its PCIe tree and its affinity
-    matrix. C(nodes.csv), C(devices.csv), C(findings.csv) and C(site.json) have the same for programs."
+    matrix. C(nodes.csv), C(devices.csv), C(findings.csv) and C(site.json) have the same data for programs."
 notes:
   - Facts that lack a section (O(lanewise.dra.topology_info#module:subset)) are ignored with a warning, because a page
     could not distinguish missing devices from sections that were not read.
-  - A folder with an C(index.html) that is not from this module is refused.
+  - If the folder has an C(index.html) that this module did not write, the module fails.
   - Runs on the controller only and never connects to a host. Use it with C(run_once), after all hosts were probed.
-  - A host name that is not safe as a file name on every file system, capital letters included, gets a part of its
-    SHA-256 in the file name. C(site.json) maps hosts to files.
+  - If a host name is not safe as a file name on every file system, for example with capital letters, the file name has
+    a part of its SHA-256. C(site.json) maps hosts to files.
   - Text cells of the CSV files that a spreadsheet could treat as a formula start with an apostrophe.
-  - Every file is replaced atomically, so an interrupted run leaves a readable report. Two concurrent runs on one folder
-    are not protected from each other.
+  - Every file is replaced atomically, so an interrupted run leaves a readable report. Do not run it twice at once on
+    one folder.
 attributes:
   diff_mode:
     support: full
@@ -73,7 +73,7 @@ options:
   failed:
     description:
       - Hosts to list as failed. Facts of an earlier run stay in the report.
-      - By default these are the play's hosts that dropped out of it, or whose probe, registered as C(topology_probe),
+      - By default these are the hosts that were removed from the play, or whose probe, registered as C(topology_probe),
         failed while the play continued, and that are not in O(unreachable).
     type: list
     elements: str
@@ -87,14 +87,14 @@ options:
     description:
       - Which claims give out which pairs of GPU and NIC, a dictionary from the name of the site (C(dra_claims_site)) to
         RV(lanewise.dra.dra_render#module:boards). The pages of the nodes show them.
-      - This replaces what the report has of these sites. Without it, the report keeps what it has.
+      - This replaces the claims of these sites in the report. Without it, the report keeps its claims.
     type: dict
 seealso:
   - module: lanewise.dra.topology_info
 """
 
 EXAMPLES = r"""
-- name: Probe every node, also when one fails
+- name: Probe every node, even if one fails
   hosts: gpu_nodes
   gather_facts: false
   tasks:

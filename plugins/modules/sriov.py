@@ -13,7 +13,8 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Sets the number of VFs of the PFs that O(select) matches, the mode of their switch, and the settings of each VF.
+  - Sets the number of VFs of the PFs that O(select) matches, the mode of their embedded switch, and the settings of
+    each VF.
   - VFs that a pod, a guest or the node uses are never removed or changed.
   - The settings are lost at a reboot. M(lanewise.dra.fabric) makes them persistent.
 extends_documentation_fragment:

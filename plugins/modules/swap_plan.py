@@ -8,17 +8,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: swap_plan
-short_description: Find the devices to swap for a tier, and the pods that give way for it
+short_description: Find the devices to swap for a tier, and the pods to end for it
 version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
   - Finds the devices that M(lanewise.dra.dra_swap) takes for a tier. These are the named ones, those that O(count)
     pods of a workload need, or those for O(share) percent of the pods that fit on the empty fleet.
-  - Free devices are taken first, then those of the fewest pods. Only requested devices are taken; if a pod that
-    gives way has others too, these become free for everyone.
-  - The devices that the swap has are used first.
-  - Lists what prevents it. These are pods whose claims do not give way, pods that Kueue manages, and
+  - Free devices are taken first, then those of the fewest pods. Only requested devices are taken; if an
+    ended pod has other devices, too, these become free for everyone.
+  - Devices that the swap already has are used first.
+  - Lists what prevents the swap, which are pods whose claims do not tolerate it, pods that Kueue manages, and
     PodDisruptionBudgets that would be violated.
 extends_documentation_fragment:
   - lanewise.dra.pods.workload
@@ -39,7 +39,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Which pods give way for eight pairs of a GPU and a NIC?
+- name: Which pods would end for eight pairs of a GPU and a NIC?
   lanewise.dra.swap_plan:
     objects: "{{ cluster.objects }}"
     tier: gold
@@ -55,7 +55,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 found:
-  description: Whether there are such devices.
+  description: Whether enough devices were found.
   returned: success
   type: bool
 devices:
@@ -75,7 +75,7 @@ leaving:
   elements: dict
   sample: [{pod: team/web-x7, node: gpu-01, grace: 30, devices: [gpu.nvidia.com/gpu-01/gpu-0]}]
 refused:
-  description: What prevents it, except budgets.
+  description: What prevents the swap, except budgets.
   returned: success
   type: list
   elements: str

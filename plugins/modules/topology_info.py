@@ -32,17 +32,17 @@ options:
     default: /
   import_file:
     description:
-      - An XML file that stands in for the node, in place of O(root), an NCCL topology file or what C(lstopo --of xml)
-        wrote. Facts that such a file does not contain are unknown.
+      - An XML file to read instead of O(root). It is an NCCL topology file or the output of C(lstopo --of xml). Facts
+        that such a file does not contain are unknown.
       - Read on the host that the module runs on.
     type: path
   import_format:
-    description: What O(import_file) holds. V(auto) decides by the document's root element.
+    description: The format of O(import_file). V(auto) detects it by the document's root element.
     type: str
     choices: [auto, nccl, hwloc]
     default: auto
   subset:
-    description: The sections of RV(topology) to return; RV(topology.source) and RV(topology.fingerprint) always are.
+    description: The sections of RV(topology) to return, besides RV(topology.source) and RV(topology.fingerprint).
     type: list
     elements: str
     choices: [system, numa, functions, interfaces, rdma, devices, affinity, findings]
@@ -57,7 +57,7 @@ options:
   vpd:
     description:
       - Whether to read the vital product data (part number, serial number) of NICs.
-      - It takes some milliseconds a card. Boards with a data-direct function (ConnectX-8) need it to pair GPUs
+      - It takes some milliseconds per card. Boards with a data-direct function (ConnectX-8) need it to pair GPUs
         with NICs, and HGX boards to distinguish the ConnectX functions that manage NVLink switches from NICs.
     type: bool
     default: true
@@ -78,7 +78,7 @@ options:
         description: PCI address of the function, such as V(0000:1b:00.0). Either this or O(locality_overrides[].slot).
         type: str
       slot:
-        description: Physical slot as in C(/sys/bus/pci/slots); holds for all functions of the card.
+        description: Physical slot as in C(/sys/bus/pci/slots). It applies to all functions of the card.
         type: str
       numa_node:
         description: The NUMA node that the function is local to.
@@ -91,8 +91,8 @@ options:
         type: int
   packed:
     description:
-      - Whether to return RV(packed) and not RV(topology). It takes a tenth of the memory on the controller. The action
-        plugins of this collection read both.
+      - Whether to return RV(packed) instead of RV(topology). It takes a tenth of the memory on the controller. The
+        action plugins of this collection read both.
     type: bool
     default: false
   plan:
@@ -111,7 +111,7 @@ options:
         type: bool
         default: false
       complete:
-        description: The value of RV(plan_complete), for example whether nothing but the module configures the node.
+        description: The value of RV(plan_complete), for example whether only the module configures the node.
         type: bool
         default: false
 seealso:
@@ -139,7 +139,7 @@ EXAMPLES = r"""
   delegate_to: localhost
   register: planned
 
-- name: State what a virtual machine hides
+- name: Override the locality of a virtual machine
   lanewise.dra.topology_info:
     locality_overrides:
       - address: "0001:00:00.0"
@@ -153,17 +153,17 @@ EXAMPLES = r"""
 RETURN = r"""
 topology:
   description:
-    - The node. A value that the machine did not state is V(null).
-    - PCI addresses are in lower case with their domain; link speeds are GT/s a lane, network speeds Mbit/s.
+    - The node. A value that the machine does not report is V(null).
+    - PCI addresses are in lower case with their domain. Link speeds are in GT/s per lane, network speeds in Mbit/s.
   type: dict
   returned: success
   contains:
     schema_version:
-      description: Version of this structure. The first number changes when something is removed or means another thing.
+      description: Version of this structure. The first number changes if a key is removed or changes its meaning.
       type: str
       sample: "1.0"
     fingerprint:
-      description: Equal for nodes that are built alike, whatever their serial numbers and link states.
+      description: Equal for nodes with the same topology, regardless of serial numbers and link states.
       type: str
       sample: 99e71f8d090cba70
     source:
@@ -180,7 +180,7 @@ topology:
           description: Whether PCI configuration space beyond its first 64 bytes was readable.
           type: bool
         unreadable:
-          description: What was there but could not be read, with the reason; the first hundred.
+          description: The first hundred files that could not be read, with the reason.
           type: list
           elements: str
         unreadable_count:
@@ -193,7 +193,7 @@ topology:
           kernel's command line.
       type: dict
     numa_nodes:
-      description: C(id), C(cpus) as a list text, C(memory_bytes), C(package) and SLIT C(distances) of each NUMA node.
+      description: C(id), C(cpus) (such as V(0-31)), C(memory_bytes), C(package) and SLIT C(distances) of each NUMA node.
       type: list
       elements: dict
     packages:
@@ -205,7 +205,7 @@ topology:
       type: dict
       contains:
         address:
-          description: The address again.
+          description: The PCI address.
           type: str
         kind:
           description:
@@ -216,27 +216,27 @@ topology:
           type: str
           sample: "020700"
         vendor_id:
-          description: Four hexadecimal digits, as are the next three.
+          description: The vendor, four hexadecimal digits.
           type: str
           sample: "15b3"
         device_id:
-          description: The vendor's number of the part.
+          description: The device of the vendor, four hexadecimal digits.
           type: str
         subsystem_vendor_id:
-          description: Who made the card.
+          description: The vendor of the card, four hexadecimal digits.
           type: str
         subsystem_device_id:
-          description: The card maker's number of it.
+          description: The device of the card's vendor, four hexadecimal digits.
           type: str
         revision:
-          description: Two hexadecimal digits.
+          description: The revision, two hexadecimal digits.
           type: str
         name:
-          description: A short name of a common part.
+          description: The short name of a well-known device.
           type: str
           sample: NVIDIA ConnectX-7
         driver:
-          description: The driver that is bound.
+          description: The bound driver.
           type: str
         slot:
           description: The physical slot as in C(/sys/bus/pci/slots).
@@ -246,17 +246,17 @@ topology:
           type: str
           sample: pci0000:17
         bridges:
-          description: Addresses from the root complex down to, and without, the function.
+          description: Addresses of the bridges from the root complex down to the function, without the function.
           type: list
           elements: str
         numa_node:
           description: The NUMA node that the function is local to.
           type: int
         numa_source:
-          description: Where the number comes from, V(kernel), V(local_cpus), V(override) or V(import).
+          description: The source of C(numa_node), V(kernel), V(local_cpus), V(override) or V(import).
           type: str
         local_cpus:
-          description: The CPUs that the machine calls local to the function, as a list text.
+          description: The CPUs that the machine reports as local to the function, such as V(0-31).
           type: str
         link:
           description: C(speed_gts), C(width), C(max_speed_gts), C(max_width) and C(gb_per_s) of the link above.
@@ -265,7 +265,7 @@ topology:
           description: Number of the IOMMU group.
           type: int
         iommu_group_type:
-          description: The kernel's word for how the group's DMA is treated, such as V(identity) or V(DMA-FQ).
+          description: The DMA mode of the group as the kernel reports it, such as V(identity) or V(DMA-FQ).
           type: str
         acs:
           description: The C(capable) and C(enabled) access control services of a bridge.
@@ -274,21 +274,21 @@ topology:
           description: C(total_vfs), C(num_vfs), C(offset), C(stride), C(vf_device_id), C(drivers_autoprobe) and C(vfs).
           type: dict
         physfn:
-          description: The PF, where the function is a VF.
+          description: The address of the PF if the function is a VF.
           type: str
         vf_number:
-          description: Which of its PF's VFs the function is, counted from 0.
+          description: The index of a VF among the VFs of its PF, from 0.
           type: int
         vpd:
           description: C(name), C(part_number), C(serial_number) and C(uuid) (NVIDIA's V3 field).
           type: dict
         switch_label:
-          description: The switch that the site states in O(locality_overrides[].switch).
+          description: The switch that O(locality_overrides[].switch) sets.
           type: str
         kubernetes:
           description:
             - The standard attributes C(pciBusID), C(pcieRoot) and C(numaNode) as Kubernetes' own helper computes them.
-              A key is missing where it would not be published.
+              A key is missing if Kubernetes would not publish it.
           type: dict
           sample: {pciBusID: "0000:1b:00.0", pcieRoot: "pci0000:17", numaNode: 0}
     interfaces:
@@ -318,8 +318,8 @@ topology:
           nearest_nics: {level: PIX, devices: ["0000:18:00.0"], via: {}}
     nics:
       description:
-        - NICs, PFs and VFs, with C(model), C(interfaces), C(rdma_devices), C(link_layer), C(speed_mbps), C(up), what of
-          these is C(elsewhere) as in the network namespace of a pod, whether they carry the C(default_route), C(rail),
+        - NICs, PFs and VFs, with C(model), C(interfaces), C(rdma_devices), C(link_layer), C(speed_mbps), C(up), which of
+          these are C(elsewhere) (in a pod's network namespace), whether they carry the C(default_route), C(rail),
           C(data_direct), C(physfn), C(representors) and C(nearest_gpus).
       type: list
       elements: dict
@@ -334,16 +334,16 @@ topology:
           NUMA node), V(SYS) (other NUMA node), V(UNKNOWN).
       type: dict
     groups:
-      description: GPUs and NICs that are each other's nearest, with their C(level) and what they have in C(common).
+      description: GPUs and NICs that are nearest to each other, with their C(level) and what they have in C(common).
       type: list
       elements: dict
     findings:
       description:
-        - What an operator should know, with C(id), C(severity), C(summary), C(action), C(devices) and C(evidence).
+        - Findings for operators, with C(id), C(severity), C(summary), C(action), C(devices) and C(evidence).
       type: list
       elements: dict
 packed:
-  description: RV(topology) as text.
+  description: RV(topology), compressed as text.
   returned: with O(packed)
   type: str
 probed:

@@ -148,4 +148,4 @@ def test_a_workload_that_is_missing_or_does_not_tolerate_the_hold_is_refused(
     assert "Set defragment_workload" in playbooks.run("defragment", rc=2, defragment_name="big")
     work = {"name": "job", "namespace": NAMESPACE, "templates": ["one"]}
     reported = playbooks.run("defragment", rc=2, **{**JOB, "defragment_workload": work})
-    assert "gpu does not tolerate hold big, so the job could not use what is held for it" in reported
+    assert "gpu does not tolerate hold big, so the job could not use the held devices" in reported
