@@ -47,10 +47,10 @@ setup: python ## link this checkout as lanewise.dra for your own playbooks run f
 	@$(RUN) setup sh -c 'ansible-galaxy collection list lanewise.dra && \
 	  echo "To use the ansible-core of this checkout: export PATH=$$VIRTUAL_ENV/bin:\$$PATH"'
 
-lock: python ## resolve requirements/*.in again, and write the locks with hashes
+lock: python ## resolve requirements/*.in again and write the lock files, with hashes
 	@$(NOX) --sessions lock
 
-clean: ## remove everything that these targets created, including shared environments
+clean: ## remove everything that these targets created, even environments that checkouts share
 	rm -rf .cache "$${XDG_CACHE_HOME:-$$HOME/.cache}/lanewise-dra"
 	grep -ls 'make clean. of lanewise.dra' ~/.ansible/test/cache/get_pip_*.py | xargs -r rm
 

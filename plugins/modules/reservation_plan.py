@@ -17,8 +17,8 @@ description:
   - If they do not fit, finds the fewest pods to move so that they fit. RV(at_least) is a proven lower bound of that
     number. If RV(optimal) is true, no plan has fewer moves.
   - It only moves pods with their own claims, of controllers that create a new pod elsewhere. It never moves pods
-    without a controller, of DaemonSets, of gangs, of other schedulers, with claims that were not created for them alone or that
-    other pods use, with the annotation C(cluster-autoscaler.kubernetes.io/safe-to-evict=false), whose
+    without a controller, of DaemonSets, of gangs, of other schedulers, with claims that were not created for them alone
+    or that other pods use, with the annotation C(cluster-autoscaler.kubernetes.io/safe-to-evict=false), whose
     PodDisruptionBudget allows no disruption, or that O(protect) names.
   - If a ResourceQuota of the workload's namespace does not admit its pods, a note says so, and no pod is moved for it.
     Quotas of Kueue are not checked.

@@ -193,7 +193,7 @@ topology:
           kernel's command line.
       type: dict
     numa_nodes:
-      description: C(id), C(cpus) (such as V(0-31)), C(memory_bytes), C(package) and SLIT C(distances) of each NUMA node.
+      description: C(id), C(cpus), such as V(0-31), C(memory_bytes), C(package) and SLIT C(distances) of NUMA nodes.
       type: list
       elements: dict
     packages:
@@ -318,8 +318,8 @@ topology:
           nearest_nics: {level: PIX, devices: ["0000:18:00.0"], via: {}}
     nics:
       description:
-        - NICs, PFs and VFs, with C(model), C(interfaces), C(rdma_devices), C(link_layer), C(speed_mbps), C(up), which of
-          these are C(elsewhere) (in a pod's network namespace), whether they carry the C(default_route), C(rail),
+        - NICs, PFs and VFs, with C(model), C(interfaces), C(rdma_devices), C(link_layer), C(speed_mbps), C(up), which
+          of these are C(elsewhere) (in a pod's network namespace), whether they carry the C(default_route), C(rail),
           C(data_direct), C(physfn), C(representors) and C(nearest_gpus).
       type: list
       elements: dict

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The cluster by its API server, and what runs inside of a pod by its node's runtime."""
+"""Fixtures that read the cluster through its API server, and pods through the container runtime of their node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CTR = "/opt/lab/bin/ctr --address /run/containerd/containerd.sock --namespace k8
 
 @pytest.fixture(name="get", scope="session")
 def _get():
-    """Objects of the cluster, by the words that kubectl takes."""
+    """Objects of the cluster, by arguments of `kubectl get`."""
 
     def get(*words):
         command = [str(FOLDER / "kubectl"), "get", "--output=json", *words]
@@ -35,11 +35,11 @@ def _name(host):
 
 @pytest.fixture(name="inside")
 def _inside(host):
-    """What a command prints in the container of the pod that the node has in a namespace."""
+    """The output of a command in the container of the node's only pod in a namespace."""
 
     def run(command, namespace="exchange"):
         chosen = f'labels."io.kubernetes.pod.namespace"=={namespace},labels."io.cri-containerd.kind"==container'
-        (one,) = host.check_output(f"{CTR} containers ls -q %s", chosen).split()
-        return host.check_output(f"{CTR} tasks exec --exec-id look-$$ {one} {command}")
+        (container,) = host.check_output(f"{CTR} containers ls -q %s", chosen).split()
+        return host.check_output(f"{CTR} tasks exec --exec-id look-$$ {container} {command}")
 
     return run

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the playbooks of day2.yml left behind, read with nothing of the collection's own."""
+"""The files that the playbooks of day2.yml wrote, read without code of the collection."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_bundle_describes_nodes_without_their_addresses(host):
     for node in ("h100-01", "localhost"):
         assert [name for name in names if name.endswith(f"nodes/{node}.topology.json")]
     text = host.check_output(f"tar --extract --to-stdout --file {bundle}").lower()
-    assert "0000:59:00.0" in text and "connectx-7" in text  # which card it is, and what is wrong
+    assert "0000:59:00.0" in text and "connectx-7" in text  # the card is identified
     assert "=== ip -details link" in text  # of this machine
     found = f"cat {OLD}/class/net/*/address /sys/class/net/*/address; cat {OLD}/class/infiniband/*/node_guid"
     own = {one for one in host.check_output(found).lower().split() if set(one) - set("0:")}

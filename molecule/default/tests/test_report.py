@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the site playbook left behind, read with nothing of the collection's own."""
+"""The files that the site playbook wrote, read without code of the collection."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the tests know of a node and of the playbook's runs. Its state they read over SSH, with the node's programs."""
+"""Fixtures with the reported changes of the playbook's runs and with the node's cards. Tests read the node over SSH."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CARDS = ("0000:23:00.0", "0000:43:00.0")
 
 @pytest.fixture(name="reported")
 def _reported(host):
-    """The changes of the last run that predicted changes (`predicted`) or made them (`done`)."""
+    """The changes of the last check-mode run (`predicted`) and of the last other run (`done`)."""
     name = host.ansible.get_variables()["inventory_hostname"]
     folder = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"])
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node of the site with a pod of the job: the devices that the driver gave to the pod, and the traffic over them."""
+"""A node with a pod of the job: the devices that the pod got from the driver, and the traffic over them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_the_driver_runs_as_a_service(host):
     assert host.run("/opt/lanewise/current/bin/lanewise-driver status").rc == 0
 
 
-def test_its_devices_are_published(name, get):
+def test_the_nodes_devices_are_published(name, get):
     published = [one["spec"] for one in get("resourceslices") if one["spec"]["driver"] == "lanewise.dev"]
     devices = [device for one in published if one.get("nodeName") == name for device in one.get("devices", [])]
     kinds = [next(iter(device["attributes"]["type"].values())) for device in devices]
     assert sorted(kinds) == ["pf", "pf", "vf", "vf"]
 
 
-def test_its_pod_runs_with_devices_of_the_claim(name, get):
+def test_the_nodes_pod_runs_with_devices_of_the_claim(name, get):
     (pod,) = [one for one in get("pods", "--namespace=exchange") if one["spec"]["nodeName"] == name]
     assert pod["status"]["phase"] == "Running" and pod["status"]["containerStatuses"][0]["restartCount"] == 0
     (used,) = pod["status"]["resourceClaimStatuses"]
@@ -45,12 +45,13 @@ def test_its_pod_runs_with_devices_of_the_claim(name, get):
         one for one in get("resourceclaims", "--namespace=exchange")
         if one["metadata"]["name"] == used["resourceClaimName"]
     ]  # fmt: skip
-    given = {one["request"]: one for one in claim["status"]["allocation"]["devices"]["results"]}
-    assert {one["pool"] for one in given.values()} == {name}
-    assert given["whole"]["device"] == "pci-0000-43-00-0" and given["shared"]["device"].startswith("pci-0000-23-1")
+    allocated = {one["request"]: one for one in claim["status"]["allocation"]["devices"]["results"]}
+    assert {one["pool"] for one in allocated.values()} == {name}
+    assert allocated["whole"]["device"] == "pci-0000-43-00-0"
+    assert allocated["shared"]["device"].startswith("pci-0000-23-1")
     statuses = {one["device"]: one for one in claim["status"]["devices"]}
     for request, interface in (("shared", "net1"), ("whole", "net2")):
-        status = statuses[given[request]["device"]]
+        status = statuses[allocated[request]["device"]]
         assert {"Ready": "True"}.items() <= {one["type"]: one["status"] for one in status["conditions"]}.items()
         assert status["networkData"]["interfaceName"] == interface
 
@@ -68,13 +69,13 @@ def test_the_pod_has_its_cards_inside(host, inside):
 def test_the_pod_has_its_rdma_device_inside(host, inside):
     (link,) = json.loads(inside("rdma -j link"))
     assert (link["ifname"], link["netdev"], link["state"]) == ("rxe0", "net2", "ACTIVE")
-    devinfo = inside("ibv_devinfo --verbose")  # opens it
+    devinfo = inside("ibv_devinfo --verbose")  # opens the device
     assert "rxe0" in devinfo and "PORT_ACTIVE" in devinfo
     assert json.loads(host.check_output("rdma -j link")) == []
 
 
 def test_the_pods_exchange_data_over_both(inside):
-    """Each over one connection; a pod whose connection breaks ends."""
+    """Each interface has one connection, which did not break."""
     before = {name: json.loads(inside(f"cat /tmp/{name}")) for name in ("net1", "net2")}
     deadline = time.monotonic() + 120
     for name, earlier in before.items():
@@ -86,14 +87,14 @@ def test_the_pods_exchange_data_over_both(inside):
 
 
 def test_the_pods_ping_each_other_by_rdma(inside):
-    """Both ways, and what comes back is what was sent: the program compares it."""
+    """Both pods ping, and rping compares each reply with what was sent."""
 
     def packets():
         (counters,) = json.loads(inside("rdma -j statistic show link rxe0/1"))
         return counters["sent_pkts"], counters["rcvd_pkts"]
 
     deadline = time.monotonic() + 300
-    # where the pods have just begun
+    # the pods may have just started
     while inside("find /tmp -name net2.rdma") == "":
         assert time.monotonic() < deadline, "no ping came back"
         time.sleep(1)

@@ -14,14 +14,15 @@ CARDS = ("0000:23:00.0", "0000:43:00.0")
 def test_the_node_has_nothing_left(host):
     for path in ("/opt/lanewise", "/etc/lanewise", "/var/lib/kubelet/plugins/lanewise.dev"):
         assert not host.file(path).exists
-    assert host.file("/run/lanewise").listdir() == ["fabric.lock"]  # what keeps two runs apart, until the next boot
+    # the lock of concurrent runs stays until the next boot
+    assert host.file("/run/lanewise").listdir() == ["fabric.lock"]
     for unit in ("lanewise-driver", "lanewise-fabric", "lanewise-fabric-network"):
         assert not host.file(f"/etc/systemd/system/{unit}.service").exists
         assert not host.service(unit).is_running
     assert host.check_output("find /var/run/cdi -name '*lanewise*'") == ""
 
 
-def test_the_cards_are_back_as_they_were(host):
+def test_the_cards_have_their_original_settings(host):
     for card in CARDS:
         assert host.file(f"/sys/bus/pci/devices/{card}/sriov_numvfs").content_string.strip() == "0"
         interface = host.check_output("ls /sys/bus/pci/devices/%s/net", card)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The settings come back without Ansible."""
+"""After a boot, the settings are applied without Ansible."""
 
 from __future__ import annotations
 

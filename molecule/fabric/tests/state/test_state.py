@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The kernel has the settings that the inventory asks for."""
+"""The kernel has the settings of the inventory."""
 
 from __future__ import annotations
 
