@@ -368,7 +368,7 @@ def topologies_of(module: AnsibleModule) -> dict[str, Object]:
     return found
 
 
-def comparison(entry: Object, check: Check, params: Object) -> Object:
+def comparison_of(entry: Object, check: Check, params: Object) -> Object:
     """The result for an entry of the option `compare`."""
     node, gpu = entry["node"], entry["gpu"].lower()
     machine = check.machines.get(node)
@@ -385,7 +385,7 @@ def comparison(entry: Object, check: Check, params: Object) -> Object:
     return {**plan, "objects": objects, "reason": reason or plan["reason"], "predictions": predictions}
 
 
-def measured(entry: Object) -> Object:
+def measurement_of(entry: Object) -> Object:
     """The result for an entry of the option `measurements`: a measurement or a problem."""
     known = {"claim": entry["claim"], "peer": entry["peer"], "tool": entry["tool"], "measured": True}
     try:
@@ -420,7 +420,7 @@ def engine_of(module: AnsibleModule, notes: list[str]) -> Engine | None:
     return None
 
 
-def checked(module: AnsibleModule, engine: Engine | None) -> tuple[Check, Object]:
+def run_check(module: AnsibleModule, engine: Engine | None) -> tuple[Check, Object]:
     """The check, and its result for the claims that the options select."""
     params = module.params
 
@@ -442,14 +442,14 @@ def checked(module: AnsibleModule, engine: Engine | None) -> tuple[Check, Object
 def main() -> None:
     module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     params, notes = module.params, []
-    check, answer = checked(module, engine_of(module, notes))
+    check, answer = run_check(module, engine_of(module, notes))
     claims = answer["claims"]
     unprobed = sorted({one["node"] for one in claims if one["node"]} - set(check.machines) - set(check.unusable))
     if unprobed:
         notes.append(f"not probed, so only compared with what drivers publish: {', '.join(unprobed)}")
     notes += [f"{node}: {why}" for node, why in sorted(answer["unusable_facts"].items())]
     predictions = of_claims(claims, check.machines)
-    measurements = [measured(entry) for entry in params["measurements"]]
+    measurements = [measurement_of(entry) for entry in params["measurements"]]
     for report in claims:
         report["predictions"] = predictions.get(report["claim"], [])
         report["measured"] = [one for one in measurements if one["claim"] == report["claim"]]
@@ -461,7 +461,7 @@ def main() -> None:
         "lines": lines(claims),
         "summary": answer["summary"],
         "claims": claims,
-        "comparisons": [comparison(entry, check, params) for entry in params["compare"]],
+        "comparisons": [comparison_of(entry, check, params) for entry in params["compare"]],
         "measurable": pairs(claims, params["claims"], params["pods"] or (), check.pools, params["seconds"]),
         "notes": notes,
     }

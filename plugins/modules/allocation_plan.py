@@ -263,7 +263,7 @@ from ..module_utils.plan_module import run
 _WORTH = ("devices", "gbps", "money", "unpriced")
 
 
-def shown(found: Fit, fleet: Fleet, labels: t.Sequence[str]) -> Object:
+def fit_result(found: Fit, fleet: Fleet, labels: t.Sequence[str]) -> Object:
     """A count as the module returns it."""
     result = {key: value for key, value in dataclasses.asdict(found).items() if key != "notes"}
     return {**result, "by": {label: found.by(fleet, label) for label in labels}}
@@ -287,7 +287,7 @@ def lacking_kinds(objects: dict[str, t.Any]) -> t.Iterator[str]:
         yield "objects have no Pod: nodes count as empty"
 
 
-class Plan:
+class FitCounter:
     """The counts for a scenario, and for the scenarios after its changes."""
 
     def __init__(self, start: Scenario, labels: t.Sequence[str], gates: dict[str, bool]) -> None:
@@ -302,12 +302,12 @@ class Plan:
             self.start = here
         return fit(here.fleet, here.workloads, self.states.memory.engine, self.states)
 
-    def shown(self, found: t.Sequence[Fit], here: Scenario) -> list[Object]:
+    def results(self, found: t.Sequence[Fit], here: Scenario) -> list[Object]:
         """Counts as the module returns them."""
-        return [shown(one, here.fleet, self.labels) for one in found]
+        return [fit_result(one, here.fleet, self.labels) for one in found]
 
 
-def planned(params: Object) -> Object:
+def make_plan(params: Object) -> Object:
     """What the module returns. Raises ValueError, KeyError and EngineMissing."""
     objects = objects_of(params["objects"])
     given = prices(params["prices"])
@@ -321,20 +321,20 @@ def planned(params: Object) -> Object:
         lambda value: changed_workload(value, params, templates),
         params["drivers"],
     )
-    plan = Plan(start, params["by"], params["feature_gates"])
-    found = plan.fit(start)
+    counter = FitCounter(start, params["by"], params["feature_gates"])
+    found = counter.fit(start)
     lost: list[Stranded] = []
     if params["stranded"]:
-        states = t.cast(States, plan.states)
+        states = t.cast(States, counter.states)
         lost = stranded(fleet, workloads, states.memory.engine, states)
     then = after(start, params["what_if"])
-    columns = [("now", found), *((next(iter(step)), plan.fit(one)) for step, one in zip(params["what_if"], then))]
+    columns = [("now", found), *((next(iter(step)), counter.fit(one)) for step, one in zip(params["what_if"], then))]
     last = columns[-1][1] if then else []
     value = worth(fleet, lost, given)
     unit = params["price_unit"]
     return {
-        "fit": plan.shown(found, start),
-        "after": plan.shown(last, then[-1]) if then else [],
+        "fit": counter.results(found, start),
+        "after": counter.results(last, then[-1]) if then else [],
         "steps": [{"step": head, "totals": {one.workload: one.total for one in fits}} for head, fits in columns[1:]],
         "stranded": [_stranded(one, value) for one in lost],
         "worth": {**{name: getattr(value, name) for name in _WORTH}, "unit": unit},
@@ -363,7 +363,7 @@ def changed_workload(value: Object, params: Object, templates: Templates) -> Wor
     return workload({**entry, **without, **value}, templates)
 
 
-def too_few(result: Object, require: Object) -> list[str]:
+def unmet_requirements(result: Object, require: Object) -> list[str]:
     """The workloads of which fewer fit than required, after the changes if there are any. Raises ValueError."""
     counts = {one["workload"]: one["total"] for one in result["after"] or result["fit"]}
     found = []
@@ -379,8 +379,8 @@ def too_few(result: Object, require: Object) -> list[str]:
 
 def answer(params: Object) -> Object:
     """What the module returns, with the reason in `failed` if too few fit."""
-    result = planned(params)
-    lacking = too_few(result, params["require"])
+    result = make_plan(params)
+    lacking = unmet_requirements(result, params["require"])
     return {**result, "failed": "Too few fit. " + "; ".join(lacking)} if lacking else result
 
 

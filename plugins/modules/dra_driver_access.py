@@ -138,7 +138,7 @@ CERTIFICATE = re.compile(
 )
 
 
-def refusal(error: kubernetes.client.ApiException) -> str:
+def server_message(error: kubernetes.client.ApiException) -> str:
     """The server's message, or the HTTP reason."""
     try:
         return str(json.loads(error.body)["message"])
@@ -146,7 +146,7 @@ def refusal(error: kubernetes.client.ApiException) -> str:
         return str(error.reason)
 
 
-def invalid(token: dict[str, object], params: dict[str, object], node_uid: str, account_uid: str) -> str:
+def token_problem(token: dict[str, object], params: dict[str, object], node_uid: str, account_uid: str) -> str:
     """Why the token on the node cannot be used; empty if it can."""
     if not token:
         return "the node has no token"
@@ -208,15 +208,15 @@ def main() -> None:
         }
         if params["account"]:
             failure = f"no token could be requested for the account {params['namespace']}/{params['account']}"
-            request(module, api, result)
+            request_token(module, api, result)
     except kubernetes.client.ApiException as error:
-        module.fail_json(msg=f"{failure}: {refusal(error)}")
+        module.fail_json(msg=f"{failure}: {server_message(error)}")
     except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         module.fail_json(msg=f"{failure}: {error}")
     module.exit_json(**result)
 
 
-def request(module: AnsibleModule, api: kubernetes.client.CoreV1Api, result: Result) -> None:
+def request_token(module: AnsibleModule, api: kubernetes.client.CoreV1Api, result: Result) -> None:
     """Request a new token if the node needs one."""
     params = module.params
     account_uid = ""
@@ -227,7 +227,7 @@ def request(module: AnsibleModule, api: kubernetes.client.CoreV1Api, result: Res
         # in check mode the account may be one of the objects that were not applied
         if error.status != 404 or not module.check_mode:
             raise
-    result["reason"] = invalid(params["token"] or {}, params, result["node"]["uid"], account_uid)
+    result["reason"] = token_problem(params["token"] or {}, params, result["node"]["uid"], account_uid)
     result["changed"] = bool(result["reason"])
     if result["changed"] and not module.check_mode:
         bound = {"apiVersion": "v1", "kind": "Node", "name": params["node"], "uid": result["node"]["uid"]}

@@ -145,7 +145,7 @@ def run(module: AnsibleModule, *command: str) -> tuple[int, str, str]:
     return status, output, errors
 
 
-def releases() -> dict[str, list[str]]:
+def list_releases() -> dict[str, list[str]]:
     """The completely installed releases, newest first, and the incomplete ones."""
     complete, partial = [], []
     try:
@@ -181,7 +181,7 @@ def link_target(name: str) -> str:
         return ""
 
 
-def service(module: AnsibleModule) -> dict[str, object]:
+def service_state(module: AnsibleModule) -> dict[str, object]:
     names = ("LoadState", "ActiveState", "UnitFileState", "MainPID", "NeedDaemonReload")
     status, output, _errors = run(module, "systemctl", "show", UNIT, f"--property={','.join(names)}")
     shown = dict(line.split("=", 1) for line in output.splitlines() if "=" in line) if status == 0 else {}
@@ -191,12 +191,12 @@ def service(module: AnsibleModule) -> dict[str, object]:
         "enabled": shown.get("UnitFileState") == "enabled",
         "state": shown.get("ActiveState", "unknown"),
         "pid": pid,
-        "release": running(pid),
+        "release": process_release(pid),
         "reload": shown.get("NeedDaemonReload") == "yes",
     }
 
 
-def running(pid: int) -> str:
+def process_release(pid: int) -> str:
     """The release of a running process, from the path of its interpreter."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as stream:
@@ -207,7 +207,7 @@ def running(pid: int) -> str:
     return rest.split("/")[0] if not top else ""
 
 
-def files() -> dict[str, bytes]:
+def read_files() -> dict[str, bytes]:
     found = {}
     for path in (*FILES, KUBECONFIG):
         try:
@@ -218,7 +218,7 @@ def files() -> dict[str, bytes]:
     return found
 
 
-def token() -> dict[str, object]:
+def token_claims() -> dict[str, object]:
     """The claims in the token, without its signature."""
     try:
         with open(TOKEN, encoding="ascii") as stream:
@@ -237,12 +237,12 @@ def token() -> dict[str, object]:
         return {}
 
 
-def status(module: AnsibleModule) -> dict[str, object]:
+def driver_status(module: AnsibleModule) -> dict[str, object]:
     """Readiness and claims, as the driver reports them."""
     exit_status, output, errors = run(module, PROGRAM, "status", "--json")
     try:
         answer = json.loads(output)
-        claims = [claim(record) for record in answer["claims"]]
+        claims = [claim_result(record) for record in answer["claims"]]
         return {"ready": answer["ready"] and exit_status == 0, "reasons": answer["reasons"], "claims": claims}
     except (ValueError, LookupError, TypeError):
         pass
@@ -256,7 +256,7 @@ def status(module: AnsibleModule) -> dict[str, object]:
     return {"ready": False, "reasons": reasons, "claims": [{"uid": uid, **empty} for uid in sorted(uids)]}
 
 
-def claim(record: Record) -> dict[str, object]:
+def claim_result(record: Record) -> dict[str, object]:
     return {
         **{name: record[name] for name in ("uid", "namespace", "name", "phase")},
         "pod": record["pod"]["name"] if record["pod"] else "",
@@ -274,17 +274,17 @@ def main() -> None:
     )
     if os.geteuid():
         module.fail_json(msg="only root can read the driver's state: use become")
-    found = files()
+    found = read_files()
     result = {
         "release": link_target("current"),
         "previous": link_target("previous"),
-        "service": service(module),
-        "token": token(),
+        "service": service_state(module),
+        "token": token_claims(),
     }
     result["files"] = {path: hashlib.sha256(content).hexdigest() for path, content in found.items()}
     if module.params["contents"]:
         result["contents"] = {path: base64.b64encode(found[path]).decode() for path in FILES if path in found}
-    result.update(**releases(), **status(module))
+    result.update(**list_releases(), **driver_status(module))
     if module.params["devices"] and os.path.exists(PROGRAM):
         _status, output, errors = run(module, PROGRAM, "inventory", "--json")
         try:

@@ -118,17 +118,17 @@ def run(module: AnsibleModule, *command: str) -> tuple[int, str]:
     return status, output if status == 0 else errors
 
 
-def number(text: str) -> tuple[int, int] | None:
+def version_of(text: str) -> tuple[int, int] | None:
     """Major and minor version in a text."""
     found = re.search(r"(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else None
 
 
-def shown(version: tuple[int, ...]) -> str:
+def version_text(version: tuple[int, ...]) -> str:
     return ".".join(str(part) for part in version)
 
 
-def python(module: AnsibleModule, requested: str | None, newer: bool, problems: list[str]) -> str:
+def find_python(module: AnsibleModule, requested: str | None, newer: bool, problems: list[str]) -> str:
     """The interpreter for the driver's environment; empty, with a problem added, if there is none."""
     minors = range(19 if newer else NEWEST_PYTHON[1], LEAST_PYTHON[1] - 1, -1)
     names = [requested] if requested else [*(f"python3.{minor}" for minor in minors), "python3"]
@@ -141,11 +141,11 @@ def python(module: AnsibleModule, requested: str | None, newer: bool, problems: 
             continue
         status, output = run(module, path, "-I", "-c", _PROBE)
         if status:
-            wrong.append(f"{path} {unusable(status, output, os.path.basename(name))}")
+            wrong.append(f"{path} {python_problem(status, output, os.path.basename(name))}")
             continue
         version = tuple(json.loads(output))
         if version[:2] > NEWEST_PYTHON and not newer:
-            wrong.append(f"{path} is {shown(version)}, for which the driver's lock has no wheels")
+            wrong.append(f"{path} is {version_text(version)}, for which the driver's lock has no wheels")
         elif version[:2] >= LEAST_PYTHON:
             status, output = run(module, path, "-I", "-c", _LOAD)
             if status == TIMED_OUT:
@@ -157,8 +157,8 @@ def python(module: AnsibleModule, requested: str | None, newer: bool, problems: 
                 )
             return path
         else:
-            wrong.append(f"{path} is {shown(version)}")
-    needed = f"{shown(LEAST_PYTHON)} {'or later' if newer else f'to {shown(NEWEST_PYTHON)}'}"
+            wrong.append(f"{path} is {version_text(version)}")
+    needed = f"{version_text(LEAST_PYTHON)} {'or later' if newer else f'to {version_text(NEWEST_PYTHON)}'}"
     problems.append(
         f"The driver needs Python {needed} with venv: {'; '.join(wrong) or 'there is none'}. "
         "Install one. If it is not on PATH, set dra_driver_python to its path."
@@ -166,7 +166,7 @@ def python(module: AnsibleModule, requested: str | None, newer: bool, problems: 
     return ""
 
 
-def unusable(status: int, output: str, package: str) -> str:
+def python_problem(status: int, output: str, package: str) -> str:
     """Why an interpreter cannot create the driver's environment, from its output."""
     if status == TIMED_OUT:
         return output
@@ -175,12 +175,12 @@ def unusable(status: int, output: str, package: str) -> str:
     return f"does not run (exit status {status}): {output.strip()[-500:] or 'it printed no reason'}"
 
 
-def kubelet(module: AnsibleModule, reported: str, problems: list[str]) -> str:
+def check_kubelet(module: AnsibleModule, reported: str, problems: list[str]) -> str:
     if not reported:
         status, reported = run(module, "kubelet", "--version")
         if status:
             reported = ""
-    version = number(reported)
+    version = version_of(reported)
     if not os.path.isdir(KUBELET):
         problems.append(
             f"{KUBELET} does not exist, so no kubelet runs here, or it has another --root-dir. Join the node to its "
@@ -194,13 +194,13 @@ def kubelet(module: AnsibleModule, reported: str, problems: list[str]) -> str:
         return ""
     if version < LEAST_KUBELET:
         problems.append(
-            f"kubelet is {shown(version)}, and DRA is part of Kubernetes from {shown(LEAST_KUBELET)} on. "
+            f"kubelet is {version_text(version)}, and DRA is part of Kubernetes from {version_text(LEAST_KUBELET)} on. "
             "Upgrade the node."
         )
     return reported.rpartition(" ")[2].strip().lstrip("v")
 
 
-def process(name: str) -> tuple[str, list[str]] | None:
+def find_process(name: str) -> tuple[str, list[str]] | None:
     """The program and the arguments of a running process of this name; None if there is none."""
     for entry in os.listdir("/proc"):
         try:
@@ -216,32 +216,32 @@ def process(name: str) -> tuple[str, list[str]] | None:
     return None
 
 
-def runtime(module: AnsibleModule, reported: str, problems: list[str]) -> str:
+def check_runtime(module: AnsibleModule, reported: str, problems: list[str]) -> str:
     name, _slashes, version = reported.partition("://")
-    found = process("containerd") if name in ("", "containerd") else None
+    found = find_process("containerd") if name in ("", "containerd") else None
     if not name:
         if found:
             name, version = "containerd", run(module, found[0], "--version")[1]
-        elif process("crio"):
+        elif find_process("crio"):
             name, version = "cri-o", run(module, "crio", "--version")[1]
     least = {"containerd": LEAST_CONTAINERD, "cri-o": LEAST_CRIO}.get(name)
-    has = number(version)
+    has = version_of(version)
     if least is None:
         problems.append(
-            f"The container runtime is {name or 'unknown'}. The driver needs containerd {shown(LEAST_CONTAINERD)} or "
-            f"CRI-O {shown(LEAST_CRIO)}, or later, for CDI."
+            f"The container runtime is {name or 'unknown'}. For CDI, the driver needs containerd "
+            f"{version_text(LEAST_CONTAINERD)} or CRI-O {version_text(LEAST_CRIO)}, or later."
         )
     elif has is None or has < least:
         problems.append(
-            f"{name} is {version.strip() or 'of no known version'}, and CDI needs {shown(least)}. Upgrade it."
+            f"{name} is {version.strip() or 'of no known version'}, and CDI needs {version_text(least)}. Upgrade it."
         )
     elif name == "containerd":
-        containerd(module, found, has, problems)
+        check_containerd(module, found, has, problems)
     text = version.strip().split()
-    return f"{name} {next((word.lstrip('v') for word in text if number(word)), '')}".strip()
+    return f"{name} {next((word.lstrip('v') for word in text if version_of(word)), '')}".strip()
 
 
-def containerd(
+def check_containerd(
     module: AnsibleModule, found: tuple[str, list[str]] | None, version: tuple[int, int], problems: list[str]
 ) -> None:
     """Add a problem if the effective configuration disables CDI, or does not use the driver's folder of specs."""
@@ -279,7 +279,7 @@ def containerd(
     )
 
 
-def addresses(pools: list[str], problems: list[str]) -> None:
+def check_addresses(pools: list[str], problems: list[str]) -> None:
     """Add a problem for each address or route of the node that overlaps the pools of pods' addresses."""
     if not pools:
         return
@@ -309,11 +309,11 @@ def main() -> None:
     if not os.path.isdir("/run/systemd/system"):
         problems.append("systemd does not run here, and the driver is a systemd unit. Use its DaemonSet instead.")
     result = {
-        "python": python(module, params["python"], params["newer"], problems),
-        "kubelet": kubelet(module, params["kubelet_version"] or "", problems),
-        "runtime": runtime(module, params["runtime_version"] or "", problems),
+        "python": find_python(module, params["python"], params["newer"], problems),
+        "kubelet": check_kubelet(module, params["kubelet_version"] or "", problems),
+        "runtime": check_runtime(module, params["runtime_version"] or "", problems),
     }
-    addresses(params["pools"], problems)
+    check_addresses(params["pools"], problems)
     module.exit_json(changed=False, problems=problems, **result)
 
 

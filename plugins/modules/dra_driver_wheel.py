@@ -118,7 +118,7 @@ NAME = "lanewise_driver"
 EPOCH = "315532800"
 
 
-def sources(root: Path) -> dict[str, bytes]:
+def read_sources(root: Path) -> dict[str, bytes]:
     """The files that the wheel is built from, by path relative to the collection."""
     found = {name: (root / name).read_bytes() for name in (PROJECT, PACKAGE)}
     for folder in SOURCES:
@@ -145,7 +145,7 @@ def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             path.write_bytes(content)
             path.chmod(0o644)  # the archive keeps the mode
-        command = [*pip(module, Path(folder)), "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out)]
+        command = [*pip_command(module, Path(folder)), "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out)]
         if module.params["wheelhouse"]:
             command += ["--no-index", "--find-links", module.params["wheelhouse"]]
         status, output, errors = module.run_command(
@@ -175,7 +175,7 @@ def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
             shutil.rmtree(made, ignore_errors=True)
 
 
-def bundle(folder: Path, release: str, wheel: Path, lock: bytes, wheelhouse: str | None) -> Path:
+def create_bundle(folder: Path, release: str, wheel: Path, lock: bytes, wheelhouse: str | None) -> Path:
     """Create one archive, so that only one file is copied to each node. It is created again if a wheel has changed."""
     others = sorted(Path(wheelhouse).glob("*.whl")) if wheelhouse else []
     states = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}".encode() for path in others]
@@ -200,7 +200,7 @@ def bundle(folder: Path, release: str, wheel: Path, lock: bytes, wheelhouse: str
     return found
 
 
-def pip(module: AnsibleModule, folder: Path) -> list[str]:
+def pip_command(module: AnsibleModule, folder: Path) -> list[str]:
     """The command for pip: this Python's, or that of a new virtual environment if this Python has none."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     if not module.run_command([*command, "--version"])[0]:
@@ -233,7 +233,7 @@ def main() -> None:
             if not (wheel.name.startswith(f"{NAME}-") and wheel.suffix == ".whl"):
                 module.fail_json(msg=f"{wheel} is not a wheel of the driver, whose name is {NAME}-VERSION-....whl")
         else:
-            files = sources(Path(params["source"]))
+            files = read_sources(Path(params["source"]))
             folder = Path(params["dest"]) / digest(part for name in files for part in (name.encode(), files[name]))[:16]
             if not folder.is_dir():
                 build(module, files, folder)
@@ -242,7 +242,7 @@ def main() -> None:
         content = wheel.read_bytes()
         version = wheel.name.split("-")[1]
         release = f"{version}-{digest([content, lock])[:12]}"
-        archive = bundle(Path(params["dest"]), release, wheel, lock, params["wheelhouse"])
+        archive = create_bundle(Path(params["dest"]), release, wheel, lock, params["wheelhouse"])
     except OSError as error:
         module.fail_json(msg=f"the driver's wheel cannot be built: {error}")
     module.exit_json(

@@ -157,14 +157,14 @@ SPEC = {
 }
 
 
-def wanted(params: Object, old: Hold | None, now: datetime) -> Hold:
+def wanted_hold(params: Object, old: Hold | None, now: datetime) -> Hold:
     """The hold that the parameters ask for. Raises ValueError."""
     expires = expiry(params["expires"], params["hours"], old, now)
     devices = tuple(forms.device(one) for one in dict.fromkeys(params["devices"]))
     return Hold(params["name"], params["owner"], params["reason"], expires, devices, params["purpose"])
 
 
-def made(module: AnsibleModule, rules: Rules) -> Object:
+def apply_hold(module: AnsibleModule, rules: Rules) -> Object:
     """Create, change or release the hold. Returns the module's result. Raises ValueError, ApiException, HTTPError."""
     now = datetime.now(timezone.utc)
     params = module.params
@@ -173,7 +173,7 @@ def made(module: AnsibleModule, rules: Rules) -> Object:
         raise Refused(f"{old.title()} was made to {old.purpose}: give it back with lanewise.dra.swap")
     new = None
     if params["state"] == "present":
-        new = wanted(params, old, now)
+        new = wanted_hold(params, old, now)
         forms.check(new, now)
         changes = rules.make(new, module.check_mode)
     else:
@@ -205,7 +205,7 @@ def main() -> None:
     def work(api: t.Any, kubernetes: str) -> Object:
         gates = params["feature_gates"]
         served = serving.require(kubernetes, gates) if present else serving.api_version(kubernetes)
-        return made(module, Rules(api, served))
+        return apply_hold(module, Rules(api, served))
 
     run(module, f"hold {params['name']} cannot be {'made' if present else 'released'}", work)
 

@@ -82,7 +82,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 
 
-def listed(rules: list[t.Any], now: datetime) -> Object:
+def list_holds(rules: list[t.Any], now: datetime) -> Object:
     """What the module returns for the rules of a cluster."""
     found, evicting, counting = holds(rules), swap.evicting(rules), swap.counting(rules)
     lines, late = [], []
@@ -121,7 +121,7 @@ def work(api: t.Any, kubernetes: str) -> Object:
         rules = Rules(api, serving.api_version(kubernetes)).list()
     except serving.Unsupported:
         return {"holds": [], "lines": [], "overdue": [], "served": False}
-    return listed(rules, datetime.now(timezone.utc))
+    return list_holds(rules, datetime.now(timezone.utc))
 
 
 def main() -> None:

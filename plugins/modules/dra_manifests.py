@@ -250,7 +250,7 @@ def unchecked_of(item: object, engine: Engine) -> list[tuple[str, str]]:
     return []
 
 
-def reached(known: list[dict], params: dict, engine: Engine | None) -> tuple[list[dict], list[str]]:
+def check_reach(known: list[dict], params: dict, engine: Engine | None) -> tuple[list[dict], list[str]]:
     """Which nodes can satisfy each claim, and which published devices do not count. Raises Problems and ValueError."""
     nodes, notes = params["nodes"], []
     if params["nodes_from"] == "slices":
@@ -260,7 +260,7 @@ def reached(known: list[dict], params: dict, engine: Engine | None) -> tuple[lis
     return [dataclasses.asdict(entry) for entry in reach_of(known, nodes, params["drivers"], engine, *target)], notes
 
 
-def refused_by_classes(known: list[tuple[str, dict]]) -> list[Problem]:
+def class_policy_problems(known: list[tuple[str, dict]]) -> list[Problem]:
     """The errors in configurations of lanewise.dev, and the settings of claims that their classes refuse."""
     found = class_policy.check([item for _where, item in known])
     return [
@@ -322,11 +322,11 @@ def main() -> None:
         problems += [Problem(f"{place}: {kind} {name}: {one.path}", one.message, one.rule, one.fix) for one in wrong]
         if not wrong:
             known.append((f"{place}: {kind} {name}", item))
-    problems += refused_by_classes(known)
+    problems += class_policy_problems(known)
     known = [item for _where, item in known]
     if asks_for_reach(module):
         try:
-            result["reach"], more = reached(known, params, engine)
+            result["reach"], more = check_reach(known, params, engine)
             notes += more
         except Problems as error:
             problems += error.problems

@@ -200,7 +200,7 @@ class Pods:
         ]
 
 
-def evicted(module: AnsibleModule, pods: Pods) -> Object:
+def evict_pod(module: AnsibleModule, pods: Pods) -> Object:
     """Evict the pod and wait. Returns the module's result. Raises StillExists, ApiException and HTTPError."""
     params = module.params
     pod = pods.read()
@@ -225,10 +225,11 @@ def evicted(module: AnsibleModule, pods: Pods) -> Object:
         if time.monotonic() > end:
             raise StillExists(f"{remaining} still exists {params['timeout']} s after the eviction")
         time.sleep(PAUSE)
-    return {"changed": True, "blocked": "", "replaced": settled(pods, controller, before, params["settle_timeout"])}
+    replaced = wait_for_siblings(pods, controller, before, params["settle_timeout"])
+    return {"changed": True, "blocked": "", "replaced": replaced}
 
 
-def settled(pods: Pods, controller: str, before: int, seconds: int) -> bool:
+def wait_for_siblings(pods: Pods, controller: str, before: int, seconds: int) -> bool:
     """Wait until as many pods of a controller as before have nodes. Returns whether they do."""
     end = time.monotonic() + seconds
     while controller:
@@ -261,7 +262,7 @@ def main() -> None:
     try:
         api = kubernetes.config.new_client_from_config(params["kubeconfig"], context=params["context"])
         failure = f"pod {params['pod']} cannot be evicted"
-        result = evicted(module, Pods(api, params["pod"], params["uid"]))
+        result = evict_pod(module, Pods(api, params["pod"], params["uid"]))
     except kubernetes.client.ApiException as error:
         module.fail_json(msg=f"{failure}: {refusal(error)}")
     except (kubernetes.config.ConfigException, urllib3.exceptions.HTTPError, OSError, ValueError, StillExists) as error:

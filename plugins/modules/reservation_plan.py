@@ -219,7 +219,7 @@ PROTECT = {
 }
 
 
-def checked(wanted: Workload, hold: str, required: bool) -> list[str]:
+def untolerated_requests(wanted: Workload, hold: str, required: bool) -> list[str]:
     """The requests that do not tolerate the hold.
 
     Raises ValueError for claims that tolerate other holds, and with `required` for those that do not tolerate this one.
@@ -248,7 +248,7 @@ def protect_of(given: Object | None) -> Protect:
     return Protect(tuple(found["namespaces"]), labels, found["priority"], tuple(found["controllers"]))
 
 
-def planned(params: Object) -> Object:
+def make_plan(params: Object) -> Object:
     """What the module returns. Raises ValueError, KeyError and EngineMissing."""
     for name, least in (("count", 1), ("max_moves", 0)):
         if not least <= params[name] <= MAX_PODS:
@@ -256,7 +256,7 @@ def planned(params: Object) -> Object:
     engine = engine_for(params["kubernetes_version"])
     objects = objects_of(params["objects"])
     wanted = workload(params["workload"], templates_of(objects))
-    without = checked(wanted, params["hold"], params["require_toleration"])
+    without = untolerated_requests(wanted, params["hold"], params["require_toleration"])
     fleet = read(objects, params["kubernetes_version"], params["feature_gates"])
     moving, kept = movable(objects, protect_of(params["protect"]), params["never"])
     tolerant = set()
@@ -274,7 +274,7 @@ def planned(params: Object) -> Object:
     notes = [*fleet.notes, *fleet.doubts, *fleet.gaps, *(one for some in not_modelled(wanted) for one in some)]
     notes += [f"workload {wanted.name}: {short}"] if short else []
     parts = {"lines": lines(found, job), "notes": notes}
-    return {**shown(found), "toleration": toleration(job.hold), "lacking": without, "kept": kept, **parts}
+    return {**plan_result(found), "toleration": toleration(job.hold), "lacking": without, "kept": kept, **parts}
 
 
 def not_admitted(fleet: Fleet, job: Job, found: Room) -> str:
@@ -286,7 +286,7 @@ def not_admitted(fleet: Fleet, job: Job, found: Room) -> str:
     return f"{admission.reason}, and {coming} are to come"
 
 
-def shown(found: Room) -> Object:
+def plan_result(found: Room) -> Object:
     """The answer as data."""
     return {
         "fits": found.fits,
@@ -337,7 +337,7 @@ def main() -> None:
             "protect": {"type": "dict", "default": {}, "options": PROTECT},
             "searches": {"type": "int", "default": SEARCHES},
         },
-        planned,
+        make_plan,
     )
 
 

@@ -107,7 +107,7 @@ from ..module_utils.dra.plan.swapping import asked, choose, device_names, lines,
 from ..module_utils.plan_module import run
 
 
-def planned(params: Object) -> Object:
+def make_plan(params: Object) -> Object:
     """What the module returns. Raises ValueError, KeyError and EngineMissing."""
     objects = objects_of(params["objects"])
     ask = asked(params, objects)
@@ -136,7 +136,7 @@ def main() -> None:
             "share": {"type": "int"},
             "ignore_budgets": {"type": "bool", "default": False},
         },
-        planned,
+        make_plan,
     )
 
 

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.lanewise.dra.plugins.modules.dra_driver_preflight import addresses
+from ansible_collections.lanewise.dra.plugins.modules.dra_driver_preflight import check_addresses
 from ansible_collections.lanewise.dra.tests.driver import nodes
 from lanewise_driver.uplinks import netlink, used
 
@@ -33,11 +33,11 @@ def test_addresses_and_routes_of_the_node_are_found() -> None:
     assert found("10.245.9.0/24") == ["the pool 10.245.9.0/24 overlaps 10.245.0.0/16, to which a route leads by other"]
     assert any("fd00:244::1, an address of cni0" in one for one in found("fd00:244::/60"))
     problems: list[str] = []
-    addresses(["10.244.0.0/16"], problems)
+    check_addresses(["10.244.0.0/16"], problems)
     assert problems[0] == f"dra_driver_rail_addresses: {own}. Use a pool that nothing else on the node uses."
-    addresses(["nonsense"], problems := [])
+    check_addresses(["nonsense"], problems := [])
     assert "could not be compared" in problems[0]
-    addresses([], problems := [])
+    check_addresses([], problems := [])
     assert problems == []
 
 

@@ -32,7 +32,7 @@ def choose(monkeypatch):
         monkeypatch.setattr(dra_driver_preflight.shutil, "which", which)
         monkeypatch.setattr(dra_driver_preflight, "run", run)
         problems = []
-        found = dra_driver_preflight.python(None, asked, newer, problems)
+        found = dra_driver_preflight.find_python(None, asked, newer, problems)
         return os.path.basename(found), problems
 
     return call
@@ -93,7 +93,7 @@ def test_an_interpreter_that_fails_is_reported_with_its_reason(tmp_path, monkeyp
     program.chmod(0o755)
     monkeypatch.setattr(dra_driver_preflight, "SECONDS", 0.2)
     problems = []
-    assert not dra_driver_preflight.python(Commands(), str(program), False, problems)
+    assert not dra_driver_preflight.find_python(Commands(), str(program), False, problems)
     assert len(problems) == 1 and words in problems[0]
 
 
@@ -102,7 +102,7 @@ def test_a_process_name_that_the_kernel_cut_within_a_letter_does_no_harm(tmp_pat
     program.symlink_to(shutil.which("sleep"))
     with subprocess.Popen(["sleep", "60"], executable=str(program)) as running:
         try:
-            assert dra_driver_preflight.process("none of this") is None
+            assert dra_driver_preflight.find_process("none of this") is None
         finally:
             running.kill()
 
@@ -120,7 +120,7 @@ def test_a_process_name_that_the_kernel_cut_within_a_letter_does_no_harm(tmp_pat
 )
 def test_all_documents_name_the_same_python_versions(path):
     least, newest = (
-        dra_driver_preflight.shown(one)
+        dra_driver_preflight.version_text(one)
         for one in (dra_driver_preflight.LEAST_PYTHON, dra_driver_preflight.NEWEST_PYTHON)
     )
     assert f"ython {least} to {newest}" in " ".join((ROOT / path).read_text(encoding="utf-8").split())

@@ -19,7 +19,7 @@ COLLECTION = Path(__file__).absolute().parents[4]
 def test_the_role_takes_every_file_of_the_package():
     """Every file of data and every package that pyproject.toml names: a driver without its hook does not start."""
     settings = tomllib.loads((COLLECTION / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    taken = dra_driver_wheel.sources(COLLECTION)
+    taken = dra_driver_wheel.read_sources(COLLECTION)
     folders = settings["package-dir"]
 
     def folder(package):

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold, swap
-from ansible_collections.lanewise.dra.plugins.modules.dra_holds_info import listed
+from ansible_collections.lanewise.dra.plugins.modules.dra_holds_info import list_holds
 
 NOW = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
 DEVICE = ("gpu.example.com", "node-1", "gpu-0")
@@ -28,12 +28,12 @@ def made(purpose: str) -> hold.Hold:
     ],
 )
 def test_an_overdue_hold_is_ended_by_what_can_end_one_of_its_purpose(purpose: str, advice: str) -> None:
-    (line,) = listed([hold.rule(made(purpose), DEVICE, V1)], NOW)["overdue"]
+    (line,) = list_holds([hold.rule(made(purpose), DEVICE, V1)], NOW)["overdue"]
     assert line.endswith(f" (release), is overdue: 1 device is still held: {advice}")
 
 
 def test_rules_of_a_swap_without_a_hold_are_given_back() -> None:
     rules = [swap.rule(made(hold.SWAP), DEVICE, effect, V1) for effect in (swap.EVICT, swap.COUNT)]
-    (line,) = listed(rules, NOW)["overdue"]
+    (line,) = list_holds(rules, NOW)["overdue"]
     works = "1 rule still ends pods, 1 rule counts pods"
     assert line == f"swap gold has no hold, {works}: give it back with lanewise.dra.swap"
