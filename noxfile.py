@@ -28,7 +28,7 @@ from sessions import kubernetes, machine, release, static
 DRIVER_PYTHONS = ("3.10", "3.13")  # the oldest Python that the driver supports, and the newest that is tested
 SCENARIOS = ("default", "fabric", "cluster")  # below molecule/
 LISTING = bool({"-l", "--list", "--list-sessions", "-h", "--help"} & set(sys.argv))
-WORKER = "--parallel-worker" in sys.argv  # one session of many, in a process of its own
+WORKER = "--parallel-worker" in sys.argv  # this process runs one of several sessions
 
 nox.needs_version = ">=2026.10.20"
 nox.options.default_venv_backend = "none"

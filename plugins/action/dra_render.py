@@ -102,14 +102,14 @@ class ActionModule(SiteCompiler, ControllerAction):
         site = self._site(render, options["variables"], nodes, kubernetes, gates)
         # without objects, the optional package for CEL is not needed
         engine = engine_for(kubernetes, gates) if site.objects else None
-        made = _served(site.objects, served, kubernetes)
-        files, found = self._render(render, made)
+        compiled = _served(site.objects, served, kubernetes)
+        files, found = self._render(render, compiled)
         objects = [item for _path, item in found]
         workloads, wrong = self._workloads(render, options["variables"], objects)
-        wrong = [*_template_errors(found, made, lambda item: _verdict(item, kubernetes, gates, engine)), *wrong]
+        wrong = [*_template_errors(found, compiled, lambda item: _verdict(item, kubernetes, gates, engine)), *wrong]
         if wrong:
             raise Problems(wrong)
-        tried = bool(nodes) or not any(item["kind"] in NAMESPACED for item in made)
+        tried = bool(nodes) or not any(item["kind"] in NAMESPACED for item in compiled)
         warnings = [*notes, *site.warnings, *render.unused(objects), *_reach_warnings(site.reach, tried)]
         names = {node: _node_name(node, variables) for use in site.boards for node in use.nodes}
         return _Rendered(kubernetes, files, objects, workloads, site.reach, site.boards, warnings, names)
@@ -278,11 +278,11 @@ def _served(objects: list[Object], versions: list[str] | None, kubernetes: str) 
 
 
 def _template_errors(
-    found: list[tuple[str, Object]], made: list[Object], verdict: t.Callable[[Object], list[Problem]]
+    found: list[tuple[str, Object]], compiled: list[Object], verdict: t.Callable[[Object], list[Problem]]
 ) -> t.Iterator[Problem]:
     """The errors of objects that a template has changed. The compiler has checked all others."""
     known: dict[str, list[Object]] = collections.defaultdict(list)
-    for item in made:
+    for item in compiled:
         known[_name(item)].append(item)
     for path, item in found:
         if item not in known[_name(item)]:

@@ -54,31 +54,31 @@ class ActionModule(SiteCompiler, ControllerAction):
         variables = task_vars or {}
         _unused, options = self.validate_argument_spec(argument_spec=_SPEC)
         what = f"the queues of site {options['site']!r}"
-        made = self._compile(result, what, lambda: self._compiled(options, variables))
-        if made is None:
+        compiled = self._compile(result, what, lambda: self._compiled(options, variables))
+        if compiled is None:
             return result
         result.update(
             changed=False,
-            objects=made.objects,
-            configuration=made.configuration,
-            templates=[_shown(one) for one in made.templates],
-            loans=made.loans,
-            overdue=made.overdue,
+            objects=compiled.objects,
+            configuration=compiled.configuration,
+            templates=[_shown(one) for one in compiled.templates],
+            loans=compiled.loans,
+            overdue=compiled.overdue,
             summary=[
-                *made.table,
-                *(f"loan: {one}" for one in made.loans),
-                *(f"overdue: {one}" for one in made.overdue),
+                *compiled.table,
+                *(f"loan: {one}" for one in compiled.loans),
+                *(f"overdue: {one}" for one in compiled.overdue),
             ],
         )
-        lacking = self._compare(result, made.configuration, options, variables) if options["kubeconfig"] else []
+        lacking = self._compare(result, compiled.configuration, options, variables) if options["kubeconfig"] else []
         result.setdefault("configuration_differences", None)
-        warnings = [*made.warnings, *(f"Kueue's configuration: {line}" for line in lacking)]
-        warnings += [f"The loan is overdue and has no effect any more: {line}" for line in made.overdue]
+        warnings = [*compiled.warnings, *(f"Kueue's configuration: {line}" for line in lacking)]
+        warnings += [f"The loan is overdue and has no effect any more: {line}" for line in compiled.overdue]
         if warnings:
             result["warnings"] = warnings
         if options["dest"]:
             try:
-                result.update(self._write(made, options, variables))
+                result.update(self._write(compiled, options, variables))
             except OSError as error:
                 raise AnsibleActionFail(f"Cannot write the queues: {error}") from None
         return result
@@ -93,7 +93,7 @@ class ActionModule(SiteCompiler, ControllerAction):
             server = Server(kubernetes, t.cast(Json, gates))
         except ValueError as error:
             raise AnsibleActionFail(f"kubernetes_version: {error}") from None
-        made = compile_queues(
+        compiled = compile_queues(
             t.cast(Json, plain(options["variables"])),
             Given(
                 t.cast("list[Object]", plain(options["objects"])),
@@ -105,8 +105,8 @@ class ActionModule(SiteCompiler, ControllerAction):
                 options["site"],
             ),
         )
-        made.warnings[:0] = notes
-        return made
+        compiled.warnings[:0] = notes
+        return compiled
 
     def _compare(self, result: Result, part: Object, options: Variables, variables: Variables) -> list[str]:
         """What Kueue's configuration lacks. Stores that and, if it can be written, the whole text in `result`.
@@ -154,16 +154,16 @@ class ActionModule(SiteCompiler, ControllerAction):
             return None, f"{_CONFIG_KEY} is not YAML: {str(error).splitlines()[0]}"
         return (running if isinstance(running, dict) else {}), ""
 
-    def _write(self, made: Compiled, options: Variables, variables: Variables) -> Result:
+    def _write(self, compiled: Compiled, options: Variables, variables: Variables) -> Result:
         dest = self._path(options["dest"], variables)
         texts: dict[str, list[str]] = {}
-        for item in made.objects:
+        for item in compiled.objects:
             texts.setdefault(f"manifests/{place(item)}", []).append(to_manifest(item))
         files = {path: "---\n" + "---\n".join(parts) for path, parts in texts.items()}
-        if made.configuration:
-            files["kueue/configuration.yaml"] = f"---\n{to_manifest(made.configuration)}"
+        if compiled.configuration:
+            files["kueue/configuration.yaml"] = f"---\n{to_manifest(compiled.configuration)}"
         if options["configuration"] is not None:
-            whole = to_manifest(merged(t.cast(Object, plain(options["configuration"])), made.configuration))
+            whole = to_manifest(merged(t.cast(Object, plain(options["configuration"])), compiled.configuration))
             values = {"managerConfig": {"controllerManagerConfigYaml": whole}}
             files["kueue/values.yaml"] = f"---\n{to_manifest(values)}"
         # differs from the mark of the claims, because these may be in the same folder

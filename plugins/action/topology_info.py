@@ -59,13 +59,13 @@ class ActionModule(NodeAction):
         finally:
             self._task.check_mode = mode
         self._remove_tmp_path(self._connection._shell.tmpdir)
-        made = answer(done, FabricAndProbe, str(variables.get("inventory_hostname", "the node")))
-        if made.get("failed") or "topology" not in made:
+        plan_result = answer(done, FabricAndProbe, str(variables.get("inventory_hostname", "the node")))
+        if plan_result.get("failed") or "topology" not in plan_result:
             return None
-        found: Result = {"changed": False, "topology": made.pop("topology")}
-        made.pop("invocation", None)
-        found.update({name: made.pop(name) for name in _TASK_KEYS if name in made})
-        found["plan"] = {name: value for name, value in made.items() if not name.startswith("_ansible_")}
+        found: Result = {"changed": False, "topology": plan_result.pop("topology")}
+        plan_result.pop("invocation", None)
+        found.update({name: plan_result.pop(name) for name in _TASK_KEYS if name in plan_result})
+        found["plan"] = {name: value for name, value in plan_result.items() if not name.startswith("_ansible_")}
         found["plan_complete"] = boolean(plan.get("complete", False))
         return found
 

@@ -122,7 +122,7 @@ _NOT_SECRET = re.compile(
     rf"|cannot|error|unauthorized|forbidden){_END}"
 )
 _NUMBER = re.compile(rf"-?\d[\d.]*(?:e[+-]?\d+)?{_END}")
-# a value may contain commas and the like, but ends at one that another name follows
+# a value may contain commas or semicolons, but ends at one that another name follows
 _BARE = re.compile(
     r"(?![,;}\])])(?:[^\s\"'\\,;}\])]|\\+(?![\\\"'])|'(?=\w)|[}\])](?=\w)"
     r"|[,;](?!\s|\\*[\"']|\\+[nrt]|[}\])]|\Z|[A-Za-z_][\w.-]{0,40}=))+"
@@ -291,7 +291,7 @@ def _redact_quoted(text: str, opening: re.Match[str]) -> tuple[str, int]:
         more = len(found[1]) - depth
         if more < 0:  # the closing quote of the text around this one
             return opening[0] + REDACTED, found.start()
-        # quotes inside of the text are escaped once more
+        # nested quotes have one more level of escapes
         if more // (depth + 1) % 2 == 0 and len(found[2]) == 1:
             empty = found.start() == opening.end() and not more
             return opening[0] + ("" if empty else REDACTED) + opening[0], found.end()

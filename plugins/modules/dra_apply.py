@@ -103,7 +103,7 @@ EXAMPLES = r"""
   delegate_to: localhost
   run_once: true
 
-- name: Remove all objects of a site, whatever options it was applied with
+- name: Remove all objects of a site, regardless of the options of earlier runs
   lanewise.dra.dra_apply:
     objects: []
     kubeconfig: ~/.kube/config
@@ -123,7 +123,7 @@ differing:
 replaced:
   description:
     - Templates with C(align=nearest) whose spec differs because the boards of the site changed. They are deleted and
-      created again, or would be in check mode. Claims that were made from them stay as they are.
+      created again, or would be in check mode. Claims that were created from them do not change.
   returned: always
   type: list
   elements: str

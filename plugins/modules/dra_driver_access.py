@@ -233,11 +233,11 @@ def request_token(module: AnsibleModule, api: kubernetes.client.CoreV1Api, resul
         bound = {"apiVersion": "v1", "kind": "Node", "name": params["node"], "uid": result["node"]["uid"]}
         spec = {"audiences": [], "expirationSeconds": params["token_seconds"], "boundObjectRef": bound}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        made = api.create_namespaced_service_account_token(
+        response = api.create_namespaced_service_account_token(
             params["account"], params["namespace"], body, _request_timeout=SECONDS
         )
-        result["token"] = made.status.token
-        annotate_audiences(api, params["namespace"], made.status.token)
+        result["token"] = response.status.token
+        annotate_audiences(api, params["namespace"], response.status.token)
 
 
 def annotate_audiences(api: kubernetes.client.CoreV1Api, namespace: str, token: str) -> None:

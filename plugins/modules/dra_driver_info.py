@@ -156,7 +156,7 @@ def list_releases() -> dict[str, list[str]]:
         try:
             complete.append((os.stat(f"{FOLDER}/releases/{name}/{COMPLETE}").st_mtime, name))
             if not has_python(f"{FOLDER}/releases/{name}"):
-                raise OSError("its Python is gone")
+                raise OSError("its Python was removed")
         except OSError:
             partial.append(name)
     complete = [one for one in complete if one[1] not in partial]

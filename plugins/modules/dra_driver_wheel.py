@@ -162,17 +162,17 @@ def build(module: AnsibleModule, files: dict[str, bytes], dest: Path) -> None:
                 "Output of pip:\n" + "\n".join(lines)
             )
         dest.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=".wheel-", dir=dest.parent))
+        new = Path(tempfile.mkdtemp(prefix=".wheel-", dir=dest.parent))
         try:
-            made.chmod(0o755)
-            shutil.copy(next(out.glob(f"{NAME}-*.whl")), made)
+            new.chmod(0o755)
+            shutil.copy(next(out.glob(f"{NAME}-*.whl")), new)
             try:
-                made.rename(dest)
+                new.rename(dest)
             except OSError:  # another run has built it meanwhile
                 if not dest.is_dir():
                     raise
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(new, ignore_errors=True)
 
 
 def create_bundle(folder: Path, release: str, wheel: Path, lock: bytes, wheelhouse: str | None) -> Path:

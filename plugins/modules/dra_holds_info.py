@@ -13,7 +13,7 @@ version_added: 1.0.0
 author:
   - The lanewise authors (@lanewise)
 description:
-  - Lists the holds of a cluster, which M(lanewise.dra.dra_hold) makes, and which of them are overdue.
+  - Lists the holds of a cluster, which M(lanewise.dra.dra_hold) creates, and which of them are overdue.
 notes:
   - Runs on the controller, with the rights of the kubeconfig. It must allow listing
     C(devicetaintrules.resource.k8s.io).

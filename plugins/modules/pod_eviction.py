@@ -48,7 +48,7 @@ options:
     type: int
     default: 60
   timeout:
-    description: How long to wait until the pod and its claims are gone, in seconds. Then the task fails.
+    description: Seconds to wait until the pod has ended and its claims have no devices. Then the task fails.
     type: int
     default: 600
   settle_timeout:
@@ -131,7 +131,7 @@ class Pods:
         self.custom = kubernetes.client.CustomObjectsApi(api)
 
     def read(self) -> Object | None:
-        """The pod; None if it is gone."""
+        """The pod; None if it no longer exists."""
         try:
             answer = self.core.read_namespaced_pod(
                 self.name, self.namespace, _request_timeout=SECONDS, _preload_content=False
@@ -215,8 +215,8 @@ def evict_pod(module: AnsibleModule, pods: Pods) -> Object:
         blocked = pods.evict(module.check_mode)
     if blocked or module.check_mode:
         return {"changed": not blocked, "blocked": blocked, "replaced": not blocked}
-    made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    claims = [str(one["resourceClaimName"]) for one in made if one.get("resourceClaimName")]
+    statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    claims = [str(one["resourceClaimName"]) for one in statuses if one.get("resourceClaimName")]
     end = time.monotonic() + params["timeout"]
     while True:
         remaining = "the pod" if pods.read() else ", ".join(f"its claim {name}" for name in pods.holding(claims))
