@@ -16,8 +16,8 @@ description:
   - Compares the promises of each allocated ResourceClaim (the constraints of its spec, the chosen alternative, its
     selectors) with what the DRA drivers publish now and, with O(topologies) or O(report), with what the node's kernel
     reports for the same PCI functions.
-  - A promise is kept, broken, or unknown. It is unknown if a device is missing from its pool or only in a stale slice, if
-    an attribute is missing or empty, if slices and kernel disagree, if a selector cannot be evaluated or the
+  - A promise is kept, broken, or unknown. It is unknown if a device is missing from its pool or only in a stale slice,
+    if an attribute is missing or empty, if slices and kernel disagree, if a selector cannot be evaluated or the
     DeviceClass was deleted, or if the pod was deleted or is on another node. An unknown promise never counts as kept.
   - Returns how near each GPU is to each NIC of its claim, promised or not, and the predicted rate of each pair.
   - Takes Kubernetes objects as data, needs no Kubernetes client, and changes nothing.
