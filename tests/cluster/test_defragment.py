@@ -136,7 +136,7 @@ def test_an_interrupted_run_releases_everything(fleet: Fleet, playbooks: Playboo
     fleet.replica_set("shy", "one", "def-0", affinity=affinity)
     before = fleet.uids()
     reported = playbooks.run("defragment", rc=2, **JOB, defragment_settle_timeout=3)
-    assert "was moved, and not all pods of its controller have a node again" in reported
+    assert "was evicted, but not all pods of its controller have a node again" in reported
     assert not fleet.rules()
     again = fleet.bound(2)
     assert set(again.values()) == {"def-0", "def-1"} and set(fleet.uids()) != set(before)

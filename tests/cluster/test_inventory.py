@@ -259,9 +259,9 @@ def test_hostile_claims_hide_no_host(control_plane: ControlPlane, tmp_path: Path
 
 def test_the_reason_for_a_failed_read_is_reported(newest: ControlPlane, tmp_path: Path) -> None:
     missing = inventory(tmp_path, None)
-    assert missing.returncode and "the kubeconfig cannot be used" in missing.stderr
+    assert missing.returncode and "cannot use the kubeconfig" in missing.stderr
     content = yaml.safe_load(newest.kubeconfig.read_text())
     content["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:9"
     (tmp_path / "none").write_text(yaml.safe_dump(content))
     away = inventory(tmp_path, None)
-    assert away.returncode and "the API server cannot be reached" in away.stderr
+    assert away.returncode and "cannot reach the API server" in away.stderr
