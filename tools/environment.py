@@ -134,9 +134,7 @@ def link_collection() -> Path:
             link.symlink_to(os.path.relpath(REPOSITORY, link.parent))
         except FileExistsError:
             if not link.is_symlink():  # if it is one, another run has created it meanwhile
-                raise Missing(
-                    f"{link} is an installed copy, but must be a link to this checkout: remove it"
-                ) from None
+                raise Missing(f"{link} is an installed copy, but must be a link to this checkout: remove it") from None
     return WORK / "collections"
 
 

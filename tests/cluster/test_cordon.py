@@ -39,8 +39,7 @@ def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
     def play(*parts: str, rc: int = 0, mark: str = MARK, stub: str = "", **variables: t.Any) -> str:
         role, key = "lanewise.dra.fabric", {"__fabric_annotation_key": mark}
         tasks: list[dict[str, t.Any]] = [
-            {"ansible.builtin.include_role": {"name": role, "tasks_from": part}, "vars": key}
-            for part in parts
+            {"ansible.builtin.include_role": {"name": role, "tasks_from": part}, "vars": key} for part in parts
         ]
         tasks.append({"ansible.builtin.debug": {"msg": "left={{ fabric_left_cordoned }}"}})
         place = tmp_path / "play.yml"
