@@ -79,7 +79,7 @@ def units(session: nox.Session) -> None:
 @nox.parametrize("target", TARGETS, ids=TARGETS)
 @check
 def older_units(session: nox.Session, target: str) -> None:
-    """Unit tests as managed nodes with the other Pythons run them.
+    """Unit tests as managed nodes with the other Pythons run them; without ``LANEWISE_SLOW`` on two of these.
 
     On the oldest Python, ansible-test runs them, each in its own process, which takes twice as long.
     """

@@ -12,6 +12,7 @@ import shutil
 import cluster as kubernetes
 import nox
 import tomllib
+from checks import SLOW
 from downloads import unpack_other_collections
 from environment import REPOSITORY, Missing, ensure
 from interpreters import TARGETS, newest_target, python
@@ -37,6 +38,8 @@ def older_units(session: nox.Session, target: str) -> None:
     """Run the unit tests on a Python other than the newest; on the oldest, ansible-test runs them."""
     if target == newest_target():
         raise Missing("the session 'units' runs them on this Python")
+    if target in TARGETS[1:-2] and not SLOW:
+        raise Missing(f"takes a while; {TARGETS[0]} and {TARGETS[-2]} are tested, LANEWISE_SLOW=1 adds this one")
     if target != TARGETS[0]:
         units(session, target)
         return
