@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A rank of an MPI job: sums an array over all ranks, and checks the sum. Calls Open MPI's library itself.
+"""A rank of an MPI job: sums an array over all ranks, and checks the sum. Calls the library of Open MPI directly.
 
 python3 allreduce.py NUMBER TIMES
 """

@@ -72,7 +72,7 @@ def annotations(claim: ClaimRef) -> dict[str, str]:
 
 
 def attach(service: Service, request: AttachRequest) -> None:
-    """Call attach as a hook does: again as long as the driver is busy."""
+    """Call attach as a hook does: retry while the driver is busy."""
     end = time.monotonic() + PATIENCE
     while True:
         try:

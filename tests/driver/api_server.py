@@ -4,7 +4,7 @@
 
 """The part of an API server that a driver needs, for machines without Kubernetes: objects by path, over HTTPS.
 
-It stores, lists and merges. It validates nothing, and a watch sends no event until it ends.
+It stores, lists and merges objects. It validates nothing, and a watch never sends an event.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LISTS = {"resourceslices": "ResourceSliceList"}
 
 
 class ApiServer:
-    """Serves ``objects``, each under its whole path, on a port of 127.0.0.1."""
+    """Serves ``objects``, each under its full path, on a port of 127.0.0.1."""
 
     def __init__(self, folder: Path) -> None:
         self.objects: dict[str, Object] = {RESOURCE: {"versions": [{"groupVersion": f"{RESOURCE[6:]}/v1"}]}}
@@ -69,7 +69,7 @@ class ApiServer:
             return self.objects[path]
 
     def answer(self, method: str, path: str, query: t.Mapping[str, list[str]], body: Object) -> tuple[int, Object]:
-        """The status and the object that a request is answered with."""
+        """The status and the object that answer a request."""
         if method == "POST":
             metadata = body.get("metadata", {})
             name = metadata.get("name") or f"{metadata.get('generateName', '')}{next(self._numbers)}"
@@ -130,7 +130,7 @@ class ApiServer:
 
 
 def _merged(old: t.Any, new: t.Any) -> t.Any:
-    """A JSON merge patch (RFC 7396) applied."""
+    """``old`` with the JSON merge patch ``new`` (RFC 7396) applied."""
     if not isinstance(new, dict):
         return new
     found = dict(old) if isinstance(old, dict) else {}

@@ -5,7 +5,7 @@
 """A node with devices for claims: its own namespaces with veth interfaces, pods that are processes, and a control plane
 whose scheduler allocates the claims that the collection's compiler wrote.
 
-Only kubelet and the container runtime are missing: the tests call the driver as these would.
+Only kubelet and the container runtime are missing: the tests call the driver as they would.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ def host_state() -> Object:
     return state
 
 
-def differences(one: Object, other: Object) -> list[str]:
-    """The differences of two host states, one line each."""
+def differences(old: Object, new: Object) -> list[str]:
+    """The differences between two host states, one line each."""
     lines: list[str] = []
-    for key in sorted({*one, *other}):
-        before, now = one.get(key), other.get(key)
+    for key in sorted({*old, *new}):
+        before, now = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(now, dict):
             lines += [f"{key}: {line}" for line in differences(before, now)]
         elif isinstance(before, list) and isinstance(now, list):
@@ -204,7 +204,7 @@ INVENTORY: Object = {
             "namespace": NAMESPACE,
             "devices": [
                 _wire("good", WIRES[5], name="net1"),
-                # the source might be an address that the pod has on another interface: only attach can tell
+                # the source might be an address of another interface of the pod, so only attach can check it
                 _wire(
                     "bad",
                     WIRES[6],
@@ -217,7 +217,7 @@ INVENTORY: Object = {
 
 
 class Sandbox:
-    """A pod's network namespace with a process in it."""
+    """The network namespace of a pod, with a process in it."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
@@ -245,7 +245,7 @@ class World:
     def __init__(self, plane: ControlPlane, folder: Path, fabric: int) -> None:
         self.plane = plane
         self.fabric = fabric
-        self.paths = folders.beside(folder, run_dir=Path("/run/lanewise") / folder.name)
+        self.paths = folders.flat(folder, run_dir=Path("/run/lanewise") / folder.name)
         self.settings = Settings(node_name=NODE, virtual_interfaces=("wire*",))
         self.cluster = self.connect()
         self.claims: dict[str, ClaimRef] = {}
@@ -264,7 +264,7 @@ class World:
         return made
 
     def publish(self, inventory: Object) -> None:
-        """Publish the interfaces, and apply what the inventory has."""
+        """Publish the interfaces, and apply the objects of the inventory."""
         plane = self.plane
         plane.add_node(NODE)
         plane.add_namespace(NAMESPACE)
@@ -274,21 +274,21 @@ class World:
         pool = {"name": NODE, "generation": 1, "resourceSliceCount": 1}
         spec = {"driver": "lanewise.dev", "nodeName": NODE, "pool": pool, "devices": wires}
         plane.expect("POST", f"{RESOURCE}/resourceslices", {"metadata": {"name": "wires"}, "spec": spec})
-        for made in compile_site(inventory).objects:
-            self.apply(made)
+        for manifest in compile_site(inventory).objects:
+            self.apply(manifest)
 
-    def apply(self, made: Object) -> None:
+    def apply(self, manifest: Object) -> None:
         """Apply an object as the collection does. If an object made by POST has blanks in opaque parameters, the server
         changes them when it writes the object again, takes that for a change of the claim's spec, and so refuses every
         update of the claim's status."""
         plurals = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "DeviceClass": "deviceclasses"}
-        plural = plurals.get(made["kind"], f"{made['kind'].lower()}s")
-        metadata = made["metadata"]
+        plural = plurals.get(manifest["kind"], f"{manifest['kind'].lower()}s")
+        metadata = manifest["metadata"]
         if "namespace" in metadata:
             plural = f"namespaces/{metadata['namespace']}/{plural}"
-        path = f"/apis/{made['apiVersion']}/{plural}/{metadata['name']}?fieldManager=lanewise"
-        self.plane.expect("PATCH", path, made, APPLY_PATCH)
-        if made["kind"] == "ResourceClaim":
+        path = f"/apis/{manifest['apiVersion']}/{plural}/{metadata['name']}?fieldManager=lanewise"
+        self.plane.expect("PATCH", path, manifest, APPLY_PATCH)
+        if manifest["kind"] == "ResourceClaim":
             self.start_pod(metadata["name"])
 
     def start_pod(self, claim: str, pod: str = "", **spec: t.Any) -> None:

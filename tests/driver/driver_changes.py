@@ -2,13 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a driver changes outside its process: a call before each change.
+"""Calls a function before each change that a driver makes outside its process.
 
-A change is what others can see: files made, written, renamed, removed; mounts; requests to the kernel other than
-queries (netlink, ethtool). Two moments without a change between them look the same to the next driver. Python's
-audit events report files and ioctl; netlink goes through socket.send, mounts through the driver's libc.
+A change is what other processes can see: files that are created, written, renamed or removed; mounts; requests to the
+kernel other than queries (netlink, ethtool). Two moments without a change between them look the same to the next
+driver. Audit events of Python report files and ioctl; netlink goes through socket.send, mounts through the libc object
+of the driver.
 
-Programs and nodes of the lab use it as a module by itself, so it imports the driver only.
+Programs and nodes of the lab import this module on its own, so it imports only the driver.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _ETHTOOL_SETS = {0x3B: "features", 0x28: "private flags", 0x11: "rings", 0x3D: "
 _NETLINK_HEADER = struct.Struct("=IHHII")
 #: linux/netlink.h: the flags of a query for a list.
 _DUMP = 0x300
-#: linux/rtnetlink.h: of each four kinds of requests (NEW, DEL, GET, SET) one is a query.
+#: linux/rtnetlink.h: requests come in groups of four (NEW, DEL, GET, SET), of which GET is a query.
 _GET = 2
 
 #: Called with a description of the change.
@@ -85,7 +86,7 @@ def _watch_netlink(change: Change) -> None:
 
 
 def _watch_function(library: ctypes.CDLL, name: str, change: Change) -> None:
-    """Report calls of a library's function as changes, because no audit event does."""
+    """Report calls of a library function as changes, because no audit event reports them."""
     function = getattr(library, name)
 
     def call(*arguments: t.Any) -> t.Any:

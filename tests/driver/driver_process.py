@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver as a whole program, started in a tenth of the time: each is a fork of a process that has only loaded its
-modules. It can kill itself at a given step (tests/cluster/killed_driver.py)."""
+"""The complete driver program, started in a tenth of the usual time: each driver is forked from a process that has
+already loaded its modules. It can kill itself at a given step (tests/cluster/killed_driver.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRAM = Path(__file__).resolve().parents[1] / "cluster" / "killed_driver.py"
 
 
 class Launcher:
-    """Starts drivers, one after the other, with ``arguments`` of lanewise-driver; ``folder`` gets their log."""
+    """Starts drivers, one after the other, with ``arguments`` of lanewise-driver. Their log is in ``folder``."""
 
     def __init__(self, folder: Path, arguments: t.Sequence[str]) -> None:
         self.kill_file = folder / "kill"
@@ -66,7 +66,7 @@ class Launcher:
         return bool(self.pid) and not self._ended.is_set()
 
     def kill(self) -> None:
-        """Kill the running driver. It has ended when this returns; another may have been started since."""
+        """Kill the running driver and wait until it has ended. Another driver may have been started since."""
         ended = self._ended
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
@@ -93,10 +93,10 @@ class Launcher:
         self._process.wait(30)
 
 
-def wait_for(what: t.Callable[[], object], words: str, seconds: float = 30) -> None:
+def wait_for(condition: t.Callable[[], object], description: str, seconds: float = 30) -> None:
     end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, f"{words}: not after {seconds} s"
+    while not condition():
+        assert time.monotonic() < end, f"{description}: not after {seconds} s"
         time.sleep(0.005)
 
 

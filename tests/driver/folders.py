@@ -15,14 +15,14 @@ from lanewise_driver.base.paths import Paths
 
 
 def under(root: Path, **changes: t.Any) -> Paths:
-    """The usual layout below `root`, with another interpreter for hooks; `changes` replaces single fields."""
+    """The usual layout below `root`, except for the interpreter of hooks. `changes` replaces single fields."""
     usual = dataclasses.asdict(Paths())
     moved = {name: root / value.relative_to("/") for name, value in usual.items() if name != "hook_python"}
     return Paths(**{**moved, **changes})
 
 
-def beside(folder: Path, **changes: Path) -> Paths:
-    """All folders in one, with names short enough for sockets, and this interpreter for hooks. They are made."""
+def flat(folder: Path, **changes: Path) -> Paths:
+    """Create all folders directly in one, with names short enough for sockets. Hooks use this interpreter."""
     found = Paths(
         **{
             "plugin_dir": folder / "plugin",

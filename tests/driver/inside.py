@@ -4,8 +4,8 @@
 
 """Tests that run in their own network, mount and process namespaces, and are selected and reported like any other.
 
-The chosen tests of a file are run there by one more pytest, so that they share the file's fixtures. Its reports come
-through a pipe, and become the results of the tests out here.
+A second pytest runs the selected tests of a file there, so that they share the fixtures of the file. It sends its
+reports through a pipe, and they become the results of the tests in the first pytest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SCRIPT = (
     "mount -t sysfs -o ro sysfs /sys && mount -t tmpfs tmpfs /run && ip link set lo up && "
     'exec "$0" -m pytest -p no:cacheprovider -q -o faulthandler_timeout=120 "$@"'
 )
-#: Every process inside ends with the first one, and that one with the caller.
+#: All processes inside end with the first one, which ends with the caller.
 _NAMESPACES = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
@@ -40,7 +40,7 @@ def belongs_inside(item: pytest.Item) -> bool:
 
 
 def write(config: pytest.Config, report: pytest.TestReport) -> None:
-    """Send the report of a test from inside, a line each."""
+    """Send the report of a test from inside as one line."""
     if _PIPE not in os.environ:
         return
     line = json.dumps(config.hook.pytest_report_to_serializable(config=config, report=report), default=str)
@@ -48,7 +48,7 @@ def write(config: pytest.Config, report: pytest.TestReport) -> None:
 
 
 class Run:
-    """The tests of one file, run inside, in the order in which they are asked for out here."""
+    """The tests of one file, run inside in the order in which the outer pytest asks for them."""
 
     def __init__(self, config: pytest.Config, names: t.Sequence[str]) -> None:
         self._config = config
@@ -66,11 +66,11 @@ class Run:
         self._reports = os.fdopen(reader)
 
     def reports(self, item: pytest.Item) -> t.Iterator[pytest.TestReport]:
-        """Those of the set-up, the call and the end of a test, as they come."""
+        """The reports of the setup, call and teardown of a test, as they arrive."""
         for line in self._reports:
             given = json.loads(line)
             report = self._config.hook.pytest_report_from_serializable(config=self._config, data=given)
-            if isinstance(report.longrepr, list):  # where a test was skipped: a tuple, which JSON does not have
+            if isinstance(report.longrepr, list):  # of a skipped test: a tuple, which JSON does not have
                 report.longrepr = tuple(report.longrepr)
             if report.nodeid != item.nodeid:  # one that another process of a parallel run shows
                 continue
@@ -83,7 +83,7 @@ class Run:
         yield pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "call")
 
     def close(self) -> None:
-        """End what still runs."""
+        """End the inner pytest if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()
@@ -106,7 +106,7 @@ class Inside:
         for report in self._reports(item):
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        item.session._setupstate.teardown_exact(nextitem)  # what tests before this one had of their file
+        item.session._setupstate.teardown_exact(nextitem)  # fixtures of earlier tests
         return True
 
     def _reports(self, item: pytest.Item) -> t.Iterator[pytest.TestReport]:

@@ -12,14 +12,14 @@ import typing as t
 
 
 def wait(ip: t.Callable[[str], str], name: str = "", seconds: float = 20, pause: float = 0.005) -> None:
-    """Wait until the kernel has accepted the addresses of an interface, or of all, and has created their routes, for at
-    most `seconds`. `ip` returns the output of the program of that name."""
+    """Wait at most `seconds` until the kernel has accepted the addresses of one or all interfaces and has created their
+    routes. `ip` returns the output of the program of that name."""
     end = time.monotonic() + seconds
-    while not _taken(ip, name) and time.monotonic() < end:
+    while not _settled(ip, name) and time.monotonic() < end:
         time.sleep(pause)
 
 
-def _taken(ip: t.Callable[[str], str], name: str) -> bool:
+def _settled(ip: t.Callable[[str], str], name: str) -> bool:
     interfaces = [entry for entry in json.loads(ip("-json address show")) if name in ("", entry["ifname"])]
     up = [entry for entry in interfaces if {"UP", "LOWER_UP"} <= set(entry["flags"])]
     # the kernel handles the new carrier a moment later, and only then adds the address

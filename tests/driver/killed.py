@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""kill -9 before and after every change that a program makes outside of itself."""
+"""kill -9 before and after every change that a program makes outside its process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import traceback
 import types
 import typing as t
 
-#: Functions that change something outside the process, or may. What ctypes calls (mounts) is not seen: kills come
-#: before and after it, by the calls around.
+#: Functions that change something outside the process, or may do so. Calls through ctypes (mounts) are not seen, but
+#: kills come before and after them, at the calls around them.
 _CHANGES = frozenset(
     "fchmod flock fsync ftruncate get_errno ioctl mkdir open pwrite remove rename replace rmdir send sendall sendmsg "
     "sendto unlink utime write".split()
@@ -37,8 +37,8 @@ Watch = t.Callable[[t.Callable[[str], None]], None]
 
 
 def watch_calls(change: t.Callable[[str], None]) -> None:
-    """Call `change` before each call of a function that changes something, or may: many of them only read. Every call
-    in the process then takes several times as long; `driver_changes.watch` costs next to nothing."""
+    """Call `change` before each call of a function that changes something or may do so; many of these calls only read.
+    Every call in the process then takes several times as long, while `driver_changes.watch` costs almost nothing."""
 
     def watch(_frame: types.FrameType, event: str, function: t.Any) -> None:
         if event == "c_call" and _changes(function):
@@ -51,8 +51,8 @@ def watch_calls(change: t.Callable[[str], None]) -> None:
 def killed_at(step: int, act: t.Callable[[], object], watch: Watch = watch_calls) -> bool:
     """Run `act` in a child that is killed before its change number `step`, in whichever thread that is.
 
-    Returns whether the child was killed; False means that `act` ended before. Raises AssertionError where it
-    raised something.
+    Returns whether the child was killed; False means that `act` ended before. Raises AssertionError if `act` raised an
+    exception.
     """
     child = os.fork()
     if child == 0:
@@ -82,8 +82,8 @@ def killed_at(step: int, act: t.Callable[[], object], watch: Watch = watch_calls
 
 
 def killed_at_each_step(act: t.Callable[[], object], stride: int = 1) -> t.Iterator[int]:
-    """Run `act` again and again, killed `stride` steps later each time, and give the step; the last time it is not
-    killed. The caller puts things back as they were before it asks for the next."""
+    """Run `act` repeatedly, kill it `stride` steps later each time, and yield the step. The last run is not killed. The
+    caller restores the initial state before it asks for the next step."""
     step = 0
     while True:
         killed = killed_at(step, act)

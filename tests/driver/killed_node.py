@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node whose driver is killed while it serves claims: the driver is the whole program, in namespaces with real
-interfaces; the test calls it as kubelet does, by gRPC, and runs its hook as a container runtime does."""
+"""A node whose driver is killed while it serves claims. The driver is the complete program, in namespaces with real
+interfaces; the test calls it by gRPC as kubelet does, and runs its hook as a container runtime does."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Object = dict[str, t.Any]
 NODE, NAMESPACE, POD = "node-a", "claims", "worker-0"
 WIRES = ("wire0", "wire1", "wire2")
 UIDS = {"cards": "5f0c1b9e-0000-4000-8000-000000000001", "child": "5f0c1b9e-0000-4000-8000-000000000002"}
-#: Interfaces of the pod, and the node's that they come from, by claim.
+#: By claim: the interfaces of the pod, and the interfaces of the node that they come from.
 INTERFACES = {"cards": {"net1": "wire0", "rail1": "wire1"}, "child": {"mac0": "wire2"}}
 CONFIGURATION: dict[str, Object] = {
     "wire0": {
@@ -67,22 +67,22 @@ RAILS: Object = {
     "rails": {"wire2": 5},
     "rail_addresses": [{"rail": 5, "range": f"{RAIL_ADDRESS}/32", "pool": "198.51.100.0/24"}],
 }
-#: What a driver that was killed may leave until it is that old (files.sweep).
+#: The age at which the driver removes unfinished files of killed drivers (files.sweep).
 DRAFT_SECONDS = 120.0
-#: Seconds in which the kernel is done; fewer than a driver that has started waits until it tries something again.
+#: The kernel finishes changes within this time, which is shorter than the retry interval of a started driver.
 KERNEL_SECONDS = 3.0
 
 
 _RULES_FROM = CONFIGURATION["wire0"]["rules"][0]["source"].partition("/")[0]
 
 
-class Gone(Exception):
+class DriverKilled(Exception):
     """The driver was killed before it answered."""
 
 
 @dataclass
 class Node:
-    """The node, its driver, and what both were before there was a claim."""
+    """The node, its driver, and the state of both before the first claim."""
 
     folder: Path
     driver: Launcher = field(init=False)
@@ -148,8 +148,8 @@ class Node:
     # the driver
 
     def start(self, kill: str = "", after: float = -1) -> bool:
-        """Start the driver and wait until it serves; False where it was killed before, by itself or this many seconds
-        after its start."""
+        """Start the driver and wait until it serves. Returns False if it was killed before that, by itself or ``after``
+        this many seconds."""
         for socket in (self.paths.service_socket(), self.paths.hook_socket):
             socket.unlink(missing_ok=True)
         self.driver.start(kill)
@@ -163,7 +163,7 @@ class Node:
             return False
         try:
             self._call("NodePrepareResources", [])
-        except Gone:
+        except DriverKilled:
             return False
         return True
 
@@ -174,16 +174,16 @@ class Node:
             try:
                 answer = kubelet.call(protocol.DRA["v1"], method, claims=claims)
             except (grpc.RpcError, ValueError):
-                self.driver.status(5)  # it is killed, and nothing else keeps it from an answer
-                raise Gone from None
+                self.driver.status(5)  # no answer: it must have been killed
+                raise DriverKilled from None
         assert not any(one.error for one in answer.claims.values()), answer
 
     def prepare(self) -> None:
-        """Prepare all claims, as kubelet does. Raises Gone."""
+        """Prepare all claims, as kubelet does. Raises DriverKilled."""
         self._call("NodePrepareResources", UIDS)
 
     def unprepare(self) -> None:
-        """Unprepare all claims, as kubelet does. Raises Gone."""
+        """Unprepare all claims, as kubelet does. Raises DriverKilled."""
         self._call("NodeUnprepareResources", UIDS)
 
     def start_hook(self, name: str, sandbox: Sandbox) -> subprocess.Popen[str]:
@@ -203,11 +203,11 @@ class Node:
     def _pod() -> dict[str, str]:
         return {"uid": "pod-uid", "name": POD, "namespace": NAMESPACE}
 
-    # what there is
+    # state of the node
 
     def files(self) -> list[str]:
         """Everything on disk below the driver's folders and all pinned namespaces, except unfinished files of killed
-        writers, which are swept when they are older."""
+        writers, which are removed later."""
         roots = (self.paths.plugin_dir, self.paths.run_dir, self.paths.cdi_dir)
         found = [path for root in roots for path in root.rglob("*") if path.is_file()]
         found = [
@@ -221,18 +221,18 @@ class Node:
         assert not unreadable
         return {record.name: record for record in found}
 
-    def is_as_recorded(self, sandbox: Sandbox, ended: bool = False) -> list[str]:
-        """The differences between the records and each device: where it is, and its settings. Of a sandbox that has
-        ended only the driver's pin is left, and nobody sees what is in there.
+    def differences_from_records(self, sandbox: Sandbox, ended: bool = False) -> list[str]:
+        """The differences between the records and each device: its place and its settings. Of a sandbox that has ended
+        only the pin of the driver is left, and nothing can look inside.
 
         The kernel makes the routes of an IPv6 address a moment after the address.
         """
         end = time.monotonic() + KERNEL_SECONDS
-        while (wrong := self._not_as_recorded(sandbox, ended)) and time.monotonic() < end:
+        while (wrong := self._differences_now(sandbox, ended)) and time.monotonic() < end:
             time.sleep(0.01)
         return wrong
 
-    def _not_as_recorded(self, sandbox: Sandbox, ended: bool) -> list[str]:
+    def _differences_now(self, sandbox: Sandbox, ended: bool) -> list[str]:
         records, wrong = self.records(), []
         inside: Object = {} if ended else pod_view(sandbox)
         now = host_state()
@@ -258,7 +258,7 @@ class Node:
                 wrong += [f"{wire} is on the node and in the pod"] if wire in now["links"] else []
                 continue
             link_before, link_now = self.before["links"][wire], now["links"].get(wire, {})
-            if wire in away:  # its child has another address
+            if wire in away:  # its macvlan child has another address
                 link_now = {**link_now, "promiscuity": link_before["promiscuity"]}
             wrong += differences({wire: link_before}, {wire: link_now})
         return wrong
@@ -285,7 +285,7 @@ class Node:
         return list(self.folder.rglob(f"*{files.UNFINISHED}"))
 
     def age_drafts(self) -> None:
-        """Make what killed writers left two minutes old."""
+        """Make the unfinished files of killed writers two minutes old."""
         then = time.time() - DRAFT_SECONDS
         for path in self.drafts():
             os.utime(path, (then, then))
@@ -297,7 +297,7 @@ def pod_view(sandbox: Sandbox) -> Object:
     shown = json.loads(ip("-j", "-d", "address", netns=sandbox.pid))
     for one in shown:
         for address in one["addr_info"]:
-            address.pop("optimistic", None)  # it is used while it is proven unique
+            address.pop("optimistic", None)  # a flag of the moment, which the kernel removes later
         found[one["ifname"]] = world._without_volatile(one)
     for family in ("-4", "-6"):
         routes = json.loads(ip("-j", family, "route", "show", "table", "all", netns=sandbox.pid))
@@ -319,7 +319,7 @@ def _is_local(address: str, routes: t.Iterable[str]) -> bool:
     return any("'type': 'local'" in route and repr(address) in route for route in routes)
 
 
-def whole_pod_view(sandbox: Sandbox) -> Object:
+def settled_pod_view(sandbox: Sandbox) -> Object:
     """What a pod sees of its interfaces once the kernel has made the local route of each of their IPv6 addresses.
 
     Raises AssertionError if one is missing after KERNEL_SECONDS.
@@ -341,7 +341,7 @@ def whole_pod_view(sandbox: Sandbox) -> Object:
 
 @contextlib.contextmanager
 def killed_after(driver: Launcher, seconds: float) -> t.Iterator[None]:
-    """Kill the driver so long from now; nothing where ``seconds`` is negative."""
+    """Kill the driver after this many seconds; do nothing if ``seconds`` is negative."""
     if seconds < 0:
         yield
         return
@@ -351,12 +351,12 @@ def killed_after(driver: Launcher, seconds: float) -> t.Iterator[None]:
     timer.join()
 
 
-def moments(number: int, changes: t.Mapping[str, int], dice: random.Random) -> list[tuple[str, int]]:
-    """``number`` moments at which to kill, each an operation and a step. Half of them are known steps, all there are or
-    evenly spread, and at least one of each operation; step -1 is any moment of an operation."""
+def moments(number: int, changes: t.Mapping[str, int], generator: random.Random) -> list[tuple[str, int]]:
+    """``number`` moments at which to kill, each an operation and a step. Half of them are known steps: all of them or
+    an even selection, with at least one of each operation. Step -1 is a random moment of an operation."""
     middle = [(operation, count // 2) for operation, count in changes.items()]
     others = [(operation, step) for operation, count in changes.items() for step in range(count + 1)]
     others = [one for one in others if one not in middle]
     room = min(len(others), max(number // 2 - len(middle), 0))
     chosen = middle + [others[place * len(others) // room] for place in range(room)]
-    return chosen + [(dice.choice(list(changes)), -1) for _each in range(number - len(chosen))]
+    return chosen + [(generator.choice(list(changes)), -1) for _each in range(number - len(chosen))]

@@ -52,8 +52,8 @@ class Kubelet:
         self.close()
 
 
-class Shelf:
-    """A service whose state is files in a folder, so that two instances share it; names of claims choose errors."""
+class FileService:
+    """A service whose state is files in a folder, so that two instances share it. Some claim names cause errors."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,8 +64,8 @@ class Shelf:
         self.running = threading.Semaphore(0)
 
     @contextlib.contextmanager
-    def alone(self) -> t.Iterator[None]:
-        """Fails where another operation runs, in whichever process."""
+    def exclusive(self) -> t.Iterator[None]:
+        """Fails if another operation runs, in any process."""
         mark = self.folder / "running"
         mark.touch(exist_ok=False)
         try:
@@ -84,7 +84,7 @@ class Shelf:
         if claim.name == "wrong":
             return [PreparedDevice("node", None, ("nic",))]  # type: ignore[arg-type]
         if claim.name == "exclusive":
-            with self.alone():
+            with self.exclusive():
                 pass
         (self.folder / claim.uid).touch()
         ids = (f"k8s.lanewise.dev/claim={claim.uid}_nic_nic0",)
@@ -103,7 +103,7 @@ class Shelf:
             raise Busy("nic0 is still with claim other")
         if request.annotations.get("refuse"):
             raise Refused(request.annotations["refuse"])
-        # the descriptor is valid now and not later
+        # the descriptor is only valid during this call
         self.attached.append(request)
         (self.folder / "netns").write_text(str(request.netns.stat().st_ino))
 

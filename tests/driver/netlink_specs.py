@@ -2,9 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Requests that change something, made from the kernel's own specifications of netlink (Documentation/netlink/specs in
-its source): for each attribute of a message the values that its type allows. Only the meaning of
-types is written by hand."""
+"""Requests that change something, generated from the netlink specifications of the kernel (Documentation/netlink/specs
+in its source): for each attribute of a message, values that its type allows. Only the types are written by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ Object = dict[str, t.Any]
 
 _WIDTH = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "s8": 1, "s16": 2, "s32": 4, "s64": 8, "uint": 4, "sint": 4}
 _NUMBERS = (1, 2, 0, 3, 5, 1000, 4000, 60000, 2**31 - 1)
-#: Lengths of binary values that are tried: of addresses and of structures.
+#: Lengths of binary values to try: addresses and structures.
 _LENGTHS = (6, 4, 16, 20, 28, 32)
 _DEPTH = 3
 
@@ -55,8 +54,8 @@ def sets(spec: Object) -> dict[str, list[Object]]:
 
 
 def attributes(spec: Object, set_name: str, only: t.Collection[str] | None = None) -> t.Iterator[Attribute]:
-    """All attributes of a set, and those in nests, whose values are whole messages: with the nests around them.
-    `only` are those of the outermost set that a message takes."""
+    """All attributes of a set, including those in nests. Each value is complete, with the nests around it. `only` names
+    the attributes of the outermost set that a message accepts."""
     yield from _attributes(sets(spec), _enums(spec), set_name, only, set_name, 0)
 
 

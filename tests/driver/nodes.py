@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Nodes and pods for tests with the kernel: a child process in new network and mount namespaces is the node, with veth
-pairs as its interfaces; other network namespaces are the pods."""
+"""Nodes and pods for tests with the kernel. The node is a child process in new network and mount namespaces, with veth
+pairs as its interfaces. Pods are other network namespaces."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MS_PRIVATE, _MS_REC = 1 << 18, 16384
 _SKIPPED = 77
 _libc = ctypes.CDLL(None, use_errno=True)
-#: The interface that `node` makes.
+#: The interface that `node` creates.
 ONE = Identity(None, None, "one")
 
 
@@ -90,7 +90,7 @@ def run(command: str, check: bool = True, text: str | None = None) -> str:
 
 
 def without_dad() -> None:
-    """IPv6 addresses of interfaces that are made from now on need not be proven unique, which takes seconds."""
+    """Switch off duplicate address detection, which takes seconds, for interfaces that are created from now on."""
     run("sysctl -qw net.ipv6.conf.default.accept_dad=0")
 
 
@@ -100,7 +100,7 @@ def wait_for_ipv6() -> None:
 
 
 class Pod:
-    """A network namespace that only its pin holds, and commands in it."""
+    """A network namespace that only its pin keeps, and commands in it."""
 
     def __init__(self, name: str = "pod") -> None:
         self.pin = Path("/run/lanewise/netns") / name
@@ -133,9 +133,9 @@ class Pod:
         self.end()
 
 
-class Hidden:
-    """A namespace that only a descriptor of another process keeps. With `passed` no process keeps it once it is hidden:
-    the descriptor is on its way through a Unix socket."""
+class HiddenNamespace:
+    """A namespace that only a descriptor keeps. With `passed`, no process has it open once it is hidden: the descriptor
+    is in flight in a Unix socket."""
 
     def __init__(self, passed: bool = False) -> None:
         self.descriptor = netns.new()
@@ -171,7 +171,7 @@ class Hidden:
 
 @contextlib.contextmanager
 def busy() -> t.Iterator[None]:
-    """A machine whose processors are busy with other work."""
+    """Keep all processors of the machine busy."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _each in range(os.cpu_count() or 1)]
     try:
         yield
@@ -182,7 +182,7 @@ def busy() -> t.Iterator[None]:
 
 
 def pair(name: str, peer: str = "", up: bool = True) -> None:
-    """An interface of the node, connected with another one that plays the network."""
+    """Create an interface of the node, connected to a peer that stands for the network."""
     peer = peer or f"{name}-far"
     mac = f"02:00:00:00:00:{len(name):02x}"
     run(f"ip link add {name} address {mac} type veth peer name {peer}")
@@ -204,17 +204,17 @@ _PARTS = {
 
 
 def shown(name: str) -> dict[str, str]:
-    """What iproute2 and /proc say of an interface of the node, to be compared before and after; without indexes."""
+    """What iproute2 and /proc show of an interface of the node, without indexes, to compare before and after."""
     ends = "\0"
     script = "printf '\\0'\n".join(f"{part.format(name)}\n" for part in _PARTS.values())
     found = dict(zip(_PARTS, run(script, check=False).split(ends), strict=True))
     assert found["link"], f"there is no {name}"
-    # noop is until it is up for the first time
+    # the qdisc is noop until the interface is up for the first time
     return {**found, "link": found["link"].split(":", 1)[1].replace(" qdisc noop ", " qdisc noqueue ")}
 
 
 def node(*commands: str) -> HostState:
-    """The state of the interface `one` after commands, each of which may need the addresses of the one before."""
+    """The state of the interface `one` after commands, each of which may need addresses from the previous one."""
     without_dad()
     pair("one")
     wait_for_ipv6()

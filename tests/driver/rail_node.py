@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """A driver on a node with two NICs, nic0 on rail 0 and nic1 on rail 1, that hands out addresses of rails. Claims are as
-the scheduler allocates them; what the driver asks an API server for is answered here.
+the scheduler allocates them. This module answers the requests of the driver to an API server.
 
     python3 -m ...rail_node FOLDER INDEX RANGES     # in the node's network namespace: a command a line, as JSON
 
@@ -34,15 +34,15 @@ Object = dict[str, t.Any]
 
 
 class RailNode:
-    """The driver; `ranges` are the node's, as the role writes them into its settings."""
+    """The driver. `ranges` are those of the node, as the role writes them into its settings."""
 
     def __init__(self, folder: Path, ranges: t.Sequence[Object], **settings: t.Any) -> None:
-        given: Object = {"node_name": NODE, "virtual_interfaces": list(NICS), "metrics_address": ""}
-        given["rails"] = {name: rail for rail, name in enumerate(NICS)}
-        given.update(settings, rail_addresses=list(ranges))
-        self.paths = folders.beside(folder)
-        self.paths.settings.write_text(json.dumps(given))
-        self.settings = read(given)
+        values: Object = {"node_name": NODE, "virtual_interfaces": list(NICS), "metrics_address": ""}
+        values["rails"] = {name: rail for rail, name in enumerate(NICS)}
+        values.update(settings, rail_addresses=list(ranges))
+        self.paths = folders.flat(folder)
+        self.paths.settings.write_text(json.dumps(values))
+        self.settings = read(values)
         self.cluster = Cluster()
         self.status = Writer(self.cluster, settle=0.0)
         self.service = self.start()
@@ -59,7 +59,7 @@ class RailNode:
         return made[0]
 
     def allocate(self, name: str, devices: t.Mapping[str, str], *configs: Object, **more: t.Any) -> ClaimRef:
-        """A claim: the device of each request, and configurations. `more` is for each of its results."""
+        """A claim with the device of each request, and configurations. `more` is added to each result."""
         results = [
             {"request": request, "driver": "lanewise.dev", "pool": NODE, "device": device, **more}
             for request, device in devices.items()
@@ -71,7 +71,7 @@ class RailNode:
         self.service.attach(AttachRequest(claim.uid, netns, 0, "c", annotations(claim)))
 
     def job(self, name: str, netns: Path) -> list[str]:
-        """A claim for both NICs, which are rail0 and rail1 in the pod; its addresses."""
+        """Attach a claim for both NICs, which are rail0 and rail1 in the pod. Returns its addresses."""
         own = [config({"name": f"rail{rail}", "railAddresses": True, "dad": "none"}, f"rail{rail}") for rail in (0, 1)]
         claim = self.allocate(name, {f"rail{rail}": f"net-{nic}" for rail, nic in enumerate(NICS)}, *own)
         self.attach(claim, netns)
@@ -93,13 +93,13 @@ def main(folder: str, ranges: str) -> None:
     node = RailNode(Path(folder), json.loads(ranges))
     print("ready", flush=True)
     for line in sys.stdin:
-        does, *words = json.loads(line)
+        command, *words = json.loads(line)
         answer: t.Any = None
-        if does == "attach":
+        if command == "attach":
             answer = node.job(words[0], Path(words[1]))
-        elif does == "doctor":
+        elif command == "doctor":
             answer = node.doctor()
-        elif does == "end":
+        elif command == "end":
             node.service.unprepare(ClaimRef("team-a", words[0], f"0000-{words[0]}"))
         print(json.dumps(answer), flush=True)
 

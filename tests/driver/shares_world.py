@@ -4,7 +4,7 @@
 
 """A node whose NIC is divided: a veth as the NIC, pods that are processes, and claims as the scheduler allocates them.
 
-The tests call the driver as kubelet and hook would; what it asks an API server for is answered here.
+The tests call the driver as kubelet and the hook would. `Cluster` answers its requests to an API server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lanewise_driver.publish.inventory import Inventory
 NAMESPACE, NIC = "team-a", "card0"
 SHARE = f"net-{NIC}-share"
 MEGA = 10**6
-#: The NIC's bandwidth, of which 10 Gbit/s of a veth are divided.
+#: Divides 1 Gbit/s of the NIC, a veth of 10 Gbit/s.
 RULE: dict[str, t.Any] = {
     "select": {"interface": NIC},
     "mechanism": "macvlan",
@@ -52,7 +52,7 @@ class SharesWorld:
         ip("link", "set", "far", "up")
         ip("link", "set", NIC, "up")
         ipv6.wait(lambda words: ip(*words.split()))
-        self.paths = folders.beside(folder)
+        self.paths = folders.flat(folder)
         self.cluster = Cluster()
         self._reporters: dict[int, Reporter] = {}
         self.settings = self.with_rule()
@@ -103,8 +103,8 @@ class SharesWorld:
         attach(service, self.request(claim, sandbox))
 
     def files(self) -> list[str]:
-        """What is left of claims on disk, except unfinished files of killed writers, which are swept when older,
-        and what the next publication removes."""
+        """Files of claims on disk, except unfinished files of killed writers, which the driver removes later, and those
+        that the next publication removes."""
         roots = (self.paths.plugin_dir, self.paths.run_dir, self.paths.cdi_dir)
         found = [path for root in roots for path in root.rglob("*") if not path.is_dir()]
         kept = [path for path in found if not path.name.endswith(files.UNFINISHED) and path != self.paths.share_factors]
@@ -112,7 +112,7 @@ class SharesWorld:
 
 
 def classes() -> dict[str, Class]:
-    """The classes of the NIC, by the addresses that they are for."""
+    """The classes of the NIC, by the MAC addresses that they are for."""
     with Netlink() as connection:
         link = links.get(connection, name=NIC)
         assert link

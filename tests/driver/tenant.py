@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A tenant that changes everything it can in its network namespace: each setting of an interface, one by one, and all
-that a tenant sees of the interface, for comparison with what another tenant saw."""
+"""A tenant that changes everything it can in its network namespace: each setting of an interface, one by one. `view` is
+everything that a tenant sees of the interface, for comparison with what another tenant saw."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 T = t.TypeVar("T")
 
-#: Attributes of rtnetlink that go to another namespace or count: these are not settings.
+#: Attributes of rtnetlink that move an interface to another namespace or that count. They are not settings.
 _MOVES = ("net-ns-pid", "net-ns-fd", "target-netnsid", "link-netnsid", "new-netnsid", "new-ifindex", "ext-mask")
-#: What two tenants may see differently, by the specification's names.
-_SEEN_DIFFERENTLY = {
+#: Attributes that may differ between two tenants, by their names in the specification.
+_VOLATILE = {
     "stats", "stats64", "carrier-changes", "carrier-up-count", "carrier-down-count", "event", "link", "link-netnsid",
     "qdisc", "operstate", "carrier",
 }  # fmt: skip
 _INET6_RUNS = (1, 3, 5, 6)  # flags, statistics, cache, ICMP statistics
 _SYSCTLS = ("ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh")
 _FILE_VALUES = ("1", "2", "0", "3", "10", "1000", "20000")
-#: What the kernel changes by itself, and what would make a test wait if it was set.
+#: Sysctls and files that the kernel changes by itself, or that would make a test wait if they were set.
 _SYSCTLS_LEFT = ("base_reachable_time", "retrans_time", "mc_forwarding", "stable_secret")
 _FILES_LEFT = ("carrier", "speed", "duplex", "uevent", "operstate", "dormant", "testing", "ifindex", "iflink")
 _FILES_LEFT += ("carrier_changes", "carrier_up_count", "carrier_down_count", "addr_assign_type", "name_assign_type")
@@ -68,7 +68,7 @@ def inside(pod: Pod, function: t.Callable[..., T], *args: t.Any) -> T:
 
 
 def view(pod: Pod, name: str, specs: Path) -> dict[str, str]:
-    """All that a tenant sees of its interface."""
+    """Everything that a tenant sees of its interface."""
     seen = inside(pod, _files, name)
     names = {entry["number"]: entry["name"] for entry in netlink_specs.sets(_spec(specs, "rt_link"))["link-attrs"]}
     with Netlink(pod.pin) as connection:
@@ -76,14 +76,14 @@ def view(pod: Pod, name: str, specs: Path) -> dict[str, str]:
         assert link is not None
         seen["flags"] = hex(link.flags & ~0x10040)  # all but IFF_RUNNING and IFF_LOWER_UP
         for kind, value in link.raw.items():
-            called = names.get(kind, str(kind))
-            if called == "af-spec":
+            attribute = names.get(kind, str(kind))
+            if attribute == "af-spec":
                 for family, inner in netlink.pairs(value):
                     for place, part in netlink.pairs(inner):
                         if family != socket.AF_INET6 or place not in _INET6_RUNS:
                             seen[f"af-spec {family} {place}"] = part.hex()
-            elif called not in _SEEN_DIFFERENTLY:
-                seen[called] = value.hex()
+            elif attribute not in _VOLATILE:
+                seen[attribute] = value.hex()
         seen["dormant"] = str(link.raw.get(16, b"\0")[0] in (4, 5))
         seen["programs"] = repr(programs.listed(link.index))
         for message, size, what in ((38, 20, "qdiscs"), (22, 8, "addresses"), (30, 12, "neighbors")):
@@ -127,7 +127,7 @@ def _paths(name: str) -> list[Path]:
 
 
 def changes(pod: Pod, name: str, specs: Path) -> list[Change]:
-    """Everything that there is to be tried with an interface, from the kernel's specifications and from its files."""
+    """All changes to try with an interface, from the specifications of the kernel and from its files."""
     found = [
         Change(f"rt_link {one.path} #{number}", functools.partial(_set_link, name, one, number))
         for one in netlink_specs.attributes(_spec(specs, "rt_link"), "link-attrs")
@@ -169,7 +169,7 @@ def changes(pod: Pod, name: str, specs: Path) -> list[Change]:
 
 #: How many values of an attribute are tried.
 _VALUES = 12
-#: What has no specification in this kernel's source: rules, neighbours, filters and what is made of the interface.
+#: Changes without a specification in the kernel source: rules, neighbours, filters and stacked interfaces.
 _COMMANDS = (
     "ip neigh add 10.7.7.7 lladdr 02:00:00:00:00:09 dev {name}",
     "ip neigh add proxy 10.7.7.8 dev {name}",
@@ -232,7 +232,7 @@ def _set_flag(name: str, bit: int, on: bool, pod: Pod) -> bool:
 
 
 def _command(spec: netlink_specs.Object, name: str) -> int:
-    """The number of a message of ethtool, which counts requests alone (enum-model: directional)."""
+    """The number of an ethtool message; only requests count (enum-model: directional)."""
     number = 0
     for operation in spec["operations"]["list"]:
         number = operation.get("do", {}).get("request", {}).get("value", number + 1)
@@ -299,7 +299,7 @@ def _command_line(command: str, pod: Pod) -> bool:
 
 
 def program(kind: int) -> int:
-    """A BPF program that lets everything pass, as a descriptor."""
+    """The descriptor of a BPF program that passes everything."""
     code = struct.pack("<BBhi", 0xB7, 0, 0, 2) + struct.pack("<BBhi", 0x95, 0, 0, 0)
     held, words = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
     request = struct.pack("=IIQQ", kind, 2, ctypes.addressof(held), ctypes.addressof(words))
@@ -307,7 +307,7 @@ def program(kind: int) -> int:
 
 
 def attach_programs(pod: Pod, name: str, generator: random.Random) -> list[int]:
-    """Some BPF programs on the interface, by links that a process holds and without; their descriptors."""
+    """Attach random BPF programs to the interface, with and without BPF links. Returns their descriptors."""
     with Netlink(pod.pin) as connection:
         index = _index(connection, name)
     made: list[int] = []
@@ -329,5 +329,5 @@ def attach_programs(pod: Pod, name: str, generator: random.Random) -> list[int]:
     try:
         netns.run(pod.pin, attach)
     except OSError:
-        pass  # the kernel has no such place
+        pass  # the kernel has no such attach point
     return made

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Claims on a node of veth interfaces, one after the other: the node gets back what it had."""
+"""Claims on a node with veth interfaces, one after the other: the node gets its devices and settings back."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_device_is_prepared_attached_and_returned(clean: World, sandbox: Sandb
     assert service.prepare(clean.claims["one"]) == [prepared]
     service.attach(clean.request("one", sandbox.path))
     link = sandbox.links()["net1"]
-    assert link["mtu"] == 1400  # the class's
+    assert link["mtu"] == 1400  # from the class
     assert address_of(link) == ["198.51.100.7/24"]
     assert link["address"] == "02:00:00:00:01:00" and "UP" in link["flags"]
     assert WIRES[0] not in host_state()["links"]
@@ -86,8 +86,8 @@ def test_a_device_that_the_node_needs_since_prepare_is_not_moved(clean: World, s
 def test_devices_are_in_the_pod_before_its_containers_start(  # noqa: PLR0915
     clean: World, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As soon as containerd notes the pod's sandbox. Other pods, containers, and what cannot be read are left, and
-    the hook reports what fails here."""
+    """Devices are attached as soon as containerd records the sandbox of the pod. Other pods, containers and unreadable
+    files are ignored, and the hook reports what fails here."""
     service = clean.service()
     claim, path = clean.claims["one"], str(sandbox.path)
     pod = dict(clean.request("one", sandbox.path).annotations)
@@ -211,7 +211,7 @@ def test_a_new_sandbox_of_the_pod_takes_over_the_device(clean: World, sandbox: S
     service.attach(clean.request("one", sandbox.path))
     assert set(first.links()) == {"lo"} and set(sandbox.links()) == {"lo", "net1"}
     first.end()
-    # and where the old one died, which only the pin keeps
+    # also if the old sandbox died, whose namespace only the pin keeps
     second = Sandbox()
     sandbox.end()
     service.attach(clean.request("one", second.path))
@@ -288,7 +288,7 @@ def test_devices_of_a_deleted_claim_return_once_its_pod_has_no_process(clean: Wo
 
 
 def test_devices_that_a_claim_lost_return_once_its_pod_has_no_process(clean: World, sandbox: Sandbox) -> None:
-    """The same claim, with its UID, that is allocated no more or has got other devices."""
+    """The same claim, with the same UID, is no longer allocated or has other devices."""
     service = clean.service()
     service.prepare(clean.claims["one"])
     service.attach(clean.request("one", sandbox.path))
@@ -353,7 +353,7 @@ def test_after_a_reboot_records_have_the_current_devices(clean: World) -> None:
     stale = {"name": name, "attributes": {"rdma": {"bool": False}, "rdmaDevice": {"string": "mlx5_0"}}}
     device.known = dataclasses.replace(fresh, device=stale, interface="old0")
     service.store.save(record)
-    # in the same boot it may be in a pod, and nothing else is known of it
+    # in the same boot the device may be in a pod, where the driver cannot read it
     assert clean.service().recover()
     record = service.store.load(record.uid)
     assert record and record.held[0].known.device == stale
@@ -364,7 +364,7 @@ def test_after_a_reboot_records_have_the_current_devices(clean: World) -> None:
     record = again.store.load(record.uid)
     assert record and record.held[0].known == fresh
     assert again.held() == [fresh]
-    # one that the next boot does not find, or not with its RDMA device yet, stays what it was
+    # a device that is missing after the next boot, or whose RDMA device is, keeps its recorded values
     gone = dataclasses.replace(fresh, name="net-none", device={**fresh.device, "name": "net-none"})
     for known in (gone, dataclasses.replace(fresh, rdma_devices=("mlx5_0",))):
         record.held[0].known, record.held[0].device = known, known.name
@@ -412,7 +412,7 @@ def test_rdma_devices_have_the_names_of_this_boot(
     assert record and record.held[0].known.rdma_devices == ("mlx5_3",)
     file = next(clean.paths.metadata_dir.rglob("metadata.json")).read_text()
     assert "mlx5_3" in file and "mlx5_0" not in file
-    # what a pod has is not touched
+    # a device in a pod is not changed
     service.attach(clean.request("one", sandbox.path))
     now[:] = ["mlx5_4"]
     service.prepare(clean.claims["one"])
@@ -420,13 +420,13 @@ def test_rdma_devices_have_the_names_of_this_boot(
     service.unprepare(clean.claims["one"])
 
 
-# claims that live on
+# claims that several pods use
 
 
 def test_a_claim_goes_to_the_next_pod_without_a_prepare(
     clean: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kubelet asks once for a claim that pods share, one after the other."""
+    """Kubelet prepares a claim only once if several pods use it, one after the other."""
     service = clean.service()
     service.prepare(clean.claims["two"])
     service.attach(clean.request("two", sandbox.path))
@@ -440,9 +440,9 @@ def test_a_claim_goes_to_the_next_pod_without_a_prepare(
     plane.wait_for(lambda: len(clean.claim("two")["status"]["reservedFor"]) == 1, "the claim to be for one pod")
     asked: list[str] = []
     for name in ("claim", "pod"):
-        monkeypatch.setattr(service.cluster, name, _noting(asked, getattr(service.cluster, name)))
+        monkeypatch.setattr(service.cluster, name, _recording_threads(asked, getattr(service.cluster, name)))
     attach(service, clean.request("two", second.path, pod="next"))
-    # another thread asks the API server, not that of attach
+    # the API server is asked by another thread than that of attach
     assert "next-pod" in asked and threading.current_thread().name not in asked
     assert set(second.links()) == {"lo", WIRES[1], "rail1"} and set(sandbox.links()) == {"lo"}
     with pytest.raises(Refused):
@@ -453,7 +453,7 @@ def test_a_claim_goes_to_the_next_pod_without_a_prepare(
     clean.pods["two"] = clean.pods.pop("next")
 
 
-def _noting(threads: list[str], function: t.Callable[..., t.Any]) -> t.Callable[..., t.Any]:
+def _recording_threads(threads: list[str], function: t.Callable[..., t.Any]) -> t.Callable[..., t.Any]:
     def noted(*args: t.Any) -> t.Any:
         threads.append(threading.current_thread().name)
         return function(*args)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Claims in any order, many at a time, and with the driver killed at any step: the node gets back what it had."""
+"""Claims in any order, many at a time, and with the driver killed at any step: the node gets everything back."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_two_drivers_handle_many_claims_at_a_time(clean: World) -> None:
 # any order, and kill -9 at any step
 
 
-class Life(RuleBasedStateMachine):
-    """Claims, pods and the driver act in any order; a model predicts what can be seen."""
+class ClaimMachine(RuleBasedStateMachine):
+    """Claims, pods and the driver act in any order, and a model predicts the visible state."""
 
     world: t.ClassVar[World]
     before: t.ClassVar[dict[str, t.Any]]
@@ -133,7 +133,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(name=names)
     def new_sandbox(self, name: str) -> None:
-        """The old one ends, and only a pin keeps what is in it; no hook has run for the new one."""
+        """The old sandbox ends, and only a pin keeps its namespace. No hook has run for the new one."""
         self.sandboxes[name].end()
         self.sandboxes[name] = Sandbox()
 
@@ -154,7 +154,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(name=names, act=st.sampled_from(["prepare", "attach", "unprepare", "reconcile"]), step=st.integers(0, 150))
     def killed(self, name: str, act: str, step: int) -> None:
-        """The driver dies somewhere in an operation and starts again; then kubelet or the hook asks again."""
+        """The driver dies somewhere in an operation and starts again. Then kubelet or the hook repeats the call."""
         claim = self.world.claims[name]
 
         def operate() -> None:
@@ -176,7 +176,7 @@ class Life(RuleBasedStateMachine):
         self.prepared.discard(name)
         self.attached.discard(name)
         if record:
-            # whatever the call was and how far it came: prepared, or in the pod as a whole
+            # however far the call came, the claim is prepared or completely attached
             assert record.phase in (PREPARED, ATTACHED)
             self.prepared.add(name)
             if record.phase == ATTACHED:
@@ -188,7 +188,7 @@ class Life(RuleBasedStateMachine):
     def the_node_has_what_it_had(self) -> None:
         now, before = host_state(), copy.deepcopy(self.before)
         if "child" in self.attached:
-            before["links"][WIRES[3]]["promiscuity"] = 1  # the kernel's, as the macvlan has an address of its own
+            before["links"][WIRES[3]]["promiscuity"] = 1  # set by the kernel, as the macvlan has another address
         away = {wire for name in self.attached if name != "child" for wire in self.DEVICES[name]}
         for wire in WIRES:
             if wire in away:
@@ -237,10 +237,10 @@ class Life(RuleBasedStateMachine):
 
 
 def test_operations_in_any_order_leave_the_node_as_it_was(clean: World) -> None:
-    Life.world = clean
-    Life.before = host_state()
+    ClaimMachine.world = clean
+    ClaimMachine.before = host_state()
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Life,
+        ClaimMachine,
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=STEPS,
@@ -251,8 +251,8 @@ def test_operations_in_any_order_leave_the_node_as_it_was(clean: World) -> None:
 
 
 @pytest.mark.parametrize("act", ["prepare", "attach", "sandbox", "unprepare"])
-def test_after_a_kill_at_any_step_the_next_driver_finishes_or_takes_back(clean: World, act: str) -> None:
-    """Changes all along an operation are the driver's last; the next driver finishes or takes back."""
+def test_after_a_kill_at_any_step_the_next_driver_finishes_or_undoes_the_operation(clean: World, act: str) -> None:
+    """The driver is killed at changes all over the operation, and the next driver finishes or undoes the operation."""
     stride = int(os.environ.get("LANEWISE_KILL_STRIDE", "250"))
     before = host_state()
     claim = clean.claims["two"]

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Claims where something else is wrong: a full disk, a driver that is killed at the worst moment, links that go down, a
-server that takes no status."""
+"""Claims while something else fails: the disk is full, the driver is killed at the worst moment, links go down, or the
+server accepts no status."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def fill(folder: Path) -> Path:
 
 @pytest.fixture
 def small(clean: World, tmp_path: Path) -> t.Iterator[World]:
-    """The world with a driver whose state is on a small disk of its own."""
+    """The world with a driver whose state is on a small separate disk."""
     made = copy.copy(clean)
     made.paths = dataclasses.replace(clean.paths, plugin_dir=tmp_path / "small")
     mount(made.paths.plugin_dir, "size=128k")
@@ -76,7 +76,7 @@ def test_a_full_disk_keeps_no_device_in_its_pod(small: World, sandbox: Sandbox) 
         service.prepare(small.claims[name])
     service.attach(small.request("one", sandbox.path))
     filler = fill(small.paths.plugin_dir)
-    # nothing more is given away, because nobody could take it back after a crash
+    # no more devices are attached, because they could not be taken back after a crash
     other = Sandbox()
     with pytest.raises(DriverError, match="could not (read or )?write"):
         service.attach(small.request("two", other.path))
@@ -84,7 +84,7 @@ def test_a_full_disk_keeps_no_device_in_its_pod(small: World, sandbox: Sandbox) 
     with pytest.raises(DriverError, match="could not (read or )?write"):
         service.prepare(small.claims["child"])
     other.end()
-    # and what was given comes back, although no record of that can be written
+    # attached devices are taken back, although the record cannot be updated
     service.unprepare(small.claims["one"])
     service.unprepare(small.claims["two"])
     assert set(sandbox.links()) == {"lo"}
@@ -109,7 +109,7 @@ def test_a_new_sandbox_gets_no_device_while_the_disk_is_full(small: World, sandb
 
 
 def test_a_driver_killed_on_a_full_disk_leaves_no_device_in_a_pod(small: World, sandbox: Sandbox) -> None:
-    """Wherever it dies in taking back: the next driver, which finds the older record, does it again."""
+    """Wherever the driver dies while it takes a device back, the next one finds the older record and repeats it."""
     step, killed = 0, True
     while killed:
         service = small.service()
@@ -168,7 +168,7 @@ def test_a_status_is_cleared_by_the_next_driver(clean: World, sandbox: Sandbox) 
     service.prepare(clean.claims["one"])
     service.attach(clean.request("one", sandbox.path))
     assert writer.wait(10) and device_statuses(clean, "one")
-    dead = clean.service(Writer(clean.cluster))  # its writer never runs: as if it were killed before that
+    dead = clean.service(Writer(clean.cluster))  # its writer never runs, as if the driver was killed before
     dead.unprepare(clean.claims["one"])
     assert set(sandbox.links()) == {"lo"} and device_statuses(clean, "one")
     assert dead.pending_status.uids() == [clean.claims["one"].uid]
@@ -282,7 +282,7 @@ def events_about(world: World, kind: str, name: str) -> list[t.Any]:
     return [one for one in ours if (one["regarding"]["kind"], one["regarding"]["name"]) == (kind, name)]
 
 
-# RDMA devices, where each is in one namespace
+# RDMA devices in exclusive mode
 
 
 @pytest.mark.parametrize("act", ["unprepare", "drop_gone", "recover"])
@@ -350,7 +350,7 @@ def test_failures_are_reported_as_events(clean: World, sandbox: Sandbox) -> None
         with pytest.raises(KernelError):
             service.attach(clean.request("failing", sandbox.path))
     service.unprepare(clean.claims["failing"])
-    # one that cannot be taken back: the kernel refuses such an address
+    # a device that cannot be taken back: the kernel refuses such a MAC address
     service.prepare(clean.claims["one"])
     service.attach(clean.request("one", sandbox.path))
     record = service.store.load(clean.claims["one"].uid)
@@ -381,14 +381,14 @@ def test_failures_are_reported_as_events(clean: World, sandbox: Sandbox) -> None
 
 
 def test_an_event_is_about_the_claims_pod_whatever_annotations_say(clean: World, sandbox: Sandbox) -> None:
-    """CRI-O passes on a pod's own annotations: with them, a tenant could have named a pod of another one."""
+    """CRI-O passes on the annotations of a pod, with which a tenant could name a pod of another tenant."""
     about: list[tuple[str, str, str]] = []
 
-    class Noting:
+    class RecordingCluster:
         def event(self, regarding: t.Any, reason: str, note: str, warning: bool = False, action: str = "") -> None:
             about.append((regarding["metadata"]["namespace"], regarding["metadata"]["name"], note))
 
-    reporter = events.Reporter(Noting())
+    reporter = events.Reporter(RecordingCluster())
     reporter.start()
     service, claim = clean.service(reporter=reporter), clean.claims["one"]
     service.prepare(claim)
@@ -415,12 +415,12 @@ def test_an_event_is_about_the_claims_pod_whatever_annotations_say(clean: World,
 def test_events_are_few_and_block_no_operation(clean: World) -> None:
     counted: list[str] = []
 
-    class Counting:
+    class CountingCluster:
         def event(self, regarding: t.Any, reason: str, note: str, warning: bool = False, action: str = "") -> None:
             clean.cluster.event(regarding, reason, note, warning, action)
             counted.append(note)
 
-    reporter = events.Reporter(Counting())
+    reporter = events.Reporter(CountingCluster())
     reporter.start()
     about = events.claim(clean.claims["child"])
     for number in range(500):
@@ -453,7 +453,7 @@ def test_a_link_that_goes_down_in_a_pod_is_reported(clean: World, sandbox: Sandb
     service.attach(clean.request("one", sandbox.path))
     assert not service.check_pods()
 
-    def seen() -> tuple[str, str]:
+    def current() -> tuple[str, str]:
         (one,) = [one for one in service.health() if one.device == "net-wire0"]
         assert writer.wait(10)
         (device,) = device_statuses(clean, "one")
@@ -462,32 +462,32 @@ def test_a_link_that_goes_down_in_a_pod_is_reported(clean: World, sandbox: Sandb
         assert one.message in ("", ready["message"])
         return one.message, ready["reason"]
 
-    def becomes(message: str, reason: str) -> None:
+    def wait_until(message: str, reason: str) -> None:
         end = time.monotonic() + 10
-        while (now := seen()) != (message, reason):
+        while (now := current()) != (message, reason):
             assert time.monotonic() < end, now
             time.sleep(0.02)
             service.check_pods()
 
-    assert seen() == ("", "Attached")
+    assert current() == ("", "Attached")
     world_module.ip("link", "set", "far0", "down", netns=clean.fabric)
-    becomes("the link of net1 is down", "Unhealthy")
+    wait_until("the link of net1 is down", "Unhealthy")
     assert not service.check_pods()
     world_module.ip("link", "set", "net1", "down", netns=sandbox.pid)
-    becomes("net1 was set down in the pod", "Unhealthy")
+    wait_until("net1 was set down in the pod", "Unhealthy")
     world_module.ip("link", "set", "far0", "up", netns=clean.fabric)
     world_module.ip("link", "set", "net1", "up", netns=sandbox.pid)
-    becomes("", "Attached")
+    wait_until("", "Attached")
     world_module.ip("link", "set", "net1", "netns", str(other.pid), netns=sandbox.pid)
-    becomes("its interface is gone", "Unhealthy")
+    wait_until("its interface is gone", "Unhealthy")
     world_module.ip("link", "set", "net1", "netns", str(sandbox.pid), netns=other.pid)
     world_module.ip("link", "set", "net1", "up", netns=sandbox.pid)
-    becomes("", "Attached")
-    # what is being worked on is left alone
+    wait_until("", "Attached")
+    # a claim that another operation works on is skipped
     world_module.ip("link", "set", "far0", "down", netns=clean.fabric)
     with service.locks.hold(f"claim-{clean.claims['one'].uid}"):
         assert not service.check_pods()
-    becomes("the link of net1 is down", "Unhealthy")
+    wait_until("the link of net1 is down", "Unhealthy")
     world_module.ip("link", "set", "far0", "up", netns=clean.fabric)
     service.unprepare(clean.claims["one"])
     assert not service.check_pods()

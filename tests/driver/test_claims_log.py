@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the driver logs in the life of a claim. A file of its own: gRPC and the forks of other tests do not mix."""
+"""What the driver logs in the life of a claim. A separate file, because gRPC does not work with the forks of other
+tests."""
 
 from __future__ import annotations
 
@@ -41,13 +42,11 @@ class Logged:
         logs.setup(level, self._stream)
 
     def lines(self) -> list[dict[str, t.Any]]:
-        """Those since the last call."""
+        """The lines since the last call."""
         found = [json.loads(line) for line in self._stream.getvalue().splitlines()]
         self._stream.truncate(0)
         self._stream.seek(0)
-        return [
-            line for line in found if line["part"].split(".")[0] in ("claims", "hook", "kubelet", "publish", "base")
-        ]
+        return [line for line in found if line["part"].split(".")[0] in PARTS]
 
 
 @pytest.fixture
@@ -61,13 +60,13 @@ def logged() -> t.Iterator[t.Callable[[str], Logged]]:
 
 @pytest.fixture
 def sockets() -> t.Iterator[Path]:
-    """A folder for sockets, whose paths are short: the tests' own folder may be longer than a socket's path."""
+    """A folder for sockets, whose paths must be short: the path of tmp_path may be too long for a socket."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
 
 
-def life(service: Service, clean: World, sandbox: Sandbox, sockets: Path) -> None:
-    """A pod's, as kubelet and hooks ask for it: some of them twice."""
+def run_claim(service: Service, clean: World, sandbox: Sandbox, sockets: Path) -> None:
+    """Run a claim through its whole life with the calls of kubelet and of hooks, some of them twice."""
     asked = [{"namespace": claim.namespace, "name": claim.name, "uid": claim.uid} for claim in [clean.claims["one"]]]
     plugin = Plugin(dataclasses.replace(clean.paths, plugin_dir=sockets, registry_dir=sockets), service, Metrics())
     hooks = HookServer(clean.paths, service, Metrics())
@@ -87,7 +86,7 @@ def life(service: Service, clean: World, sandbox: Sandbox, sockets: Path) -> Non
 
 
 def state_of(request: AttachRequest, sandbox: Sandbox) -> tuple[bytes, list[int]]:
-    """What a hook sends."""
+    """The message that a hook sends."""
     state = {"pid": sandbox.pid, "id": request.container, "annotations": dict(request.annotations)}
     content = f"{request.uid} {sandbox.pid}\n{json.dumps(state)}".encode()
     return content, [os.open(sandbox.path, os.O_RDONLY)]
@@ -96,9 +95,9 @@ def state_of(request: AttachRequest, sandbox: Sandbox) -> tuple[bytes, list[int]
 def test_the_log_has_a_line_for_each_event_of_a_claim(
     clean: World, sandbox: Sandbox, logged: t.Callable[[str], Logged], sockets: Path
 ) -> None:
-    """At the level info: what was done, with which devices for which pod, and nothing twice."""
+    """At level info: what was done, with which devices and for which pod, and no line twice."""
     log = logged("info")
-    life(clean.service(), clean, sandbox, sockets)
+    run_claim(clean.service(), clean, sandbox, sockets)
     lines = log.lines()
     reported = [re.sub("[0-9]+ ms", "N ms", line["message"]) for line in lines]
     assert reported == [
@@ -115,9 +114,9 @@ def test_the_log_has_a_line_for_each_event_of_a_claim(
 def test_the_log_has_a_line_for_each_step(
     clean: World, sandbox: Sandbox, logged: t.Callable[[str], Logged], sockets: Path
 ) -> None:
-    """At the level debug: each with its claim, its device if it has one, and the time it took."""
+    """At level debug: each step with its claim, its device if it has one, and its duration."""
     log = logged("debug")
-    life(clean.service(), clean, sandbox, sockets)
+    run_claim(clean.service(), clean, sandbox, sockets)
     lines = [line for line in log.lines() if line["level"] == "debug"]
     for line in lines:
         assert re.fullmatch(r"[0-9]+\.[0-9] ms: .+", line["message"]), line
@@ -141,7 +140,7 @@ def test_the_log_has_a_line_for_each_step(
 def test_the_log_has_a_line_for_each_step_of_a_publication(
     clean: World, logged: t.Callable[[str], Logged], tmp_path: Path
 ) -> None:
-    """At the level debug, with the time it took. What an administrator wants to know, only when something changes."""
+    """At level debug, with the duration. At level info there are lines only if something changes."""
     file = tmp_path / "driver.yml"
     file.write_text(json.dumps({"node_name": NODE, "virtual_interfaces": ["wire*"]}))
     settings = SettingsFile(file)

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""An upgrade and a rollback while pods run: what one release gave to a pod, the other takes back, and the node is as it
-was. The other release is 1.0.0 itself (releases/old_driver.py).
+"""An upgrade and a rollback while pods run: one release takes back what the other attached to a pod, and the node is
+restored. The other release is 1.0.0 itself (releases/old_driver.py).
 
 With LANEWISE_RECORD set to a folder, the records that 1.0.0 writes here are copied there, for test_record_releases.py.
 """
@@ -37,18 +37,18 @@ def job(world: World, *steps: Step, killed_at: int = -1) -> old_driver.Job:
 
 
 def links(sandbox: Sandbox) -> t.Any:
-    """What a pod has; without what changes in the second after attach, as addresses are proven unique."""
+    """The links of a pod, without what changes in the second after attach, while addresses are proven unique."""
     found: dict[str, t.Any] = world_module._without_volatile(sandbox.links())
     for link in found.values():
         link["addr_info"] = [{**one, "optimistic": None} for one in link["addr_info"]]
     return found
 
 
-def of_claim(world: World, name: str, claim: str) -> Step:
+def claim_step(world: World, name: str, claim: str) -> Step:
     return name, dataclasses.asdict(world.claims[claim])
 
 
-def attach(world: World, claim: str, sandbox: Sandbox) -> Step:
+def attach_step(world: World, claim: str, sandbox: Sandbox) -> Step:
     return "attach", {**dataclasses.asdict(world.request(claim, sandbox.path)), "netns": str(sandbox.path)}
 
 
@@ -57,7 +57,7 @@ def phase(world: World, claim: str) -> str:
     return t.cast(str, json.loads(path.read_text()).get("phase", PREPARED)) if path.exists() else ""
 
 
-def keep(world: World, claim: str, name: str) -> None:
+def save_record(world: World, claim: str, name: str) -> None:
     if RECORDED:
         path = world.paths.state_dir / f"{world.claims[claim].uid}.json"
         shutil.copy(path, Path(RECORDED) / f"1.0.0-{name}.json")
@@ -67,10 +67,10 @@ def keep(world: World, claim: str, name: str) -> None:
 def test_an_upgrade_keeps_the_devices_of_pods_and_returns_them_later(
     clean: World, sandbox: Sandbox, claim: str
 ) -> None:
-    old_driver.run(job(clean, of_claim(clean, "prepare", claim)))
-    keep(clean, claim, f"prepared-{claim}")
-    old_driver.run(job(clean, attach(clean, claim, sandbox)))
-    keep(clean, claim, f"attached-{claim}")
+    old_driver.run(job(clean, claim_step(clean, "prepare", claim)))
+    save_record(clean, claim, f"prepared-{claim}")
+    old_driver.run(job(clean, attach_step(clean, claim, sandbox)))
+    save_record(clean, claim, f"attached-{claim}")
     before = links(sandbox)
     service = clean.service()
     assert service.recover() and world_module.differences(before, links(sandbox)) == []
@@ -90,9 +90,9 @@ def test_a_rollback_keeps_the_devices_of_pods_and_returns_them_later(
     service.attach(clean.request(claim, sandbox.path))
     before = links(sandbox)
     service.close()
-    old_driver.run(job(clean, ("recover", {}), attach(clean, claim, sandbox)))
+    old_driver.run(job(clean, ("recover", {}), attach_step(clean, claim, sandbox)))
     assert world_module.differences(before, links(sandbox)) == [] and phase(clean, claim) == ATTACHED
-    old_driver.run(job(clean, of_claim(clean, "unprepare", claim)))
+    old_driver.run(job(clean, claim_step(clean, "unprepare", claim)))
     assert set(sandbox.links()) == {"lo"}
     clear_marks(clean)
 
@@ -108,28 +108,28 @@ def clear_marks(world: World) -> None:
 def test_an_upgrade_recovers_what_a_killed_release_left(
     clean: World, sandbox: Sandbox, act: str, phase_: str, stride: int
 ) -> None:
-    """Killed at every n-th change that 1.0.0 makes."""
-    step, turns, killed = 0, 0, True
+    """1.0.0 is killed at every n-th change that it makes."""
+    step, matches, killed = 0, 0, True
     while killed:
-        steps = [of_claim(clean, "prepare", "two"), attach(clean, "two", sandbox)]
+        steps = [claim_step(clean, "prepare", "two"), attach_step(clean, "two", sandbox)]
         if act == "unprepare":
-            steps.append(of_claim(clean, "unprepare", "two"))
+            steps.append(claim_step(clean, "unprepare", "two"))
         killed = old_driver.run(job(clean, *steps, killed_at=step))
         step += stride
         if phase(clean, "two") == phase_:
-            turns += 1
-            keep(clean, "two", f"{phase_}-two")
+            matches += 1
+            save_record(clean, "two", f"{phase_}-two")
         service = clean.service()
         assert service.recover()
         service.unprepare(clean.claims["two"])
         assert set(sandbox.links()) == {"lo"}
         service.store.sweep()
         service.close()
-    assert turns
+    assert matches
 
 
 def test_a_mark_that_a_rollback_leaves_opens_no_other_namespace(clean: World, sandbox: Sandbox) -> None:
-    """1.0.0 moves the devices to the pod's next namespace, and the mark of the release after it stays."""
+    """1.0.0 moves the devices to the next namespace of the pod, and the mark of the newer release stays."""
     service = clean.service()
     service.prepare(clean.claims["one"])
     first = Sandbox()
@@ -137,13 +137,13 @@ def test_a_mark_that_a_rollback_leaves_opens_no_other_namespace(clean: World, sa
     uid = clean.claims["one"].uid
     assert clean.paths.attached(uid).exists()
     service.close()
-    old_driver.run(job(clean, attach(clean, "one", sandbox)))
+    old_driver.run(job(clean, attach_step(clean, "one", sandbox)))
     assert "net1" in sandbox.links() and "net1" not in first.links()
     for pod, there in ((sandbox, True), (first, False)):
         with open(pod.path, "rb") as netns:
             assert hook.attached(str(clean.paths.run_dir), uid, netns.fileno()) is there
-    # where 1.0.0 takes them back, no hook may find them
-    old_driver.run(job(clean, of_claim(clean, "unprepare", "one")))
+    # after 1.0.0 has taken them back, no hook may find them
+    old_driver.run(job(clean, claim_step(clean, "unprepare", "one")))
     with open(sandbox.path, "rb") as netns:
         assert not hook.attached(str(clean.paths.run_dir), uid, netns.fileno())
     first.end()

@@ -28,7 +28,7 @@ from lanewise_driver.claims.service import Service
 
 @contextlib.contextmanager
 def dhcp_server(world: World) -> t.Iterator[Path]:
-    """A server on the fabric, and what it logs."""
+    """Run a DHCP server on the fabric. Yields its log."""
     if not shutil.which("dnsmasq"):
         pytest.skip("needs dnsmasq")
     world_module.ip("address", "replace", "10.9.0.1/24", "dev", "far7", netns=world.fabric)
@@ -48,10 +48,10 @@ def dhcp_server(world: World) -> t.Iterator[Path]:
 
 def test_a_lease_is_kept_over_a_restart(clean: World, sandbox: Sandbox) -> None:
     with dhcp_server(clean) as log:
-        _kept(clean, sandbox, log)
+        _check_lease_is_renewed(clean, sandbox, log)
 
 
-def _kept(clean: World, sandbox: Sandbox, log: Path) -> None:
+def _check_lease_is_renewed(clean: World, sandbox: Sandbox, log: Path) -> None:
     service = clean.service()
     try:
         service.prepare(clean.claims["leased"])

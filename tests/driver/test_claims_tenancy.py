@@ -2,8 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A running driver holds what classes let claims set, on an API server without any admission policy: claims that the
-server took and the scheduler allocated, and kubelet's call by gRPC. A file of its own, as in test_claims_log.py."""
+"""The driver enforces what classes let claims set, even without any admission policy on the API server. The server has
+accepted the claims, the scheduler has allocated them, and kubelet calls by gRPC, so this is a separate file (see
+test_claims_log.py)."""
 
 from __future__ import annotations
 
@@ -60,15 +61,15 @@ REFUSED: dict[str, tuple[str, Object, str]] = {
     "long": ("plain", {"mtu": 1460}, "limits what claims may set as mtu: at most 1450"),
 }
 #: What the classes let a claim set.
-TAKEN = {"right": ("team", {"addresses": ["198.51.100.7/24"], "mtu": 1400}), "named": ("plain", {"name": "net1"})}
+ACCEPTED = {"right": ("team", {"addresses": ["198.51.100.7/24"], "mtu": 1400}), "named": ("plain", {"name": "net1"})}
 
 
 def test_claims_are_checked_against_their_classes_without_an_admission_policy(clean: World, sandbox: Sandbox) -> None:
     policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
     assert clean.plane.expect("GET", policies)["items"] == []
-    given = {**{name: one[:2] for name, one in REFUSED.items()}, **TAKEN}
-    for wire, (name, (of, fields)) in zip(WIRES, given.items()):
-        _allocate(clean, name, of, wire, fields)
+    claims = {**{name: one[:2] for name, one in REFUSED.items()}, **ACCEPTED}
+    for wire, (name, (class_name, fields)) in zip(WIRES, claims.items()):
+        _allocate(clean, name, class_name, wire, fields)
     service = clean.service()
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # the path of a socket is short
         sockets = dataclasses.replace(clean.paths, plugin_dir=Path(folder), registry_dir=Path(folder))
@@ -80,19 +81,19 @@ def test_claims_are_checked_against_their_classes_without_an_admission_policy(cl
                 for name, (_class_name, _fields, words) in REFUSED.items():
                     assert words in reported[name], reported
                 assert clean.files() == []  # nothing is recorded, and no container would find its devices
-                assert not any(_call(kubelet, "NodePrepareResources", clean, TAKEN).values())
+                assert not any(_call(kubelet, "NodePrepareResources", clean, ACCEPTED).values())
                 attach(service, clean.request("right", sandbox.path))
                 (link,) = (one for one in sandbox.links().values() if one["ifname"] != "lo")
                 assert link["mtu"] == 1400 and "198.51.100.7" in {one["local"] for one in link["addr_info"]}
-                assert not any(_call(kubelet, "NodeUnprepareResources", clean, given).values())
+                assert not any(_call(kubelet, "NodeUnprepareResources", clean, claims).values())
         finally:
             plugin.stop()
 
 
-def _allocate(world: World, name: str, of: str, wire: str, fields: Object) -> None:
-    """A claim for one interface, as a tenant writes it, and its pod; the scheduler has allocated it."""
+def _allocate(world: World, name: str, class_name: str, wire: str, fields: Object) -> None:
+    """Create a claim for one interface, as a tenant writes it, and its pod. The scheduler allocates it."""
     selector = {"cel": {"expression": f'device.attributes["lanewise.dev"].ifName == "{wire}"'}}
-    request = {"name": "nic", "exactly": {"deviceClassName": of, "selectors": [selector]}}
+    request = {"name": "nic", "exactly": {"deviceClassName": class_name, "selectors": [selector]}}
     devices: Object = {"requests": [request]}
     if fields:
         devices["config"] = [{"opaque": {"driver": "lanewise.dev", "parameters": parameters(fields)}}]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What containers get of a claim, as the CDI library and Kubernetes' metadata decoder read the driver's files."""
+"""What containers get from a claim, as the CDI library and the metadata decoder of Kubernetes read the files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def paths(tmp_path: Path) -> Paths:
 
 @pytest.fixture(scope="session")
 def consumer() -> Path:
-    """The libraries that runtimes and workloads read with, as a program."""
+    """A program with the libraries with which runtimes and workloads read the files."""
     if GO is None:
         pytest.skip("no Go toolchain to build the CDI library with")
     binary = CACHE / "consumer"
@@ -137,13 +137,13 @@ def test_admin_access_has_no_hook(paths: Paths, consumer: Path) -> None:
 def test_admin_access_opens_no_device(paths: Paths, consumer: Path) -> None:
     known = inventory.Device("pci-0000-8a-00-0", {"name": "pci-0000-8a-00-0"}, address="0000:8a:00.0")
     rdma = RdmaRecord([VERBS], [])
-    own = DeviceRecord("pci-0000-8a-00-0", "node", "nic", known, rdma=rdma)
-    seen = {}
-    for device in (own, dataclasses.replace(own, admin=True)):
+    device_record = DeviceRecord("pci-0000-8a-00-0", "node", "nic", known, rdma=rdma)
+    nodes = {}
+    for device in (device_record, dataclasses.replace(device_record, admin=True)):
         [prepared] = ClaimFiles(paths, None).write(Record(CLAIM.uid, "training", "nics", None, "boot", [device]))
         spec = read(consumer, "cdi", paths.cdi_dir, *prepared.cdi_ids)
-        seen[device.admin] = [node["path"] for node in spec.get("linux", {}).get("devices", ())]
-    assert seen == {False: [VERBS.path], True: []}
+        nodes[device.admin] = [node["path"] for node in spec.get("linux", {}).get("devices", ())]
+    assert nodes == {False: [VERBS.path], True: []}
 
 
 LABEL = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
@@ -161,7 +161,7 @@ def test_any_names_make_a_valid_spec(paths: Paths, consumer: Path) -> None:
     check()
 
 
-def test_specs_use_nothing_newer_than_cdi_0_5_0(paths: Paths) -> None:
+def test_specs_use_no_feature_newer_than_cdi_0_5_0(paths: Paths) -> None:
     """A library refuses specs newer than itself: nothing newer than 0.5.0 is used (specs-go/version.go)."""
     listed, _unused = devices(paths)
     common = cdi.Common(("LANEWISE_MAP=/run/lanewise/map",), (cdi.Mount(paths.pod_map(CLAIM.uid), "/run/map"),))
@@ -203,7 +203,7 @@ def test_specs_are_written_once_and_removed(paths: Paths) -> None:
     assert cdi.written(paths) == {UID.format(2)}
 
 
-def test_a_writer_killed_at_any_step_leaves_a_whole_spec(paths: Paths, consumer: Path) -> None:
+def test_a_writer_killed_at_any_step_leaves_a_complete_spec(paths: Paths, consumer: Path) -> None:
     """A runtime sees the old spec or the new one, whenever the driver dies; the next try succeeds."""
     listed, _unused = devices(paths)
     ids = cdi.write(paths, CLAIM.uid, listed[:1])
@@ -247,7 +247,7 @@ def test_metadata_is_mounted_at_the_paths_of_kubernetes(paths: Paths) -> None:
 
 
 def test_network_data_reaches_a_container_that_has_the_file(paths: Paths, consumer: Path) -> None:
-    """The file is mounted before the hook runs: it stays the same file, and is whole at any moment."""
+    """The file is mounted before the hook runs, so it stays the same file and is complete at any moment."""
     listed = [DeviceMetadata("nic", "node", "a", {"ifName": {"string": "eth7"}})]
     mount = metadata.write(paths, CLAIM, listed)["nic"]
     attached = [DeviceMetadata("nic", "node", "a", {"ifName": {"string": "eth7"}}, NETWORK)]
@@ -295,7 +295,7 @@ def test_a_full_disk_changes_nothing() -> None:
         assert (mount.host.read_bytes(), small.cdi_spec(CLAIM.uid).read_bytes()) == before
         assert list(small.plugin_dir.rglob(f"*{files.UNFINISHED}")) == []
         assert list(small.cdi_dir.iterdir()) == [small.cdi_spec(CLAIM.uid)]
-        # what takes things back needs no room
+        # removing and rewriting need no space
         assert cdi.write(small, CLAIM.uid, [Device("nic", "a", mounts=(mount,))]) == ids
         cdi.remove(small, CLAIM.uid)
         metadata.remove(small, CLAIM.uid)

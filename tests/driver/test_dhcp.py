@@ -44,7 +44,7 @@ OPTIONS = (
 
 @contextlib.contextmanager
 def server(lease: str = "2m", *more: str, without: str = "") -> t.Iterator[subprocess.Popen[bytes]]:
-    """A server with OPTIONS and more, without one of them."""
+    """A DHCP server with OPTIONS except `without`, and with `more`."""
     if not shutil.which("dnsmasq"):
         pytest.skip("needs dnsmasq")
     with open("/run/dnsmasq.log", "wb") as log:
@@ -88,7 +88,7 @@ def node() -> dict[str, t.Any]:
 
 
 def attached(host: dict[str, t.Any], config: dict[str, t.Any], netns: Path, timeout: float = 5.0) -> t.Any:
-    """Attach the interface as for a claim. It goes back to the node if a step fails. Returns what take_leases does."""
+    """Attach the interface as for a claim; detach it if a step fails. Returns the result of take_leases."""
     interfaces.attach(ONE, host, config, netns)
     try:
         return interfaces.take_leases(host, config, netns, timeout)
@@ -98,11 +98,11 @@ def attached(host: dict[str, t.Any], config: dict[str, t.Any], netns: Path, time
 
 
 def older(lease: Lease, seconds: float) -> Lease:
-    """The lease as if it had been obtained that long before it was."""
+    """The lease as if it had been obtained this many seconds earlier."""
     return {**lease, "boottime": lease["boottime"] - seconds, "obtained": int(lease["obtained"] - seconds)}
 
 
-def message() -> str:
+def server_log() -> str:
     return open("/run/dnsmasq.log").read()
 
 
@@ -132,7 +132,7 @@ def test_a_pod_gets_leases_of_both_families() -> None:
         for lease in got.leases:
             dhcp.release(pod.pin, lease)
         time.sleep(0.2)
-        assert "DHCPRELEASE" in message()
+        assert "DHCPRELEASE" in server_log()
         assert interfaces.detach(ONE, host, pod.pin, config) == []
     assert interfaces.snapshot(ONE)["mtu"] == host["mtu"]
 
@@ -153,8 +153,8 @@ def test_a_lease_is_released_if_there_is_none_of_the_other_family() -> None:
     with server(without=SIX), Pod() as pod:
         with pytest.raises(KernelError, match="no DHCPv6 server answered in time"):
             attached(host, {"name": "net1", "dhcp": ["ipv4", "ipv6"]}, pod.pin, 2.5)
-        (given,) = re.findall(r"DHCPACK\(one-far\) (\S+)", message())
-        until(lambda: f"DHCPRELEASE(one-far) {given}" in message())
+        (given,) = re.findall(r"DHCPACK\(one-far\) (\S+)", server_log())
+        until(lambda: f"DHCPRELEASE(one-far) {given}" in server_log())
         assert interfaces.where(ONE, pod.pin).side == "host"
 
 
@@ -172,7 +172,7 @@ def test_a_kept_lease_is_renewed_and_replaced() -> None:
             assert changes[-1]["address"] == lease["address"]
             assert dhcp.age(changes[-1]) < 30
             renewer.stop("claim/one", give_back=False)
-        # another network now: the server takes the address away, and gives another one
+        # now another network: the server refuses the old address and assigns another one
         run("ip addr flush dev one-far; ip addr add 10.1.0.1/24 dev one-far")
         OTHER = "--dhcp-range=10.1.0.70,10.1.0.80,255.255.255.0,2m"
         with server("2m", OTHER, "--dhcp-ignore=nothing", "--dhcp-host=02:00:00:00:00:03,10.1.0.77"):
@@ -181,14 +181,14 @@ def test_a_kept_lease_is_renewed_and_replaced() -> None:
             now = pod.run("ip -4 addr show net1")
             assert "10.1.0.77/24" in now and lease["address"] not in now
             renewer.stop("claim/one")
-            until(lambda: "DHCPRELEASE" in message())
+            until(lambda: "DHCPRELEASE" in server_log())
         renewer.close()
         interfaces.detach(ONE, host, pod.pin, config)
 
 
 @on_a_node
 def test_a_renewal_is_reported_until_it_is_recorded() -> None:
-    """The claim's record may be in work when its lease is renewed, as while the driver starts."""
+    """The record of the claim may be locked when its lease is renewed, as while the driver starts."""
     host = node()
     config = {"name": "net1", "dhcp": ["ipv4"]}
     reported: list[Lease] = []
@@ -217,12 +217,12 @@ def test_setting_the_clock_does_not_change_when_a_lease_is_renewed(monkeypatch: 
     real = time.time
     with Pod() as pod, server():
         (lease,) = attached(host, config, pod.pin).leases
-        monkeypatch.setattr(time, "time", lambda: real() + 400)  # forward: it is not over
+        monkeypatch.setattr(time, "time", lambda: real() + 400)  # forward: the lease has not expired
         renewer.start("claim/one", pod.pin, lease, config)
         time.sleep(1.0)
         assert not changes and lease["address"] in pod.run("ip -4 addr show net1")
         renewer.stop("claim/one", give_back=False)
-        monkeypatch.setattr(time, "time", lambda: real() - 7200)  # back: it is renewed in time, and for its whole life
+        monkeypatch.setattr(time, "time", lambda: real() - 7200)  # back: it is renewed in time, for its full lifetime
         renewer.start("claim/one", pod.pin, older(lease, lease["renew"]), config)
         until(lambda: changes)
         left = int(pod.run("ip -o -4 addr show net1").split("valid_lft ")[1].split("sec")[0])
@@ -273,7 +273,7 @@ def test_a_silent_server_delays_no_other_lease() -> None:
         time.sleep(0.2)
         renewer.start("right", pod.pin, older(lease, lease["renew"]), config)
         until(lambda: "right" in changes)
-        assert set(changes) == {"right"}, "the silent ones are still waited for"
+        assert set(changes) == {"right"}, "the renewals at the silent server still wait"
         assert time.monotonic() - start < 5
         renewer.close()
         interfaces.detach(ONE, host, pod.pin, config)
@@ -319,10 +319,10 @@ def test_an_address_is_preferred_as_long_as_its_server_says() -> None:
         interfaces.detach(ONE, host, pod.pin, config)
 
 
-class Liar(threading.Thread):
-    """A server of both families whose replies are valid only as far as a client needs to accept them."""
+class LyingServer(threading.Thread):
+    """A server of both families with malicious replies, just valid enough that a client accepts them."""
 
-    #: Options of DHCPv4 behind the type and the server, and what an address of DHCPv6 says.
+    #: Options of DHCPv4 after the type and the server, and contents of a DHCPv6 address option.
     FOUR = (b"\x01\x05\xff\xff\xff\xff\xff", b"\x33\x04\0\0\0\x0a\x3a\x04\0\0\0\0\x3b\x04\0\0\0\0", b"\x79\x03\x40\1\2")
     SIX = (b"", bytes(15), bytes(16), bytes(23), b"\xff" * 16)
 
@@ -368,7 +368,7 @@ class Liar(threading.Thread):
 def test_a_lying_server_does_no_harm() -> None:
     host = node()
     without_dad()
-    server = Liar()
+    server = LyingServer()
     server.start()
     renewer, changes = recording()
     config = {"name": "net1", "dhcp": ["ipv4"]}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Attaching before containers start: which pods get their turn. What is attached is in test_claims.py."""
+"""Attaching before containers start: for which pods it happens and when. test_claims.py tests what is attached."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from lanewise_driver.hook import early
 
 
 class Pods:
-    """Claims that wait to be attached, each of a pod of the same name; `attach` is what an attach does, and may return
-    False if there is nothing to attach."""
+    """Claims that wait to be attached, each of a pod with the same name. `attach` is called for each attach, and may
+    return False if there is nothing to attach."""
 
     def __init__(self, names: t.Iterable[str], attach: t.Callable[[str], bool | None]) -> None:
         self.names = list(names)

@@ -16,7 +16,7 @@ from lanewise_driver.base.errors import Refused
 
 
 class Api:
-    """Records what would go to the API server; blocks while `open` is not set."""
+    """Records what would be sent to the API server. Blocks until `open` is set."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, str]] = []
@@ -27,9 +27,9 @@ class Api:
         self.sent.append((regarding["metadata"]["namespace"], note))
 
 
-def tell(reporter: events.Reporter, namespace: str, number: int, what: str = "") -> None:
+def report(reporter: events.Reporter, namespace: str, number: int, reason: str = "") -> None:
     about = events.claim(ClaimRef(namespace, f"claim-{number}", f"uid-{namespace}-{number}"))
-    reporter.send(about, events.PREPARE, what or f"reason {number}", Refused.fix)
+    reporter.send(about, events.PREPARE, reason or f"reason {number}", Refused.fix)
 
 
 def test_long_words_are_neither_kept_nor_sent() -> None:
@@ -37,7 +37,7 @@ def test_long_words_are_neither_kept_nor_sent() -> None:
     reporter = events.Reporter(api)
     tracemalloc.start()
     for number in range(25):
-        tell(reporter, f"tenant-{number}", number, f"{number}: " + "\N{GREEK SMALL LETTER ALPHA}" * 1_000_000)
+        report(reporter, f"tenant-{number}", number, f"{number}: " + "\N{GREEK SMALL LETTER ALPHA}" * 1_000_000)
     kept, _peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert kept < 1_000_000
@@ -54,7 +54,7 @@ def test_texts_that_are_not_utf_8_are_sent() -> None:
     api.open.set()
     reporter = events.Reporter(api)
     reporter.start()
-    tell(reporter, "tenant", 1, "half a character \ud800")
+    report(reporter, "tenant", 1, "half a character \ud800")
     reporter.stop(30)
     assert api.sent == [("tenant", f"half a character ?. {Refused.fix}")]
 
@@ -63,8 +63,8 @@ def test_a_namespace_leaves_room_for_others() -> None:
     api = Api()
     reporter = events.Reporter(api)
     for number in range(500):
-        tell(reporter, "noisy", number)
-    tell(reporter, "quiet", 1)
+        report(reporter, "noisy", number)
+    report(reporter, "quiet", 1)
     api.open.set()
     reporter.start()
     reporter.stop(30)
@@ -77,9 +77,9 @@ def test_an_event_beyond_the_budget_of_all_does_not_count_for_its_namespace() ->
     api = Api()
     reporter = events.Reporter(api)
     for number in range(events.BURST + 20):
-        tell(reporter, f"tenant-{number}", number)
+        report(reporter, f"tenant-{number}", number)
     for number in range(50):
-        tell(reporter, "late", number)
+        report(reporter, "late", number)
     budget = reporter._namespaces["late"]
     assert budget.left == events.NAMESPACE_BURST
 
@@ -89,8 +89,8 @@ def test_equal_events_are_sent_once() -> None:
     api.open.set()
     reporter = events.Reporter(api)
     for _time in range(5):
-        tell(reporter, "tenant", 1)
-    tell(reporter, "tenant", 1, "another reason")
+        report(reporter, "tenant", 1)
+    report(reporter, "tenant", 1, "another reason")
     reporter.start()
     reporter.stop(30)
     assert len(api.sent) == 2

@@ -4,7 +4,7 @@
 
 """The hook as a container runtime runs it, against the driver's socket, with real processes and network namespaces.
 
-It has more than 500 lines because hook and server are tested as one: all tests use the same processes and fixtures.
+This file has more than 500 lines because hook and server are tested together, with the same processes and fixtures.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.folders import under
-from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, Shelf
+from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, FileService
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanewise_driver.base.calls import AttachRequest
@@ -72,13 +72,13 @@ def paths() -> t.Iterator[Paths]:
 
 
 @pytest.fixture
-def shelf(paths: Paths) -> Shelf:
-    return Shelf(paths.state_dir)
+def service(paths: Paths) -> FileService:
+    return FileService(paths.state_dir)
 
 
 @pytest.fixture
-def server(paths: Paths, shelf: Shelf) -> t.Iterator[HookServer]:
-    running = HookServer(paths, shelf, Metrics())
+def server(paths: Paths, service: FileService) -> t.Iterator[HookServer]:
+    running = HookServer(paths, service, Metrics())
     running.start()
     yield running
     running.stop(1)
@@ -123,20 +123,20 @@ class Hook(subprocess.Popen[bytes]):
 
 
 def test_the_hook_sends_the_container_and_its_namespace(
-    server: HookServer, paths: Paths, shelf: Shelf, container: int
+    server: HookServer, paths: Paths, service: FileService, container: int
 ) -> None:
     assert Hook(paths, container).ended() == (0, "")
-    (request,) = shelf.attached
+    (request,) = service.attached
     assert (request.uid, request.pid, request.container) == (CLAIM, container, "c0ffee")
     assert (request.pod_uid, request.pod_namespace, request.pod_name) == ("pod-uid", "training", "worker-0")
     # the descriptor led to the container's namespace, and is closed
-    assert (shelf.folder / "netns").read_text() == str(os.stat(f"/proc/{container}/ns/net").st_ino)
+    assert (service.folder / "netns").read_text() == str(os.stat(f"/proc/{container}/ns/net").st_ino)
     assert not request.netns.exists()
     assert 'lanewise_operation_seconds_count{operation="attach",outcome="ok"} 1.0' in server.metrics.text().decode()
 
 
 def test_attach_while_a_client_holds_all_connections_to_the_metrics(
-    server: HookServer, paths: Paths, shelf: Shelf, container: int
+    server: HookServer, paths: Paths, service: FileService, container: int
 ) -> None:
     """Each connection used to take a thread, until none was left for hooks."""
     web = Web("127.0.0.1:0", server.metrics, list)
@@ -149,13 +149,13 @@ def test_attach_while_a_client_holds_all_connections_to_the_metrics(
             assert threading.active_count() == threads
             for _time in range(3):
                 assert Hook(paths, container).ended() == (0, "")
-        assert len(shelf.attached) == 3
+        assert len(service.attached) == 3
     finally:
         web.stop()
 
 
 def test_the_pod_is_read_from_the_annotations_of_cri_o(
-    server: HookServer, paths: Paths, shelf: Shelf, container: int
+    server: HookServer, paths: Paths, service: FileService, container: int
 ) -> None:
     ours = {name: "" for name in ANNOTATIONS}
     theirs = {
@@ -165,13 +165,13 @@ def test_the_pod_is_read_from_the_annotations_of_cri_o(
         "io.kubernetes.cri-o.SandboxID": "i",
     }
     assert Hook(paths, container, annotations={**ours, **theirs}).ended()[0] == 0
-    (request,) = shelf.attached
+    (request,) = service.attached
     assert (request.pod_uid, request.pod_name, request.pod_namespace) == ("u", "n", "s")
 
 
 @pytest.mark.parametrize("what", ["uid", "namespace", "name"])
-def test_annotations_that_name_two_pods_name_none(what: str) -> None:
-    """CRI-O passes on a pod's own annotations, which may have the names of containerd's."""
+def test_contradicting_annotations_name_no_pod(what: str) -> None:
+    """CRI-O passes on the annotations of a pod, which may have the names that containerd uses."""
     by_cri_o, by_containerd = f"io.kubernetes.pod.{what}", f"io.kubernetes.cri.sandbox-{what}"
     for written, expected in (
         ({by_cri_o: "own"}, "own"),
@@ -188,32 +188,32 @@ def test_refusal_is_reported_in_one_line(server: HookServer, paths: Paths, conta
     start = time.monotonic()
     done = Hook(paths, container, annotations={"refuse": "nic0:\n no µlink"}).ended()
     assert done == (1, "lanewise.dev: nic0: no µlink\n")
-    assert time.monotonic() - start < 10, "to try again would not help"
+    assert time.monotonic() - start < 10, "a retry would not help"
 
 
-def test_a_busy_answer_is_tried_again(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
-    shelf.busy = 3
+def test_a_busy_answer_is_tried_again(server: HookServer, paths: Paths, service: FileService, container: int) -> None:
+    service.busy = 3
     assert Hook(paths, container).ended() == (0, "")
-    assert shelf.busy == 0 and len(shelf.attached) == 1
-    shelf.busy = 1000
+    assert service.busy == 0 and len(service.attached) == 1
+    service.busy = 1000
     status, reported = Hook(paths, container, wait=3).ended()
     assert (status, reported) == (1, "lanewise.dev: gave up after 3 seconds: nic0 is still with claim other\n")
 
 
 def test_a_timeout_reports_the_last_answer_of_the_driver(
-    server: HookServer, paths: Paths, shelf: Shelf, container: int
+    server: HookServer, paths: Paths, service: FileService, container: int
 ) -> None:
     """At a timeout in the middle of an attempt, the driver's last answer says more than the timeout."""
-    shelf.busy, shelf.delay = 1000, 3
+    service.busy, service.delay = 1000, 3
     status, reported = Hook(paths, container, wait=5.5).ended()
     assert (status, reported) == (1, "lanewise.dev: gave up after 5.5 seconds: nic0 is still with claim other\n")
 
 
-def test_the_hook_waits_for_a_driver_that_starts(paths: Paths, shelf: Shelf, container: int) -> None:
+def test_the_hook_waits_for_a_driver_that_starts(paths: Paths, service: FileService, container: int) -> None:
     waiting = Hook(paths, container)
     time.sleep(1)
     assert waiting.poll() is None
-    server = HookServer(paths, shelf, Metrics())
+    server = HookServer(paths, service, Metrics())
     server.start()
     assert waiting.ended() == (0, "")
     server.stop(1)
@@ -236,7 +236,7 @@ time.sleep(300)
 """
 
 
-def test_the_hook_waits_for_the_next_driver_after_a_kill(paths: Paths, shelf: Shelf, container: int) -> None:
+def test_the_hook_waits_for_the_next_driver_after_a_kill(paths: Paths, service: FileService, container: int) -> None:
     root = paths.run_dir.parent.parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     daemon = subprocess.Popen([sys.executable, "-c", DAEMON, str(root)], stdout=subprocess.PIPE, env=environment)
@@ -247,15 +247,15 @@ def test_the_hook_waits_for_the_next_driver_after_a_kill(paths: Paths, shelf: Sh
     daemon.communicate()
     time.sleep(0.5)
     assert paths.hook_socket.exists() and waiting.poll() is None
-    server = HookServer(paths, shelf, Metrics())
+    server = HookServer(paths, service, Metrics())
     server.start()
     assert waiting.ended() == (0, "")
     server.stop(1)
 
 
 def test_the_hook_does_not_ask_the_driver_if_the_devices_are_attached(paths: Paths, container: int) -> None:
-    """A container starts again, or a second one of the pod starts, while the driver is down; but a container in
-    another namespace does not start, nor one before the driver has reported that everything is set up."""
+    """A container restarts, or a second one of the pod starts, while the driver is down. A container in another
+    namespace does not start, and no container starts before the driver has reported that everything is set up."""
     pin = paths.pin(CLAIM)
     netns.pin(f"/proc/{container}/ns/net", pin)
     try:
@@ -272,33 +272,33 @@ def test_the_hook_does_not_ask_the_driver_if_the_devices_are_attached(paths: Pat
         assert not claim_files.awaited(paths, CLAIM)
         paths.early(CLAIM).write_bytes(b"")
         assert claim_files.awaited(paths, CLAIM)
-        never = dataclasses.replace(paths, hook_python=Path("/bin/false"))  # not even Python, which takes long to start
+        never = dataclasses.replace(paths, hook_python=Path("/bin/false"))  # without Python, which is slow to start
         assert Hook(never, container, 30).ended() == (0, "")
         assert not claim_files.awaited(paths, CLAIM)
         assert Hook(never, os.getpid(), 0.1).ended() == (1, "")
-        assert Hook(paths, os.getpid(), 0.1).ended()[0] == 1  # as a pod's new sandbox
+        assert Hook(paths, os.getpid(), 0.1).ended()[0] == 1  # as for a new sandbox of the pod
     finally:
         netns.unpin(pin)
     assert Hook(paths, container, 0.1).ended()[0] == 1  # taken back
 
 
-def test_the_hook_gives_up_in_time(paths: Paths, shelf: Shelf, container: int) -> None:
+def test_the_hook_gives_up_in_time(paths: Paths, service: FileService, container: int) -> None:
     status, reported = Hook(paths, container, wait=0.5).ended()
     missing = f"the driver does not answer at {paths.hook_socket}: No such file or directory"
     assert (status, reported) == (1, f"lanewise.dev: gave up after 0.5 seconds: {missing}\n")
-    server = HookServer(paths, shelf, Metrics())
+    server = HookServer(paths, service, Metrics())
     server.start()
-    shelf.delay = 3
+    service.delay = 3
     status, reported = Hook(paths, container, wait=0.5).ended()
     assert (status, reported) == (1, "lanewise.dev: gave up after 0.5 seconds: the driver has not finished\n")
     server.stop(10)
 
 
 @pytest.mark.parametrize(
-    "python", OLD or [pytest.param(None, marks=pytest.mark.skip("no old Python is here"))], ids=str
+    "python", OLD or [pytest.param(None, marks=pytest.mark.skip("no old Python is installed"))], ids=str
 )
 def test_an_old_python_runs_the_hook(
-    server: HookServer, paths: Paths, shelf: Shelf, container: int, python: Path, tmp_path: Path
+    server: HookServer, paths: Paths, service: FileService, container: int, python: Path, tmp_path: Path
 ) -> None:
     old_paths = dataclasses.replace(paths, hook_python=python)
     assert Hook(old_paths, container).ended() == (0, "")
@@ -307,13 +307,13 @@ def test_an_old_python_runs_the_hook(
     unanswered = Hook(dataclasses.replace(old_paths, run_dir=tmp_path), container, wait=0.5).ended()
     missing = f"the driver does not answer at {tmp_path}/hook.sock: No such file or directory"
     assert unanswered == (1, f"lanewise.dev: gave up after 0.5 seconds: {missing}\n")
-    shelf.delay = 3
+    service.delay = 3
     slow = Hook(old_paths, container, wait=0.5).ended()
     assert slow == (1, "lanewise.dev: gave up after 0.5 seconds: the driver has not finished\n")
 
 
 def test_the_hook_is_written_for_an_old_python() -> None:
-    """If no old Python is installed: its grammar, and annotations that it can evaluate."""
+    """Covers machines without an old Python: the grammar and the annotations must suit it."""
     # ast has no grammar of 3.6; what 3.7 added is not used here
     tree = ast.parse(Path(hook.__file__).read_text(), feature_version=(3, 7))
     annotations = [node.annotation for node in ast.walk(tree) if isinstance(node, (ast.arg, ast.AnnAssign))]
@@ -323,12 +323,12 @@ def test_the_hook_is_written_for_an_old_python() -> None:
         assert isinstance(one, (ast.Constant, ast.Name, type(None))), ast.unparse(one)
 
 
-def test_stop_lets_running_attaches_end(paths: Paths, shelf: Shelf, container: int) -> None:
-    server = HookServer(paths, shelf, Metrics())
+def test_stop_lets_running_attaches_end(paths: Paths, service: FileService, container: int) -> None:
+    server = HookServer(paths, service, Metrics())
     server.start()
-    shelf.delay = 1.5
+    service.delay = 1.5
     running = Hook(paths, container)
-    assert shelf.running.acquire(timeout=20)
+    assert service.running.acquire(timeout=20)
     server.stop(20)
     assert running.ended() == (0, "")
     assert not paths.hook_socket.exists()
@@ -349,8 +349,8 @@ with socket.socket(socket.AF_UNIX) as connection:
 """
 
 
-def test_only_root_may_ask(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
-    """Someone else is kept out by the socket's mode, by its folder's, and where neither does by the server."""
+def test_only_root_may_ask(server: HookServer, paths: Paths, service: FileService, container: int) -> None:
+    """Other users are kept out by the mode of the socket and by that of its folder, and otherwise by the server."""
 
     def reported(uid: int) -> str:
         command = [sys.executable, "-c", STRANGER, str(uid), f"/proc/{container}/ns/net"]
@@ -364,10 +364,10 @@ def test_only_root_may_ask(server: HookServer, paths: Paths, shelf: Shelf, conta
     assert reported(NOBODY) == "PermissionError"
     paths.hook_socket.chmod(0o666)
     assert reported(NOBODY) in ("b''", "BrokenPipeError", "ConnectionResetError")
-    assert shelf.attached == []
+    assert service.attached == []
     assert b'lanewise_errors_total{part="hooks"} 1.0' in server.metrics.text()
     assert reported(0) == repr(b"done\n")
-    assert len(shelf.attached) == 1
+    assert len(service.attached) == 1
 
 
 def test_the_hook_does_not_depend_on_its_callers_environment(
@@ -390,20 +390,20 @@ def test_the_hook_does_not_depend_on_its_callers_environment(
 
 
 def test_a_newer_instance_takes_over(
-    paths: Paths, shelf: Shelf, container: int, monkeypatch: pytest.MonkeyPatch
+    paths: Paths, service: FileService, container: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hook_server, "WATCH_INTERVAL", 0.1)
-    other = Shelf(paths.netns_dir)
-    old = HookServer(paths, shelf, Metrics(), INSTANCE.format(1))
+    other = FileService(paths.netns_dir)
+    old = HookServer(paths, service, Metrics(), INSTANCE.format(1))
     new = HookServer(paths, other, Metrics(), INSTANCE.format(2))
     old.start()
     new.start()
     assert Hook(paths, container).ended() == (0, "")
-    assert (len(shelf.attached), len(other.attached)) == (0, 1)
-    # the newer one fails and goes: the older one is there again
+    assert (len(service.attached), len(other.attached)) == (0, 1)
+    # the newer instance fails and ends, and the older one takes over again
     new.stop(1)
     assert Hook(paths, container).ended() == (0, "")
-    assert (len(shelf.attached), len(other.attached)) == (1, 1)
+    assert (len(service.attached), len(other.attached)) == (1, 1)
     third = HookServer(paths, other, Metrics(), INSTANCE.format(3))
     third.start()
     old.stop(1)
@@ -413,9 +413,11 @@ def test_a_newer_instance_takes_over(
     assert list(paths.run_dir.glob("hook.sock*")) == []
 
 
-def test_a_lost_socket_comes_back(paths: Paths, shelf: Shelf, container: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_socket_is_created_again(
+    paths: Paths, service: FileService, container: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hook_server, "WATCH_INTERVAL", 0.1)
-    server = HookServer(paths, shelf, Metrics())
+    server = HookServer(paths, service, Metrics())
     server.start()
     paths.hook_socket.unlink()
     assert Hook(paths, container).ended() == (0, "")
@@ -423,10 +425,10 @@ def test_a_lost_socket_comes_back(paths: Paths, shelf: Shelf, container: int, mo
 
 
 def test_the_socket_of_a_killed_newer_instance_is_replaced(
-    paths: Paths, shelf: Shelf, container: int, monkeypatch: pytest.MonkeyPatch
+    paths: Paths, service: FileService, container: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hook_server, "WATCH_INTERVAL", 0.1)
-    server = HookServer(paths, shelf, Metrics(), INSTANCE.format(1))
+    server = HookServer(paths, service, Metrics(), INSTANCE.format(1))
     server.start()
     draft = paths.run_dir / "draft"
     with socket.socket(socket.AF_UNIX) as newer:
@@ -443,31 +445,31 @@ def test_the_socket_of_a_killed_newer_instance_is_replaced(
     assert not paths.hook_socket.exists()
 
 
-def test_sockets_of_killed_drivers_are_removed(paths: Paths, shelf: Shelf) -> None:
+def test_sockets_of_killed_drivers_are_removed(paths: Paths, service: FileService) -> None:
     old, fresh = (paths.hook_socket.with_name(f"{paths.hook_socket.name}.{name}") for name in ("0badcafe", "f7e5f7e5"))
     for draft in (old, fresh):
         with socket.socket(socket.AF_UNIX) as left:
             left.bind(str(draft))
     os.utime(old, (0, time.time() - 60))
-    server = HookServer(paths, shelf, Metrics())
+    server = HookServer(paths, service, Metrics())
     server.start()
-    assert not old.exists() and fresh.exists()  # another instance may be making that one
+    assert not old.exists() and fresh.exists()  # another instance may be creating that one
     server.stop(1)
     fresh.unlink()
 
 
-def test_many_containers_start_at_once(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+def test_many_containers_start_at_once(server: HookServer, paths: Paths, service: FileService, container: int) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
-    shelf.delay = 0.2
+    service.delay = 0.2
     hooks = [Hook(paths, container) for _unused in range(40)]
     assert [running.ended() for running in hooks] == [(0, "")] * 40
-    assert len(shelf.attached) == 40
+    assert len(service.attached) == 40
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 2
     assert threading.active_count() < 40
 
 
 def test_the_server_survives_a_machine_without_threads_to_spare(
-    server: HookServer, paths: Paths, shelf: Shelf, container: int, monkeypatch: pytest.MonkeyPatch
+    server: HookServer, paths: Paths, service: FileService, container: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server continues, and the hook asks again."""
     start, refused = threading.Thread.start, []
@@ -475,25 +477,25 @@ def test_the_server_survives_a_machine_without_threads_to_spare(
     def limited(thread: threading.Thread) -> None:
         if thread.name == "hook" and len(refused) < 3:
             refused.append(thread)
-            raise RuntimeError("can't start new thread")  # what a limit of processes makes of it
+            raise RuntimeError("can't start new thread")  # the error at a limit of processes
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", limited)
     assert Hook(paths, container).ended() == (0, "")
-    assert len(refused) == 3 and len(shelf.attached) == 1
+    assert len(refused) == 3 and len(service.attached) == 1
     assert b'lanewise_errors_total{part="hooks"} 3.0' in server.metrics.text()
 
 
 def test_stop_does_not_wait_for_a_free_worker(
-    paths: Paths, shelf: Shelf, container: int, monkeypatch: pytest.MonkeyPatch
+    paths: Paths, service: FileService, container: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hook_server, "WORKERS", 1)
     monkeypatch.setattr(hook_server, "WATCH_INTERVAL", 0.1)
-    server = HookServer(paths, shelf, Metrics())
+    server = HookServer(paths, service, Metrics())
     server.start()
-    shelf.delay = 4
+    service.delay = 4
     hooks = [Hook(paths, container, wait=1) for _unused in range(3)]
-    assert shelf.running.acquire(timeout=20)
+    assert service.running.acquire(timeout=20)
     start = time.monotonic()
     server.stop(0.1)
     assert time.monotonic() - start < 3.5
@@ -521,7 +523,7 @@ def request(pid: t.Any, uid: str = CLAIM, **changes: t.Any) -> bytes:
     return f"{uid} {pid}\n".encode() + json.dumps({"pid": pid, "id": "c", "bundle": "b", **changes}).encode()
 
 
-def test_any_bytes_do_no_harm(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+def test_any_bytes_do_no_harm(server: HookServer, paths: Paths, service: FileService, container: int) -> None:
     """Whatever root sends, the driver answers or closes the connection, and continues to serve."""
     netns = os.open(f"/proc/{container}/ns/net", os.O_RDONLY)
     tokens = st.sampled_from([request(container), CLAIM.encode(), b"\n", b"{}", b"[", b"\xff", b"null", b'{"pid": 1}'])
@@ -540,13 +542,15 @@ def test_any_bytes_do_no_harm(server: HookServer, paths: Paths, shelf: Shelf, co
     for content in (b"[" * 100_000, request(container) + b" " * (2 << 20), request(container, annotations={"x": 1})):
         answer = ask(paths, content, [netns])
         assert answer == b"" or answer.startswith(b"refused")
-    done = len(shelf.attached)
+    done = len(service.attached)
     assert ask(paths, request(container), [netns]) == b"done\n"
-    assert len(shelf.attached) == done + 1
+    assert len(service.attached) == done + 1
     os.close(netns)
 
 
-def test_incomplete_requests_are_refused(server: HookServer, paths: Paths, shelf: Shelf, container: int) -> None:
+def test_incomplete_requests_are_refused(
+    server: HookServer, paths: Paths, service: FileService, container: int
+) -> None:
     netns = os.open(f"/proc/{container}/ns/net", os.O_RDONLY)
     mount = os.open(f"/proc/{container}/ns/mnt", os.O_RDONLY)
     plain = os.open("/dev/null", os.O_RDONLY)
@@ -559,7 +563,7 @@ def test_incomplete_requests_are_refused(server: HookServer, paths: Paths, shelf
     assert ask(paths, request(container, id=None), [netns]) == state
     for uid in ("../../x", "", "."):
         assert ask(paths, request(container, uid), [netns]).startswith(b"refused")
-    assert shelf.attached == []
+    assert service.attached == []
     for descriptor in (netns, mount, plain):
         os.close(descriptor)
 
@@ -590,7 +594,7 @@ NAMES = st.text(st.characters(codec="utf-8"), max_size=10) | st.sampled_from(["p
 def test_the_hook_finds_the_same_process_id_as_a_json_parser(
     annotations: dict[str, str], pid: int, first: bool, indent: int | str | None, ascii_only: bool
 ) -> None:
-    """The hook finds the number without a JSON parser, in whatever way a runtime writes its state."""
+    """The hook finds the number without a JSON parser, however a runtime formats its state."""
     state = {"annotations": annotations, "status": "created", "id": "c"}
     state = {"pid": pid, **state} if first else {**state, "pid": pid}
     assert hook.process(json.dumps(state, indent=indent, ensure_ascii=ascii_only).encode()) == pid
@@ -625,7 +629,7 @@ def test_wrong_arguments_print_the_usage(paths: Paths) -> None:
 
 
 def processor_time(command: list[str], state: bytes = b"") -> float:
-    """The least CPU time of some runs, in milliseconds, so that other programs on this machine do not count."""
+    """The minimum CPU time of several runs, in milliseconds, so that other programs on this machine do not count."""
     times = []
     for _unused in range(12):
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -643,7 +647,7 @@ def processor_time(command: list[str], state: bytes = b"") -> float:
 def test_the_hook_starts_quickly(
     server: HookServer, paths: Paths, container: int, record_property: t.Callable[[str, object], None]
 ) -> None:
-    """Little more than an interpreter takes to start: it loads nothing large."""
+    """The hook takes little more time than the start of an interpreter, because it loads no large modules."""
     command = cdi.hook_command(paths, CLAIM)
     state = request(container).split(b"\n")[1]
     least = processor_time(["true"])

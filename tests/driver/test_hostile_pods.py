@@ -2,8 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A hostile pod against its neighbour on one card and against machines on the network: what gets through is what
-docs/security.md says, and the driver takes everything back. Virtual functions: tests/lab/test_hostile_pods.py."""
+"""A hostile pod against its neighbour on one card and against machines on the network: exactly
+the attempts that docs/security.md names succeed, and the driver takes everything back. tests/lab/test_hostile_pods.py
+does the same with virtual functions."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The classes that divide an interface, on the kernel."""
+"""The HTB classes that divide an interface, on a real kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GIGA = 10**9
 A, B = "02:00:00:00:00:0a", "02:00:00:00:00:0b"
 
 
-def parent(connection: Netlink) -> int:
+def make_interface(connection: Netlink) -> int:
     run("ip link add one type veth peer name far")
     run("ip link set far up")
     run("ip link set one up")
@@ -28,16 +28,16 @@ def parent(connection: Netlink) -> int:
     return found.index
 
 
-def roots() -> list[str]:
+def root_qdiscs() -> list[str]:
     shown = run("tc qdisc show dev one").splitlines()
     return [" ".join(line.split()[:4]) for line in shown]
 
 
 @on_a_node
-def test_classes_come_change_and_go() -> None:
+def test_classes_are_added_changed_and_removed() -> None:
     with Netlink() as connection:
-        index = parent(connection)
-        before = roots()
+        index = make_interface(connection)
+        before = root_qdiscs()
         first = {3: Class(A, 700 * 10**6, GIGA), 4: Class(B, 200 * 10**6, GIGA)}
         htb.divide(connection, index, GIGA, first)
         assert htb.exists(connection, index) and htb.interfaces(connection) == [index]
@@ -52,51 +52,51 @@ def test_classes_come_change_and_go() -> None:
         assert htb.read(connection, index) == {4: Class(A, 100 * 10**6, 500 * 10**6)}
         assert set(htb.sent(connection, index)) == {4}
         htb.divide(connection, index, GIGA, {})
-        assert roots() == before and htb.interfaces(connection) == []
+        assert root_qdiscs() == before and htb.interfaces(connection) == []
         htb.divide(connection, index, GIGA, {})
 
 
 @on_a_node
-def test_rates_beyond_32_bits() -> None:
+def test_rates_beyond_32_bits_are_read_back() -> None:
     with Netlink() as connection:
-        index = parent(connection)
+        index = make_interface(connection)
         wanted = {htb.LAST: Class(A, 100 * GIGA, 800 * GIGA), htb.FIRST: Class(B, 10**6, 10**6)}
         htb.divide(connection, index, 800 * GIGA, wanted)
         assert htb.read(connection, index) == wanted
 
 
 @on_a_node
-def test_a_default_qdisc_comes_back() -> None:
+def test_a_default_qdisc_is_restored() -> None:
     """A tap has a queueing discipline by default, a veth has none."""
     with Netlink() as connection:
         run("ip tuntap add dev one mode tap multi_queue")
         run("ip link set one up")
         link = links.get(connection, name="one")
         assert link
-        before = qdiscs.listed(connection, link.index), roots()
+        before = qdiscs.listed(connection, link.index), root_qdiscs()
         htb.divide(connection, link.index, GIGA, {3: Class(A, GIGA, GIGA)})
         htb.remove(connection, link.index)
-        assert (qdiscs.listed(connection, link.index), roots()) == before and "noqueue" not in before[1][0]
+        assert (qdiscs.listed(connection, link.index), root_qdiscs()) == before and "noqueue" not in before[1][0]
 
 
 @on_a_node
-def test_the_sites_own_qdisc_stays() -> None:
+def test_a_qdisc_of_the_site_is_kept() -> None:
     with Netlink() as connection:
-        index = parent(connection)
+        index = make_interface(connection)
         run("tc qdisc add dev one root handle 1: htb default 1")
-        before = roots()
+        before = root_qdiscs()
         with pytest.raises(htb.Foreign, match="htb 1:"):
             htb.divide(connection, index, GIGA, {3: Class(A, GIGA, GIGA)})
         htb.divide(connection, index, GIGA, {})
-        assert roots() == before
+        assert root_qdiscs() == before
 
 
 class Stopped(Exception):
-    """The request that a test lets fail."""
+    """Raised instead of a request."""
 
 
 def _stopping(connection: Netlink, left: list[int]) -> t.Callable[..., t.Any]:
-    """The connection's `request`, which fails after as many calls as `left` holds."""
+    """The `request` of the connection, which fails after `left[0]` calls."""
 
     def request(kind: int, body: bytes, flags: int = 0) -> t.Any:
         if not left[0]:
@@ -113,8 +113,8 @@ def test_a_failure_at_any_request_is_repaired_by_the_next_call() -> None:
     wanted = {3: Class(A, 700 * 10**6, GIGA), 4: Class(B, 200 * 10**6, GIGA)}
     other = {4: Class(A, 100 * 10**6, GIGA)}
     with Netlink() as connection:
-        index = parent(connection)
-        before = roots()
+        index = make_interface(connection)
+        before = root_qdiscs()
         for stop_at in range(1000):
             stopped = 0
             for state in (wanted, other, {}):
@@ -130,4 +130,4 @@ def test_a_failure_at_any_request_is_repaired_by_the_next_call() -> None:
                 assert htb.read(connection, index) == state
             if not stopped:
                 break
-        assert roots() == before and 5 < stop_at < 100
+        assert root_qdiscs() == before and 5 < stop_at < 100

@@ -15,7 +15,7 @@ from lanewise_driver.interface.interfaces import Identity
 ONE = Identity(None, None, "one")
 FABRIC = "ip netns add fabric 2>/dev/null; ip link set one-far netns fabric; ip -n fabric link set one-far up"
 
-#: What a pod does with rights on its own network, and whether the driver can still have its interface.
+#: What a pod with rights on its own network does, and whether the driver can still take its interface back.
 TRICKS = {
     "takes our mark off": ("ip link property del dev one altname lanewise-one", True),
     "puts our mark on a new veth": (
@@ -73,14 +73,14 @@ def test_no_trick_of_a_pod_makes_the_driver_lose_or_mistake_its_interface(trick:
             left = {line.split(":")[1].split("@")[0].strip() for line in pod.run("ip -o link").splitlines()}
             assert len(left) == len(others) - 1 and "eth0" in left
         elif peer == "elsewhere":
-            # its own is gone for good, and what it made instead stays with the pod
+            # the interface is gone for good, and the one that the pod made stays in the pod
             assert "is gone" in notes[0]
             assert "one" in pod.run("ip -o link") and nodes.run("ip link show one", check=False) == ""
 
 
 @nodes.on_a_node
 def test_an_interface_is_found_by_a_record_without_a_mark() -> None:
-    """As drivers before this one wrote them: the altname alone counts."""
+    """Older drivers wrote such records. Only the altname counts."""
     nodes.without_dad()
     nodes.pair("one")
     nodes.wait_for_ipv6()

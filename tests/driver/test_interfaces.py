@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a pod gets of an InterfaceConfig, what is refused, and what is left after a failure; on veth and macvlan."""
+"""What a pod gets from an InterfaceConfig, what is refused, and what a failure leaves, on veth and macvlan."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _check_pod(pod: nodes.Pod) -> None:
 
 
 @nodes.on_a_node
-def test_everything_of_a_configuration_is_in_the_pod() -> None:
+def test_a_pod_gets_all_settings_of_its_configuration() -> None:
     host = nodes.node("ip addr add 10.9.0.2/24 dev one")
     config = {
         "name": "net1",
@@ -138,7 +138,7 @@ def test_without_configuration_a_pod_gets_the_addresses_of_the_node() -> None:
         assert "default" not in pod.run("ip route")  # the pod's own network has that
         assert "default via 10.1.0.1 dev one" in pod.run("ip route show table 100")
         rules = pod.run("ip rule")
-        assert "50:\tfrom 10.1.0.2 fwmark 0x7 lookup 100" in rules  # with all that it selects by
+        assert "50:\tfrom 10.1.0.2 fwmark 0x7 lookup 100" in rules  # with all of its selectors
         assert "51:" not in rules and "52:" not in rules
         assert "10.1.0.9" in pod.run("ip neigh show nud permanent")
         interfaces.detach(nodes.ONE, host, pod.pin, {})
@@ -150,7 +150,7 @@ def test_without_configuration_a_pod_gets_the_addresses_of_the_node() -> None:
 
 @nodes.on_a_node
 def test_a_rule_that_was_deleted_meanwhile_stays_deleted() -> None:
-    """Rules stay on the node when the interface leaves; those that were not deleted work again."""
+    """Rules stay on the node when the interface leaves, and work again when it returns."""
     host = nodes.node(
         """ip addr add 10.1.0.2/24 dev one; ip route add default via 10.1.0.1 dev one table 100
         ip rule add from 10.1.0.2 lookup 100 priority 50; ip rule add from all iif one lookup 100 priority 51"""
@@ -166,7 +166,7 @@ def test_a_rule_that_was_deleted_meanwhile_stays_deleted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "message"),
     [
         ({"name": "taken"}, "File exists"),
         ({"mtu": 65535, "gsoMaxSize": 600000}, "Numerical result out of range|Invalid argument"),
@@ -184,14 +184,14 @@ def test_a_rule_that_was_deleted_meanwhile_stays_deleted() -> None:
         ({"vf": {"vlan": 5}}, "not a virtual function"),
     ],
 )
-def test_a_failure_leaves_everything_on_the_node(config: dict[str, t.Any], says: str) -> None:
+def test_a_failure_leaves_everything_on_the_node(config: dict[str, t.Any], message: str) -> None:
     @nodes.on_a_node
     def test() -> None:
         host = nodes.node("ip addr add 10.1.0.2/24 dev one; ip route add 10.50.0.0/16 via 10.1.0.1 metric 77")
         before = nodes.shown("one")
         with nodes.Pod() as pod:
             pod.run("ip link add taken type veth peer name taken2; sysctl -qw net.ipv6.conf.default.accept_dad=0")
-            with pytest.raises((KernelError, Refused), match=says):
+            with pytest.raises((KernelError, Refused), match=message):
                 interfaces.attach(nodes.ONE, host, config, pod.pin)
             assert interfaces.where(nodes.ONE, pod.pin).side == "host"
             assert "one" not in pod.run("ip link")
@@ -202,7 +202,7 @@ def test_a_failure_leaves_everything_on_the_node(config: dict[str, t.Any], says:
 
 
 @nodes.on_a_node
-def test_check_names_the_field() -> None:
+def test_check_names_the_wrong_fields() -> None:
     host = nodes.node()
     config = {
         "mtu": 70000,
@@ -231,7 +231,7 @@ def test_check_names_the_field() -> None:
 
 @nodes.on_a_node
 def test_values_that_the_kernel_refuses_are_found_before_the_change() -> None:
-    """Without touching the interface or the node: an attach that fails is final for a pod that is not restarted."""
+    """The check touches neither interface nor node. A failed attach is final for a pod that is not restarted."""
     host = nodes.node("ip addr add 10.1.0.2/24 dev one")
     far = {"destination": "10.9.0.0/16", "gateway": "10.66.0.1"}
     near = {"destination": "10.8.0.0/16", "gateway": "10.1.0.1"}
@@ -242,9 +242,9 @@ def test_values_that_the_kernel_refuses_are_found_before_the_change() -> None:
         ({"addresses": [], "routes": [near]}, ["routes[0]"]),
         ({"addresses": [], "routes": [six]}, ["routes[0]"]),
         ({"addresses": ["fd00::2/64"], "routes": [{**six, "source": "fd00::2"}]}, []),
-        ({"routes": [near]}, []),  # by the address that goes along
+        ({"routes": [near]}, []),  # reachable through the address that moves along
         ({"routes": [far, near]}, ["routes[0]"]),
-        # a route to the gateway makes it reachable, in whatever order
+        # a route to the gateway makes it reachable, in any order
         ({"routes": [far, {"destination": "10.66.0.0/16", "scope": "link"}]}, []),
         ({"routes": [{**near, "multipath": [{"gateway": "10.1.0.8"}, {"gateway": "10.67.0.9"}]}]}, ["routes[0]"]),
         ({"routes": [{**near, "source": "10.77.0.7"}]}, []),  # another interface of the pod may have it
@@ -265,7 +265,7 @@ def test_values_that_the_kernel_refuses_are_found_before_the_change() -> None:
 
 @nodes.on_a_node
 def test_a_feature_that_is_fixed_in_the_wanted_state_is_accepted() -> None:
-    """veth has no large receive offload: what asks for just that has it, and what asks for more is refused."""
+    """veth has no large receive offload: switching it off is accepted, and switching it on is refused."""
     host = nodes.node()
     config = {
         "name": "net1",
@@ -374,7 +374,7 @@ def test_interfaces_can_be_attached_and_detached_in_parallel() -> None:
 
 
 @nodes.on_a_node
-def test_an_xdp_program_that_a_pod_left_is_taken_away() -> None:
+def test_an_xdp_program_that_a_pod_left_is_removed() -> None:
     host = nodes.node()
     program = xdp_program()
     with nodes.Pod() as pod:
@@ -387,7 +387,7 @@ def test_an_xdp_program_that_a_pod_left_is_taken_away() -> None:
         assert "xdp" in pod.run("ip link show net1")
         assert interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"}) == []
     assert "xdp" not in nodes.run("ip link show one") and interfaces.snapshot(nodes.ONE) == host
-    with Netlink() as connection:  # the node's own one stays
+    with Netlink() as connection:  # a program of the node stays
         link = links.get(connection, name="one")
         assert link is not None
         links.change(connection, link.index, links.netlink.nest(links.IFLA_XDP, to_this))
@@ -417,7 +417,7 @@ def xdp_program() -> int:
 
 @nodes.on_a_node
 def test_no_thread_or_descriptor_is_left_open() -> None:
-    """A thread closes the namespace of kernel/stacked.py when it was not needed for some seconds."""
+    """A thread closes the namespace of kernel/stacked.py after some seconds without use."""
 
     def alone() -> bool:
         return threading.active_count() == 1

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Addresses and routes of interfaces in pods: when they can be used, and that they come back whole."""
+"""Addresses and routes of interfaces in pods: when they can be used, and that they are restored completely."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _USE = "import socket; s=socket.socket(socket.AF_INET6, socket.SOCK_DGRAM); s.bi
 
 
 @nodes.on_a_node
-def test_an_address_that_was_not_proven_unique_yet_is_whole_when_it_comes_back() -> None:
-    """As after a boot, when the kubelet starts pods before the kernel has made the link-local address' own route. The
-    route that the kernel makes later was not added by the pod."""
+def test_a_tentative_address_is_restored_completely() -> None:
+    """After a boot, kubelet may start pods before the kernel has created the route of the link-local address. The
+    driver must not take this later route for one that the pod added."""
     nodes.node()
     nodes.run("echo 1 > /proc/sys/net/ipv6/conf/one/accept_dad")
     nodes.run("ip link set one down; ip link set one up; ip addr add fd00::77/64 dev one")
     shown = nodes.run("ip -o -6 addr show dev one")
     host = interfaces.snapshot(nodes.ONE)
-    made = [route["destination"] for route in host["routes"] if route["table"] == 255 and route["type"] == 2]
-    assert "fd00::77/128" not in made, shown
+    destinations = [route["destination"] for route in host["routes"] if route["table"] == 255 and route["type"] == 2]
+    assert "fd00::77/128" not in destinations, shown
     with nodes.Pod() as pod:
         interfaces.attach(nodes.ONE, host, {"name": "net1", "addresses": []}, pod.pin)
         assert interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"}) == []
@@ -85,7 +85,7 @@ def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
             assert ("nodad" in shown) == (more.get("dad") == "none")
             assert interfaces.detach(nodes.ONE, host, pod.pin, {**config, **more}) == []
             assert interfaces.snapshot(nodes.ONE) == host
-        # the kernel asks more than once, and another node is there when it asks again
+        # the kernel probes several times, and another node has the address at a later probe
         attach(sysctls={"net.ipv6.conf.IFNAME.dad_transmits": 30})
         nodes.run("echo 0 > /proc/sys/net/ipv6/conf/one-far/disable_ipv6; ip addr add fd00::2/64 dev one-far nodad")
         until(
@@ -95,7 +95,7 @@ def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
             60,
         )
         assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
-        # a claim that switches the kernel's help off waits
+        # a claim that disables optimistic DAD waits
         nodes.run("ip addr del fd00::2/64 dev one-far")
         switched = {"net.ipv6.conf.IFNAME.optimistic_dad": 0}
         network = interfaces.attach(nodes.ONE, host, {**config, "sysctls": switched}, pod.pin).network
@@ -106,7 +106,7 @@ def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
 
 
 @nodes.on_a_node
-def test_only_addresses_that_were_asked_for_are_waited_for() -> None:
+def test_attach_waits_only_for_requested_addresses() -> None:
     """DAD takes a second or more for each IPv6 address, also for the link-local one that was not requested."""
     nodes.pair("one")
     nodes.run("ip addr add 10.1.0.2/24 dev one")
@@ -131,7 +131,7 @@ def test_only_addresses_that_were_asked_for_are_waited_for() -> None:
 
 
 @nodes.on_a_node
-def test_addresses_with_an_end_keep_it() -> None:
+def test_addresses_keep_their_lifetimes() -> None:
     host = nodes.node(
         "ip addr add 10.1.0.2/24 dev one valid_lft 600 preferred_lft 300; ip addr add 10.2.0.2/24 dev one "
         "valid_lft 1 preferred_lft 1"
@@ -141,14 +141,14 @@ def test_addresses_with_an_end_keep_it() -> None:
         time.sleep(2.1)
         assert interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"}) == []
     (now,) = interfaces.snapshot(nodes.ONE)["addresses"][:1]
-    # the kernel has whole seconds only: each reading and each writing can lose up to one
+    # the kernel counts whole seconds: each read and each write can lose up to one
     assert abs(now["validUntil"] - host["addresses"][0]["validUntil"]) <= 3
     assert abs(now["preferredUntil"] - host["addresses"][0]["preferredUntil"]) <= 3
     assert "10.2.0.2" not in nodes.run("ip addr show dev one")
 
 
 @pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
-def test_a_route_by_two_interfaces_is_whole_when_both_are_back(order: tuple[str, str]) -> None:
+def test_a_multipath_route_is_restored_when_both_interfaces_are_back(order: tuple[str, str]) -> None:
     @nodes.on_a_node
     def test() -> None:
         nodes.without_dad()
@@ -177,8 +177,8 @@ def test_a_route_by_two_interfaces_is_whole_when_both_are_back(order: tuple[str,
 
 
 @nodes.on_a_node
-def test_a_link_that_comes_up_late_gets_all_back() -> None:
-    """As hardware does: it has no carrier for seconds after it was set up."""
+def test_a_link_that_comes_up_late_is_restored_completely() -> None:
+    """Like hardware, which has no carrier for seconds after it was set up."""
     host = nodes.node(
         "ip addr add 10.1.0.2/24 dev one; ip addr add fd00::2/64 dev one; ip route add 10.50.0.0/16 via 10.1.0.1",
         "ip -6 route add fd01::/32 via fd00::1 metric 9; ip -6 route add fd02::/32 via fd00::1 src fd00::2 table 100",
@@ -198,7 +198,7 @@ def test_a_link_that_comes_up_late_gets_all_back() -> None:
 
 @nodes.on_a_node
 def test_a_node_without_ipv6_refuses_only_ipv6_settings() -> None:
-    """Its kernel has no sysctls of IPv6; what asks for IPv6 is refused, and nothing else."""
+    """The kernel has no IPv6 sysctls. Settings for IPv6 are refused, and no others."""
     nodes.run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1; mount -t tmpfs -o ro tmpfs /proc/sys/net/ipv6")
     nodes.run("ip link add one type veth peer name one-far; ip link set one-far up; ip link set one up")
     nodes.run("ip addr add 10.1.0.2/24 dev one; ip route add 10.50.0.0/16 via 10.1.0.1")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""kill -9 at every step of attach and detach: the next call always brings the interface where it belongs."""
+"""kill -9 at every step of attach and detach: the next call always completes or undoes the operation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lanewise_driver.interface.interfaces import Identity
 from lanewise_driver.kernel.ethtool import Ethtool
 
 ONE = Identity(None, None, "one")
-#: How many steps lie between two kills: 1 tries every step. Detach makes some hundred requests to the kernel, attach
+#: The number of steps between two kills; 1 tries every step. Detach makes some hundred requests to the kernel, attach
 #: half as many. test_killed_driver.py kills the whole driver at the same steps.
 STRIDE = int(os.environ.get("LANEWISE_STRIDE", "40"))
 ATTACH_STRIDE = min(STRIDE, 4)

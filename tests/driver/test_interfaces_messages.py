@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Requests for hardware and kernels that these tests do not have: what strace reads in them is what it reads in those
-of iproute2. That the kernel does as it is asked is not proven here."""
+"""Requests for hardware and kernel features that these tests lack: strace decodes them like those of iproute2. Whether
+the kernel applies them is not tested here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ with Netlink() as connection:
 
 
 def traced(attribute: str, *command: str) -> list[str]:
-    """How strace reads an attribute in the requests about links that a command sends, whatever the kernel answers."""
+    """An attribute of the requests about links that a command sends, as strace decodes it. Errors do not matter."""
     if not shutil.which("strace"):
         pytest.skip("needs strace")
     calls = "trace=sendmsg,sendto"
@@ -108,7 +108,7 @@ def test_requests_for_vrfs_and_children_equal_those_of_iproute2(
         ours = traced("nla_type=IFLA_LINKINFO}", sys.executable, "-c", OURS, what, json.dumps(argument))
         subprocess.run(["ip", "link", "del", "net1"], check=False, capture_output=True)
         theirs = traced("nla_type=IFLA_LINKINFO}", "ip", "link", *command.split())
-        # iproute2 leaves the zero byte at the end of the kind out, and gives ipvlan's flags, none, as well
+        # iproute2 omits the zero byte after the kind, and also sends the flags of ipvlan, which are 0
         assert _plain(ours[0]) == _plain(theirs[0]).replace(r"\x06\x00\x02\x00\x00\x00\x00\x00", "")
 
     test()
@@ -118,7 +118,7 @@ def _plain(text: str) -> str:
     return re.sub(r"nla_len=\d+", "", text).replace('\\0"', '"').replace('"...', '"')
 
 
-def test_settings_of_a_vf_that_the_kernel_reports() -> None:
+def test_vf_settings_that_the_kernel_reports_are_parsed() -> None:
     import struct
 
     def info(index: int, *more: bytes) -> bytes:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Interfaces are found and come back, even if they are renamed or their names are taken."""
+"""Interfaces are found and restored, even if they are renamed or their names are taken."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_a_virtual_interface_that_was_deleted_with_its_namespace_is_reported() -
     assert interfaces.where(nodes.ONE, pod.pin) == interfaces.Place("missing")
     (note,) = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
     assert "gone" in note
-    nodes.pair("one", "two")  # another one of this name is left alone
+    nodes.pair("one", "two")  # another interface with this name is left alone
     nodes.wait_for_ipv6()
     other = interfaces.snapshot(nodes.ONE)
     assert interfaces.detach(nodes.ONE, host, None, {"name": "net1"}) == []
     assert interfaces.snapshot(nodes.ONE) == other
     (note,) = interfaces.detach(Identity("0000:ff:1f.7", None, "one"), host, None, {})
-    assert "no PCI function" in note  # to wait for it would keep its pod forever
+    assert "no PCI function" in note  # waiting for it would block its pod forever
 
 
 @nodes.on_a_node
@@ -66,8 +66,8 @@ def test_an_interfaces_name_on_the_node_may_be_taken_meanwhile() -> None:
 
 
 def test_an_interface_is_found_by_its_pci_address() -> None:
-    """Those of the machine that the tests run on; they are only looked at."""
-    seen = 0
+    """Reads the interfaces of the machine that runs the tests, without changing them."""
+    found = 0
     for name in os.listdir("/sys/class/net"):
         device = os.path.realpath(f"/sys/class/net/{name}/device")
         match = re.search(r"/([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?:/virtio[0-9]+)?$", device)
@@ -79,9 +79,9 @@ def test_an_interface_is_found_by_its_pci_address() -> None:
         state = interfaces.snapshot(Identity(match.group(1), None, "nothing"))
         with open(f"/sys/class/net/{name}/address") as file:
             assert (state["name"], state["mac"]) == (name, file.read().strip())
-        seen += 1
+        found += 1
     assert interfaces.where(Identity("0000:ff:1f.7", None, "lo"), None).side == "missing"
-    if not seen:
+    if not found:
         pytest.skip("this machine has no network interface on PCI")
 
 
@@ -108,8 +108,8 @@ def test_names_may_be_any_bytes() -> None:
 
 
 @nodes.on_a_node
-def test_udev_may_rename_what_comes_back() -> None:
-    """udev gives an interface that appears the name of its rules, at any moment of its restoring."""
+def test_udev_may_rename_an_interface_while_it_is_restored() -> None:
+    """udev renames an interface that appears according to its rules, at any moment of the restore."""
     host = nodes.node(
         """ip addr add 10.1.0.2/24 dev one; ip route add 10.50.0.0/16 via 10.1.0.1
         sysctl -qw net.ipv4.conf.one.rp_filter=2"""
@@ -137,7 +137,7 @@ def test_udev_may_rename_what_comes_back() -> None:
             notes = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
             ended.set()
             udev.join()
-        if nodes.run("ip link show dev enp9s0", check=False):  # after the last look: nothing can be done about it then
+        if nodes.run("ip link show dev enp9s0", check=False):  # renamed after the last check of the driver
             nodes.run("ip link set enp9s0 name one")
         else:
             assert notes == [] and interfaces.snapshot(nodes.ONE) == host
@@ -146,11 +146,11 @@ def test_udev_may_rename_what_comes_back() -> None:
 
 @nodes.on_a_node
 def test_all_names_of_an_interface_may_be_taken_meanwhile() -> None:
-    """By names and other names of another interface; with those gone, the next detach makes it whole."""
+    """They are names and altnames of another interface. The interface then returns under a free name."""
     host = nodes.node("ip addr add 10.1.0.2/24 dev one; ip link property add dev one altname enp9s0")
     with nodes.Pod() as pod:
         interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
-        nodes.pair("two", "net1")  # so that it cannot even come under the name that it has there
+        nodes.pair("two", "net1")  # so that not even its name in the pod is free
         nodes.run("ip link property add dev two altname one altname enp9s0")
         notes = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
         assert any("the name one is taken by another interface" in note for note in notes)

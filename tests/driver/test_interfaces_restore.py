@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Attach and detach restore the state of an interface, whatever it was and whatever happened in between.
+"""Attach and detach restore any state of an interface, whatever happened in between.
 
-Interfaces are veth pairs in real network namespaces; the states are compared by the driver's own snapshot and by
-the output of iproute2 and /proc.
+Interfaces are veth pairs in real network namespaces; the states are compared by the snapshot of the driver and
+by the output of iproute2 and /proc.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ _features = st.dictionaries(st.sampled_from(["gro", "tso", "tx", "rxvlan", "tx-g
 
 
 class State(t.NamedTuple):
-    """Commands that make a state of the interface one."""
+    """Commands that create a state of the interface `one`."""
 
     link: list[str]
     features: dict[str, bool]
@@ -274,7 +274,7 @@ RETURNS = st.sampled_from(["pod", "pod", "same name", "devN", "devN up"])
 
 
 def prepare(state: State) -> None:
-    """A node with the interface one in a state. Commands that the kernel refuses in combination are left out."""
+    """Create the interface `one` in a state. Commands that the kernel refuses in combination have no effect."""
     without_dad()
     pair("other")
     run("ip addr add 10.200.0.1/24 dev other; ip addr add fd00:c8::1/64 dev other nodad")
@@ -316,7 +316,7 @@ def test_any_state_of_an_interface_is_restored(
         try:
             attached = interfaces.attach(ONE, host, config, pod.pin)
         except KernelError:
-            pass  # some states and configurations do not fit: then it is on the node, unchanged
+            pass  # the configuration does not fit the state, and the interface is on the node, unchanged
         else:
             name = attached.network["interfaceName"]
             assert interfaces.where(ONE, pod.pin).side == "pod"
@@ -325,7 +325,7 @@ def test_any_state_of_an_interface_is_restored(
             run(on_node, check=False)
             if on_node == _NO_RULES:  # rules that an administrator deletes stay deleted
                 before["rules"] = run("ip -d -4 rule; ip -d -6 rule")
-                host["rules"] = [rule for rule in host["rules"] if rule in left()]
+                host["rules"] = [rule for rule in host["rules"] if rule in node_rules()]
             if returns != "pod":
                 come_back_like_hardware(pod, name, returns)
         notes = interfaces.detach(ONE, host, pod.pin, config)
@@ -334,7 +334,7 @@ def test_any_state_of_an_interface_is_restored(
     assert shown("one") == before
 
 
-def left() -> list[dict[str, t.Any]]:
+def node_rules() -> list[dict[str, t.Any]]:
     """The node's policy rules, as a host state has them."""
     with Netlink() as connection:
         return routes.rules(connection)
@@ -352,7 +352,7 @@ def come_back_like_hardware(pod: Pod, name: str, how: str) -> None:
 
 
 def test_a_permanent_address_that_a_pf_set_is_not_a_difference() -> None:
-    """A virtual function's driver reports the address that its PF set as permanent, from its next reset on."""
+    """From its next reset on, the driver of a VF reports the address that the PF set as permanent."""
     before = {"name": "one", "mac": "02:00:00:00:00:01", "permanentMac": "02:00:00:00:00:01"}
     now = {**before, "permanentMac": "02:00:00:00:00:02"}
     settings = {"vf": {"mac": "02:00:00:00:00:01"}}

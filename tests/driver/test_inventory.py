@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a node gives away and what it keeps: example machines, and real interfaces and routes in namespaces.
+"""What a node publishes and what it withholds: example machines, and real interfaces and routes in namespaces.
 
-What needs a namespace runs as a program of its own in one, with a /sys of that namespace.
+Tests that need a namespace run a separate program in it, with the /sys of that namespace.
 
-It has more than 500 lines because the programs that run in the namespaces stand beside their tests.
+This file has more than 500 lines because the programs that run in the namespaces are next to their tests.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def inventory(root: Path, held: t.Iterable[Device] = (), **settings: t.Any) -> I
 PF, VF = "pci-0000-c9-00-1", "pci-0000-c9-10-2"
 
 
-def test_devices_have_what_the_kernel_side_needs(sriov: Path) -> None:
+def test_devices_have_the_values_that_attach_needs(sriov: Path) -> None:
     node = inventory(sriov)
     pf, vf = node.device(PF), node.device(VF)
     assert pf and vf
@@ -93,8 +93,8 @@ def test_aliases_and_rails_are_published_as_attributes(sriov: Path) -> None:
     assert device.device["attributes"]["rail"] == {"int": 7}
 
 
-def without(root: Path, out: Path, *interfaces: str) -> Path:
-    """The tree as it looks while these interfaces are in another namespace."""
+def without_interfaces(root: Path, out: Path, *interfaces: str) -> Path:
+    """A copy of the tree as it is while these interfaces are in another namespace."""
     shutil.copytree(root, out, symlinks=True)
     for name in interfaces:
         link = out / "sys/class/net" / name
@@ -107,7 +107,7 @@ def test_devices_of_pods_stay_as_they_were(sriov: Path, tmp_path: Path) -> None:
     before = inventory(sriov)
     pf, vf = before.device(PF), before.device(VF)
     assert pf and vf and pf.interface and vf.interface
-    moved = without(sriov, tmp_path / "moved", pf.interface, vf.interface)
+    moved = without_interfaces(sriov, tmp_path / "moved", pf.interface, vf.interface)
     assert inventory(moved).device(PF) is None  # no record has it
     node = inventory(moved, [pf, vf])
     publication = node.refresh()
@@ -115,7 +115,7 @@ def test_devices_of_pods_stay_as_they_were(sriov: Path, tmp_path: Path) -> None:
     assert devices[PF]["attributes"] == pf.device["attributes"] and devices[VF]["attributes"] == vf.device["attributes"]
     assert node.device(PF) == pf and node.device(PF).identity.address == pf.address  # type: ignore[union-attr]
     assert not publication.withheld.keys() & {pf.address, vf.address}
-    # the counters are those of the moment
+    # the counters are the current ones
     total = {entry["name"]: entry["counters"][COUNTER]["value"] for entry in publication.counter_sets}[PF]
     assert devices[PF]["consumesCounters"][0]["counters"][COUNTER]["value"] == total == "128"
     # settings that would not publish it now do not take it from the pod
@@ -126,7 +126,7 @@ def test_a_device_given_to_a_pod_during_a_probe_stays_published(sriov: Path, tmp
     """The claim is prepared after the records are read, and its interface leaves before the probe sees it."""
     vf = inventory(sriov).device(VF)
     assert vf and vf.interface
-    moved = without(sriov, tmp_path / "moved", vf.interface)
+    moved = without_interfaces(sriov, tmp_path / "moved", vf.interface)
     states: list[list[Device]] = [[], [vf]]
     node = Inventory(lambda: read({}), lambda: states.pop(0), str(moved))
     publication = node.refresh()
@@ -139,7 +139,7 @@ def test_a_device_given_to_a_pod_during_a_probe_stays_published(sriov: Path, tmp
 def test_a_device_that_returns_during_a_probe_stays_published(sriov: Path, tmp_path: Path) -> None:
     vf = inventory(sriov).device(VF)
     assert vf and vf.interface
-    moved = without(sriov, tmp_path / "moved", vf.interface)
+    moved = without_interfaces(sriov, tmp_path / "moved", vf.interface)
     states: list[list[Device]] = [[vf], []]
     node = Inventory(lambda: read({}), lambda: states.pop(0), str(moved), lambda: {} if states else {VF: "mtu"})
     publication = node.refresh()
@@ -159,7 +159,7 @@ def test_a_vf_of_a_share_that_moves_during_a_probe_stays_usable(returns: bool, s
     before = inventory(sriov, **SHARED)
     offer, vf = before.offer(f"{PF}-share"), inventory(sriov).device(VF)
     assert offer and vf and vf.interface and vf.address in [one.address for one in offer.vfs]
-    moved = without(sriov, tmp_path / "moved", vf.interface)
+    moved = without_interfaces(sriov, tmp_path / "moved", vf.interface)
     given = {f"{PF}-share": HeldShares(offer.published, frozenset({vf.address}))}
     states: list[dict[str, HeldShares]] = [given, {}] if returns else [{}, given]
     node = Inventory(lambda: read(SHARED), lambda: (), str(moved), held_shares=lambda: states.pop(0))
@@ -199,7 +199,7 @@ def test_the_board_is_the_same_while_vpd_cannot_be_read(machine: str, tmp_path: 
     contents = [path.read_bytes() for path in files]
     for path in files:
         path.unlink()
-    assert inventory(root).refresh().devices != before.devices  # it does matter
+    assert inventory(root).refresh().devices != before.devices  # VPD matters
     assert node.refresh().devices == before.devices
     for path in files:
         path.write_bytes(b"")
@@ -230,7 +230,7 @@ def test_a_probe_for_a_claim_knows_what_the_api_server_lacks(sriov: Path) -> Non
     assert node.refresh() == without_counters and not without_counters.counter_sets
 
 
-def test_a_function_that_is_gone_stays_for_its_pod(sriov: Path) -> None:
+def test_a_missing_function_stays_published_for_its_pod(sriov: Path) -> None:
     lost = Device("pci-0000-ff-00-0", {"name": "pci-0000-ff-00-0", "attributes": {}}, address="0000:ff:00.0")
     (device,) = [one for one in inventory(sriov, [lost]).refresh().devices if one["name"] == lost.name]
     assert device["taints"] == [{"key": MISSING, "effect": "NoSchedule"}]
@@ -242,15 +242,15 @@ def test_a_function_that_is_gone_stays_for_its_pod(sriov: Path) -> None:
 def test_a_function_with_an_interface_in_another_namespace_is_withheld(sriov: Path, tmp_path: Path) -> None:
     device = inventory(sriov).device("pci-0000-16-00-2")
     assert device and device.interface and device.rdma_devices
-    node = inventory(without(sriov, tmp_path / "moved", device.interface))
+    node = inventory(without_interfaces(sriov, tmp_path / "moved", device.interface))
     assert node.withheld(device.name) == "its network interface is in another namespace"
 
 
-# what the kernel says
+# interfaces and routes on a real kernel
 
 
 def in_namespace(script: str, *setup: str) -> t.Any:
-    """What a program prints as JSON in new namespaces, after these ip commands. nic0 .. nic3 are veths."""
+    """The JSON output of a program in new namespaces, after these ip commands. nic0 .. nic3 are veths."""
     lines = [f"ip link add nic{number} type veth peer name peer{number}" for number in range(4)]
     lines += [f"ip link set {side}{number} up" for number in range(4) for side in ("nic", "peer")]
     lines += [f"ip addr add 192.0.{number}.1/24 dev nic{number}" for number in range(4)]
@@ -399,12 +399,12 @@ def test_which_default_routes_count() -> None:
 
 @needs_namespaces
 def test_the_interface_of_an_ssh_session_is_not_published() -> None:
-    """A session keeps its interface until the address has gone, also when it has ended."""
+    """The interface stays withheld until its address is removed, even after the session has ended."""
     found = in_namespace(
         """
         node = inventory()
         seen = [published(node)]
-        # a far end in another namespace, with whom this node talks SSH over nic1; the way back leads over nic2
+        # a peer in another namespace has an SSH session with this node over nic1; the route to it leads over nic2
         for command in (
             "ip netns add far", "ip link set peer1 netns far", "ip link set peer2 netns far",
             "ip -n far link set lo up", "ip -n far link set peer1 up", "ip -n far link set peer2 up",
@@ -427,7 +427,7 @@ def test_the_interface_of_an_ssh_session_is_not_published() -> None:
         far.wait()
         server.close()
         seen.append(published(node))
-        seen.append(published(inventory()))  # a driver that starts now knows nothing of it
+        seen.append(published(inventory()))  # a driver that starts now does not know the session
         subprocess.run("ip addr del 192.0.1.1/24 dev nic1".split(), check=True)
         seen.append(published(node))
         print(json.dumps([seen, reason]))
@@ -455,8 +455,8 @@ def test_interfaces_of_the_nodes_address_and_of_the_api_server_are_not_published
 
 
 def tc(*commands: str) -> t.Any:
-    """What an inventory publishes before these tc commands; then what is needed of nic0 and nic1, what it publishes and
-    why it withholds nic0."""
+    """What an inventory publishes before these tc commands; then which of nic0 and nic1 the node needs, what is
+    published, and why nic0 is withheld."""
     lines = "".join(f"subprocess.run('tc {one}'.split(), check=True)\n        " for one in commands)
     return in_namespace(
         f"""
@@ -499,7 +499,7 @@ def tc(*commands: str) -> t.Any:
     ],
 )
 def test_an_interface_with_filters_or_classes_is_withheld(commands: list[str], what: str) -> None:
-    """An interface that has some is withheld; prepare sees those that came after it was published, too."""
+    """It is withheld, and prepare also finds filters and classes that were added after it was published."""
     before, needed, after, withheld = tc(*commands)
     reason = f"it has tc {what}, which a claim would lose" if what else ""
     assert before == ALL and after == (ALL[1:] if what else ALL)
@@ -554,7 +554,7 @@ def test_current_settings_are_used_each_time(sriov: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_listed_does_not_count_as_empty() -> None:
-    """Else a function with several interfaces would be given away, whichever of them the node needs."""
+    """Otherwise a function with several interfaces would be given to a pod although the node needs one of them."""
     assert interfaces_of("0000:ff:1f.7") == []
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)

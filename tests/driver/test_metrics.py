@@ -155,8 +155,8 @@ def descriptors() -> int:
 
 
 @pytest.mark.parametrize("reported", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"], ids=["nothing", "half"])
-def test_clients_that_keep_silent_take_neither_threads_nor_turns(web: Web, reported: bytes) -> None:
-    """Anybody on the node can connect, pods in its network too."""
+def test_silent_clients_take_no_threads_and_delay_no_others(web: Web, reported: bytes) -> None:
+    """Any process on the node can connect, also pods in the host network."""
     threads, before = threading.active_count(), descriptors()
     with contextlib.ExitStack() as stack:
         for _number in range(512):
@@ -217,7 +217,7 @@ def test_any_bytes_are_answered(web: Web, sent: bytes, status: int) -> None:
 
 
 def test_a_flood_of_requests_leaves_time_for_others(web: Web) -> None:
-    """The thread computes for no more than a quarter of the time."""
+    """The thread of the server computes for no more than a quarter of the time."""
     done = threading.Event()
 
     def flood() -> None:
@@ -294,7 +294,7 @@ def test_log_lines_name_their_claim_and_device(lines: t.Callable[[], list[dict[s
     assert set(fourth) == {"time", "level", "message", "part"}
 
 
-def test_no_line_is_long(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
+def test_long_log_lines_are_cut(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
     log = logging.getLogger("lanewise_driver.claims.service")
     long = "half a line " + "x" * 1_000_000
     with logs.about(claim=long, pod=long):

@@ -113,7 +113,7 @@ def test_a_refused_netlink_request_raises_the_kernels_reason() -> None:
 
 @on_a_node
 def test_netlink_messages_of_other_processes_are_ignored() -> None:
-    """Processes of a pod may send to sockets in its namespace, those of the driver too."""
+    """Processes of a pod may send to sockets in its namespace, including those of the driver."""
     with Netlink() as connection, socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, netlink.NETLINK_ROUTE) as other:
         links.listed(connection)  # binds it
         target = connection._socket.getsockname()[0]
@@ -127,7 +127,7 @@ def test_netlink_messages_of_other_processes_are_ignored() -> None:
 
 @on_a_node
 def test_a_table_that_the_kernel_does_not_have_is_empty() -> None:
-    """Like rules of IPv6 on a kernel without IPv6; here those of DECnet."""
+    """Like the IPv6 rules of a kernel without IPv6. This test uses those of DECnet."""
     asked = bytes([12]) + bytes(11)
     with Netlink() as connection:
         with pytest.raises(OSError):
@@ -136,7 +136,7 @@ def test_a_table_that_the_kernel_does_not_have_is_empty() -> None:
 
 
 @on_a_node
-def test_a_long_dump_that_changes_meanwhile_is_whole() -> None:
+def test_a_long_dump_that_changes_meanwhile_is_complete() -> None:
     pair("one")
     run("ip -batch -", text="".join(f"addr add 10.{n // 250}.{n % 250}.1/32 dev one\n" for n in range(3000)))
     stop = threading.Event()

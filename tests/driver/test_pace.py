@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What is delayed while pods start."""
+"""Work that is delayed while pods start."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_node_is_busy_until_all_overlapping_operations_have_ended() -> None:
 
 
 class Recorder(Publisher):
-    """Notes when it would probe and publish."""
+    """Records when it would probe and publish."""
 
     def __init__(self, busy: t.Callable[[], bool]) -> None:
         cluster = Cluster(lambda: Access("https://127.0.0.1:1"), "lanewise.dev", "node-a", patience=0.0)
@@ -106,7 +106,7 @@ def test_a_returned_device_is_published_once_no_pod_starts() -> None:
 
 
 def test_a_claim_is_read_while_the_kernel_is_queried(tmp_path: Path) -> None:
-    """The server answers once the query has begun, so one that comes after the answer would wait for ever."""
+    """The server answers once the query has begun, so a query after the answer would wait forever."""
     begun = threading.Event()
     answered: list[bool] = []
 
@@ -137,7 +137,7 @@ def test_a_claim_is_read_while_the_kernel_is_queried(tmp_path: Path) -> None:
 
 
 class Status:
-    """Notes whose status was written."""
+    """Records the claims whose status was written."""
 
     def __init__(self) -> None:
         self.written: list[str] = []
@@ -164,7 +164,7 @@ def test_a_ready_status_waits_for_pods_that_start() -> None:
         busy.set()
         began = time.monotonic()
         writer.put(ClaimRef("default", "one", "1"), [{}])
-        assert writer.wait(LONG)  # pods that keep starting do not delay it for ever
+        assert writer.wait(LONG)  # pods that keep starting do not delay it forever
         assert claim_status.BUSY_SECONDS * 0.9 < time.monotonic() - began < claim_status.BUSY_SECONDS * 2
         writer.put(ClaimRef("default", "one", "1"), [{}])
         began = time.monotonic()
@@ -175,16 +175,16 @@ def test_a_ready_status_waits_for_pods_that_start() -> None:
 
 
 def test_threads_that_wait_for_a_lock_are_woken(tmp_path: Path) -> None:
-    """Not by polling: many waiters would take processor time from the thread that works."""
+    """They do not poll, because many waiting threads would take processor time from the working one."""
     one, other = Locks(tmp_path, LONG), Locks(tmp_path, LONG)  # as two parts of one process have them
-    had: list[int] = []
+    holders: list[int] = []
 
     def work(number: int, locks: Locks) -> None:
         with locks.hold("claim-1", "device-2"):
-            count = len(had)
+            count = len(holders)
             time.sleep(0.001)
-            had.append(number)
-            assert len(had) == count + 1
+            holders.append(number)
+            assert len(holders) == count + 1
 
     threads = [threading.Thread(target=work, args=(number, (one, other)[number % 2])) for number in range(50)]
     with one.hold("device-2"):
@@ -194,11 +194,11 @@ def test_threads_that_wait_for_a_lock_are_woken(tmp_path: Path) -> None:
             pass
         before = time.thread_time(), time.process_time()
         time.sleep(1)
-        assert time.process_time() - before[1] < 0.5  # 50 that ask every 5 ms took all of it
-        assert not had
+        assert time.process_time() - before[1] < 0.5  # 50 threads that poll every 5 ms would take all of it
+        assert not holders
     for thread in threads:
         thread.join(LONG)
-    assert sorted(had) == list(range(50))
+    assert sorted(holders) == list(range(50))
     assert not list(tmp_path.iterdir())
 
 

@@ -23,7 +23,7 @@ import grpc
 import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver.folders import under
-from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, Kubelet, Shelf
+from ansible_collections.lanewise.dra.tests.driver.kubelet import UID, FileService, Kubelet
 from ansible_collections.lanewise.dra.tests.driver.test_protocol import compiled, sources
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,14 +51,14 @@ def paths(root: Path) -> Paths:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    (tmp_path / "shelf").mkdir()
-    return Shelf(tmp_path / "shelf")
+def service(tmp_path: Path) -> FileService:
+    (tmp_path / "service").mkdir()
+    return FileService(tmp_path / "service")
 
 
 @pytest.fixture
-def plugin(paths: Paths, shelf: Shelf) -> t.Iterator[Plugin]:
-    running = Plugin(paths, shelf, Metrics())
+def plugin(paths: Paths, service: FileService) -> t.Iterator[Plugin]:
+    running = Plugin(paths, service, Metrics())
     running.start()
     yield running
     running.stop(1)
@@ -93,7 +93,7 @@ def test_kubelet_registers_the_plugin_and_its_refusal_is_reported(plugin: Plugin
 
 
 @pytest.mark.parametrize("version", protocol.DRA)
-def test_prepare_and_unprepare(plugin: Plugin, shelf: Shelf, pool: t.Any, version: str) -> None:
+def test_prepare_and_unprepare(plugin: Plugin, service: FileService, pool: t.Any, version: str) -> None:
     service = protocol.DRA[version]
     asked = claims("good", "refused", "silent", "crashed", "wrong", "other")
     with Kubelet(plugin.service_socket, pool) as kubelet:
@@ -111,13 +111,13 @@ def test_prepare_and_unprepare(plugin: Plugin, shelf: Shelf, pool: t.Any, versio
             assert silent.error == "Refused"
             assert crashed.error == "the driver failed: KeyError: 'no such thing \\ud800'"
             assert wrong.error.startswith("the driver failed: TypeError") and not wrong.devices
-        assert {path.name for path in shelf.folder.iterdir()} == {asked[0]["uid"], asked[5]["uid"]}
+        assert {path.name for path in service.folder.iterdir()} == {asked[0]["uid"], asked[5]["uid"]}
         for _unused in range(2):
             answer = kubelet.call(service, "NodeUnprepareResources", claims=asked)
             errors = {uid: entry.error for uid, entry in answer.claims.items() if entry.error}
             assert errors == {asked[1]["uid"]: "the interface does not come back"}
             assert len(answer.claims) == len(asked)
-        assert not list(shelf.folder.iterdir())
+        assert not list(service.folder.iterdir())
     text = plugin.metrics.text().decode()
     assert 'lanewise_operation_seconds_count{operation="prepare",outcome="ok"} 4.0' in text
     assert 'lanewise_operation_seconds_count{operation="prepare",outcome="refused"} 4.0' in text
@@ -128,7 +128,7 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=20) | st.sampled_from(
 )
 
 
-def test_any_request_is_answered(plugin: Plugin, shelf: Shelf) -> None:
+def test_any_request_is_answered(plugin: Plugin, service: FileService) -> None:
     """Every claim gets an answer, and nothing is made outside of the service's own folder."""
     with Kubelet(plugin.service_socket, protocol.pool) as kubelet:
 
@@ -146,7 +146,7 @@ def test_any_request_is_answered(plugin: Plugin, shelf: Shelf) -> None:
                     assert bool(entry.error) == (method == "NodePrepareResources")
 
         ask()
-        for path in shelf.folder.iterdir():
+        for path in service.folder.iterdir():
             assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", path.name), path.name
 
 
@@ -168,31 +168,33 @@ def test_any_bytes_do_no_harm(plugin: Plugin) -> None:
 
 
 @pytest.mark.parametrize("version", protocol.HEALTH)
-def test_health_is_streamed_when_it_changes(plugin: Plugin, shelf: Shelf, pool: t.Any, version: str) -> None:
+def test_health_is_streamed_when_it_changes(plugin: Plugin, service: FileService, pool: t.Any, version: str) -> None:
     with Kubelet(plugin.service_socket, pool) as kubelet:
         stream = kubelet.call(protocol.HEALTH[version], "NodeWatchResources")
         (first,) = next(stream).devices
         assert (first.device.pool_name, first.device.device_name, first.health) == ("node", "nic0", 1)
         assert (first.last_updated_time, first.health_check_timeout_seconds) == (1_700_000_000, 30)
-        shelf.devices = {"nic0": "unhealthy", "nic1": "unknown"}
+        service.devices = {"nic0": "unhealthy", "nic1": "unknown"}
         start = time.monotonic()
         plugin.health_changed()
         assert [device.health for device in next(stream).devices] == [2, 0]
         assert time.monotonic() - start < 5
         # no report if health cannot be determined; the stream continues
-        shelf.devices = {"nic0": "no such health"}
+        service.devices = {"nic0": "no such health"}
         plugin.health_changed()
         time.sleep(0.2)
-        shelf.devices = {"nic0": "healthy"}
+        service.devices = {"nic0": "healthy"}
         plugin.health_changed()
         assert [device.health for device in next(stream).devices] == [1]
         stream.cancel()
 
 
-def test_health_is_sent_again_without_a_request(paths: Paths, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_is_sent_again_without_a_request(
+    paths: Paths, service: FileService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert plugin_module.HEALTH_INTERVAL * 2 < plugin_module.HEALTH_TIMEOUT
     monkeypatch.setattr(plugin_module, "HEALTH_INTERVAL", 0.1)
-    plugin = Plugin(paths, shelf, Metrics())
+    plugin = Plugin(paths, service, Metrics())
     plugin.start()
     with Kubelet(plugin.service_socket, protocol.pool) as kubelet:
         stream = kubelet.call(protocol.HEALTH["v1"], "NodeWatchResources")
@@ -220,8 +222,8 @@ def test_health_streams_never_use_up_the_threads(plugin: Plugin) -> None:
         until(lambda: plugin._streams._value == plugin_module.STREAMS)
 
 
-def test_sockets_are_for_root_and_go_away(paths: Paths, shelf: Shelf) -> None:
-    plugin = Plugin(paths, shelf, Metrics())
+def test_sockets_are_for_root_and_go_away(paths: Paths, service: FileService) -> None:
+    plugin = Plugin(paths, service, Metrics())
     plugin.start()
     for path in (plugin.service_socket, plugin.registration_socket):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -232,15 +234,15 @@ def test_sockets_are_for_root_and_go_away(paths: Paths, shelf: Shelf) -> None:
     assert not plugin.service_socket.exists() and not plugin.registration_socket.exists()
 
 
-def test_running_calls_end_before_it_stops(paths: Paths, shelf: Shelf) -> None:
-    plugin = Plugin(paths, shelf, Metrics())
+def test_running_calls_end_before_it_stops(paths: Paths, service: FileService) -> None:
+    plugin = Plugin(paths, service, Metrics())
     plugin.start()
-    shelf.delay = 1
+    service.delay = 1
     with Kubelet(plugin.service_socket, protocol.pool) as kubelet, ThreadPoolExecutor() as threads:
         stream = kubelet.call(protocol.HEALTH["v1"], "NodeWatchResources")
         next(stream)
         call = threads.submit(kubelet.call, protocol.DRA["v1"], "NodePrepareResources", claims=claims("exclusive"))
-        until((shelf.folder / "running").exists)
+        until((service.folder / "running").exists)
         start = time.monotonic()
         plugin.stop(20)
         assert time.monotonic() - start < 10
@@ -249,7 +251,7 @@ def test_running_calls_end_before_it_stops(paths: Paths, shelf: Shelf) -> None:
         assert list(stream) == []
 
 
-def test_restart_takes_over_stale_sockets(root: Path, paths: Paths, shelf: Shelf) -> None:
+def test_restart_takes_over_stale_sockets(root: Path, paths: Paths, service: FileService) -> None:
     """After kill -9 the sockets are still there; the next process serves at once."""
     code = (
         "import os, sys; from pathlib import Path\n"
@@ -264,7 +266,7 @@ def test_restart_takes_over_stale_sockets(root: Path, paths: Paths, shelf: Shelf
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert child.stdout and child.stdout.readline() == b"up\n"
-    plugin = Plugin(paths, shelf, Metrics())
+    plugin = Plugin(paths, service, Metrics())
     # while it lives, no other process takes its sockets
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugin_module, "PATIENCE", 0.3)
@@ -280,9 +282,9 @@ def test_restart_takes_over_stale_sockets(root: Path, paths: Paths, shelf: Shelf
 
 
 @pytest.mark.parametrize("lost", ["service_socket", "registration_socket", "both", "folder"])
-def test_lost_sockets_come_back(paths: Paths, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+def test_lost_sockets_come_back(paths: Paths, service: FileService, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     monkeypatch.setattr(plugin_module, "WATCH_INTERVAL", 0.05)
-    plugin = Plugin(paths, shelf, Metrics())
+    plugin = Plugin(paths, service, Metrics())
     plugin.start()
     sockets = [plugin.service_socket, plugin.registration_socket]
     before = [path.stat().st_ino for path in sockets]
@@ -306,16 +308,16 @@ def test_lost_sockets_come_back(paths: Paths, shelf: Shelf, monkeypatch: pytest.
     assert not any(path.exists() for path in sockets)
 
 
-def test_two_instances_serve_during_a_rolling_update(paths: Paths, shelf: Shelf) -> None:
+def test_two_instances_serve_during_a_rolling_update(paths: Paths, service: FileService) -> None:
     """Two pods of the driver: both serve, calls exclude each other over both, the end of one leaves the other's."""
-    old, new = (Plugin(paths, shelf, Metrics(), INSTANCE.format(i)) for i in (1, 2))
+    old, new = (Plugin(paths, service, Metrics(), INSTANCE.format(i)) for i in (1, 2))
     old.start()
     new.start()
     assert len({old.service_socket, new.service_socket, old.registration_socket, new.registration_socket}) == 4
     usual = Paths().registration_socket(INSTANCE.format(1))
     assert usual.name == f"lanewise.dev-{INSTANCE.format(1)}-reg.sock"
     assert old.service_socket.name == f"dra-{INSTANCE.format(1)}.sock"
-    shelf.delay = 0.05
+    service.delay = 0.05
     with Kubelet(old.service_socket, protocol.pool) as first, Kubelet(new.service_socket, protocol.pool) as second:
         with ThreadPoolExecutor(8) as threads:
             calls = [
@@ -326,18 +328,18 @@ def test_two_instances_serve_during_a_rolling_update(paths: Paths, shelf: Shelf)
             ]
             assert [call.result().claims[UID.format(0)].error for call in calls] == [""] * 16
         # what one prepared the other takes back
-        assert (shelf.folder / UID.format(0)).exists()
+        assert (service.folder / UID.format(0)).exists()
         old.stop(1)
         gc.collect()
         assert not old.service_socket.exists() and new.service_socket.exists() and new.registration_socket.exists()
         second.call(protocol.DRA["v1beta1"], "NodeUnprepareResources", claims=claims("exclusive"))
-        assert not (shelf.folder / UID.format(0)).exists()
+        assert not (service.folder / UID.format(0)).exists()
     new.stop(1)
     assert not list(paths.registry_dir.iterdir())
 
 
-def test_the_lock_holds_over_processes(paths: Paths, shelf: Shelf) -> None:
-    plugin = Plugin(paths, shelf, Metrics(), INSTANCE.format(1))
+def test_the_lock_holds_over_processes(paths: Paths, service: FileService) -> None:
+    plugin = Plugin(paths, service, Metrics(), INSTANCE.format(1))
     plugin.start()
     code = (
         "import sys; from pathlib import Path; from lanewise_driver.base.lock import serialized\n"
@@ -362,7 +364,7 @@ def test_the_lock_holds_over_processes(paths: Paths, shelf: Shelf) -> None:
     plugin.stop(1)
 
 
-def test_socket_names_are_shortened_until_the_path_fits(root: Path, shelf: Shelf) -> None:
+def test_socket_names_are_shortened_until_the_path_fits(root: Path, service: FileService) -> None:
     """Names get shorter until they fit, at the very limit of a socket's address."""
     instance = INSTANCE.format(1)
     names = {}
@@ -376,7 +378,7 @@ def test_socket_names_are_shortened_until_the_path_fits(root: Path, shelf: Shelf
         names[path.name] = paths
     assert [len(str(paths.registration_socket(instance))) for paths in names.values()] == [LONGEST_SOCKET] * 2
     for name, paths in names.items():
-        plugin = Plugin(paths, shelf, Metrics(), instance)
+        plugin = Plugin(paths, service, Metrics(), instance)
         plugin.start()
         with Kubelet(paths.registry_dir / name, protocol.pool) as kubelet:
             assert kubelet.call(protocol.REGISTRATION, "GetInfo").endpoint == str(plugin.service_socket)
@@ -384,10 +386,10 @@ def test_socket_names_are_shortened_until_the_path_fits(root: Path, shelf: Shelf
     long = under(root, plugin_dir=Path(f"{root}/".ljust(80, "p")))
     assert long.service_socket(instance).name == "dra-kN1UCFUzGhs.sock"
     with pytest.raises(DriverError, match="too long for a Unix socket"):
-        Plugin(under(root / ("x" * 100)), shelf, Metrics())
+        Plugin(under(root / ("x" * 100)), service, Metrics())
 
 
-def test_a_hundred_claims_are_prepared_at_once(plugin: Plugin, shelf: Shelf) -> None:
+def test_a_hundred_claims_are_prepared_at_once(plugin: Plugin, service: FileService) -> None:
     with ThreadPoolExecutor(24) as threads, Kubelet(plugin.service_socket, protocol.pool) as kubelet:
         calls = [
             threads.submit(
@@ -399,7 +401,7 @@ def test_a_hundred_claims_are_prepared_at_once(plugin: Plugin, shelf: Shelf) -> 
             for i in range(100)
         ]
         assert all(not call.result().claims[UID.format(i)].error for i, call in enumerate(calls))
-    assert len(list(shelf.folder.iterdir())) == 100
+    assert len(list(service.folder.iterdir())) == 100
 
 
 FORKS = """
@@ -408,12 +410,12 @@ from pathlib import Path
 from lanewise_driver.kubelet import plugin, protocol
 from lanewise_driver.base.metrics import Metrics
 from ansible_collections.lanewise.dra.tests.driver.folders import under
-from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet, Shelf
+from ansible_collections.lanewise.dra.tests.driver.kubelet import FileService, Kubelet
 from concurrent.futures import ThreadPoolExecutor
 root = Path(sys.argv[1])
-shelf = Shelf(root)
-shelf.delay = 0.02
-running = plugin.Plugin(under(root), shelf, Metrics())
+service = FileService(root)
+service.delay = 0.02
+running = plugin.Plugin(under(root), service, Metrics())
 running.start()
 kubelet = Kubelet(running.service_socket, protocol.pool)
 next(kubelet.call(protocol.HEALTH["v1"], "NodeWatchResources"))
@@ -444,10 +446,10 @@ def test_forks_do_not_disturb_calls(root: Path) -> None:
     assert "fork" not in done.stderr
 
 
-def test_nothing_is_left_behind(paths: Paths, shelf: Shelf) -> None:
+def test_nothing_is_left_behind(paths: Paths, service: FileService) -> None:
     before, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _unused in range(10):
-        plugin = Plugin(paths, shelf, Metrics())
+        plugin = Plugin(paths, service, Metrics())
         plugin.start()
         plugin.stop(1)
     gc.collect()

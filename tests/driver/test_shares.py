@@ -638,7 +638,7 @@ def test_after_a_reboot_a_share_is_still_its_vf_or_the_parent_without_rdma(tmp_p
     part = replace(offer.base, rdma_devices=()) if mechanism == MACVLAN else offer.vfs[1]
     now = replace(part, name=share, device=offer.published)
     before = replace(now, interface="old0")
-    ledger = Ledger(folders.beside(tmp_path), NODE, inventory, Writer(cluster), boot="this boot")
+    ledger = Ledger(folders.flat(tmp_path), NODE, inventory, Writer(cluster), boot="this boot")
     device = DeviceRecord(share, NODE, "nic", before, share=ShareRecord(offer.base.name, mechanism, 1, 1, 1, 1))
     ledger.store.save(Record("0000-one", "team-a", "one", None, "the boot before", [device]))
     record = ledger.load("0000-one")

@@ -17,7 +17,15 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, ip
-from ansible_collections.lanewise.dra.tests.driver.nodes import ONE, Hidden, Pod, on_a_node, pair, run, without_dad
+from ansible_collections.lanewise.dra.tests.driver.nodes import (
+    ONE,
+    HiddenNamespace,
+    Pod,
+    on_a_node,
+    pair,
+    run,
+    without_dad,
+)
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
 from ansible_collections.lanewise.dra.tests.driver.rail_node import NICS, RailNode
 from ansible_collections.lanewise.dra.tests.driver.test_take_back import other_name
@@ -67,7 +75,7 @@ class Children:
         return [reason.text for reason in outcome.reasons]
 
 
-def links(pod: Pod | Hidden) -> set[str]:
+def links(pod: Pod | HiddenNamespace) -> set[str]:
     return {one["ifname"] for one in json.loads(pod.run("ip -j link"))} - {"lo"}
 
 
@@ -139,7 +147,7 @@ def test_a_nic_with_an_interface_of_unknown_owner_is_withheld(how: str, neighbou
 @on_a_node
 def test_a_nic_with_an_interface_in_a_hidden_namespace_is_withheld(mac: str, neighbours: list[str]) -> None:
     one = Children("pod", *neighbours)
-    hidden = Hidden(passed=True)
+    hidden = HiddenNamespace(passed=True)
     with one.pods["pod"] as pod:
         if mac:
             pod.run(f"ip link set net1 down; ip link set net1 address {mac}")

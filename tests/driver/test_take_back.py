@@ -4,7 +4,7 @@
 
 """What a pod leaves on its interface, or does with it, does not reach the next pod. Real namespaces, veth and macvlan.
 
-"Hidden" is a namespace that only an open file keeps: no process is in it and nothing is mounted.
+"HiddenNamespace" is a namespace that only an open file keeps: no process is in it and nothing is mounted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pytest
 from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.driver import tenant
 from ansible_collections.lanewise.dra.tests.driver.nodes import (
-    Hidden,
+    HiddenNamespace,
     Pod,
     busy,
     on_a_node,
@@ -113,7 +113,7 @@ def test_a_macvlan_in_a_hidden_namespace_is_removed_or_withholds_its_parent(how:
     pair("one")
     run("ip link set one down")
     host = interfaces.snapshot(ONE)
-    hidden = Hidden(passed=how == "no name at all")
+    hidden = HiddenNamespace(passed=how == "no name at all")
     with Pod() as pod:
         interfaces.attach(ONE, host, {}, pod.pin)
         pod.run("ip link add link one name tap0 type macvlan mode bridge")
@@ -143,7 +143,7 @@ def test_what_is_in_a_namespace_that_the_kernel_is_about_to_end_is_waited_for(ma
     if not supported(MADE[made].split()[1]):
         pytest.skip(f"this kernel makes no {made}")
     host = interfaces.snapshot(ONE)
-    hidden = Hidden(passed=True)
+    hidden = HiddenNamespace(passed=True)
     with Pod() as pod:
         interfaces.attach(ONE, host, {}, pod.pin)
         pod.run(f"ip link add link one name tap0 {MADE[made]}")
@@ -224,7 +224,7 @@ def test_an_interface_that_another_pod_has_tapped_is_withheld() -> None:
         interfaces.attach(ONE, host, {}, pod.pin)
         tap_from_nowhere = "ip link add link one name tap1 type macvlan"
         pod.run(tap_from_nowhere)
-        hidden = Hidden(passed=True)
+        hidden = HiddenNamespace(passed=True)
         pod.run(f"ip link set tap1 netns {hidden.path()}")
         hidden.hide()
         assert len(interfaces.detach(ONE, host, pod.pin, {})) == 1
@@ -308,7 +308,7 @@ def test_an_interface_that_a_pod_gave_to_another_pod_comes_back(peer: str) -> No
 def test_an_interface_in_a_hidden_namespace_is_not_reported_as_gone() -> None:
     pair("one")
     host = interfaces.snapshot(ONE)
-    hidden = Hidden(passed=True)
+    hidden = HiddenNamespace(passed=True)
     with Pod() as pod:
         interfaces.attach(ONE, host, {}, pod.pin)
         pod.run(f"ip link set one netns {hidden.path()}")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.driver import claims_world as world_module
 from ansible_collections.lanewise.dra.tests.driver.claims_world import WIRES, Sandbox, World
-from ansible_collections.lanewise.dra.tests.driver.nodes import Hidden
+from ansible_collections.lanewise.dra.tests.driver.nodes import HiddenNamespace
 from lanewise_driver.base.calls import UNHEALTHY
 from lanewise_driver.base.errors import Busy, DriverError
 from lanewise_driver.claims import health, unclean
@@ -113,7 +113,7 @@ def test_a_tapped_device_is_withheld_from_all_pods(
     service, claim = clean.service(), clean.claims["one"]
     service.prepare(claim)
     service.attach(clean.request("one", sandbox.path))
-    hidden = Hidden(passed=True)
+    hidden = HiddenNamespace(passed=True)
     world_module.ip("link", "add", "link", "net1", "name", "tap0", "type", "macvlan", netns=sandbox.pid)
     world_module.ip("link", "set", "tap0", "netns", hidden.path(), netns=sandbox.pid)
     hidden.hide()

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node on which one step of a run fails, in any way that a step can, and all others are real."""
+"""Access to a node on which one step of a run fails with a chosen error. All other steps are real."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system im
 T = t.TypeVar("T")
 
 
-class KernelRefuses(Exception):
-    """As pyroute2's NetlinkError: no OSError, and `code` is the error number."""
+class NetlinkRefusal(Exception):
+    """Like pyroute2's NetlinkError: it is not an OSError, and `code` is the error number."""
 
     def __init__(self, code: int) -> None:
         self.code = code
         super().__init__(code, os.strerror(code))
 
 
-#: Every kind of error by name. Those of a kernel or a full disk, those of programs, and surprises.
+#: Every kind of error by name: of a kernel, of a full disk, of programs, and unexpected exceptions.
 ERRORS: dict[str, t.Callable[[str], BaseException]] = {
     **{
         errno.errorcode[code]: (lambda step, code=code: refused(step, code, os.strerror(code)))
@@ -36,22 +36,23 @@ ERRORS: dict[str, t.Callable[[str], BaseException]] = {
     "RuntimeError": RuntimeError,
     "MemoryError": lambda step: MemoryError(),
     "TimeoutExpired": lambda step: subprocess.TimeoutExpired([step], 10),
-    "netlink": lambda step: KernelRefuses(errno.ENOBUFS),
+    "netlink": lambda step: NetlinkRefusal(errno.ENOBUFS),
     "interrupted": lambda step: KeyboardInterrupt(),
 }
 
 
 class FailingSystem(System):
-    """Fails the step number `fails` (from 0) with `code`, or `error`; with `after` only when it is done, as when an
-    answer is lost. Steps are changes, and with `reads` also what a run reads by programs, by netlink and as whole files
-    once it has begun to change something. With `always` that step fails whenever it is tried again.
+    """Fails step number `fail_at` (from 0) with `code` or `error`. With `after`, the step first takes effect, as when
+    an answer is lost. With `always`, the step also fails each time it is tried again.
 
-    `steps` are what was attempted, in order. Those after the failed one belong to the undo.
+    Each change is a step. With `reads`, what a run reads (by programs, by netlink, as whole files) counts too, once the
+    run has begun to change something. `steps` lists the attempted steps in order; those after the failed one belong to
+    the undo.
     """
 
     def __init__(  # noqa: PLR0917  # tests give by name what they need
         self,
-        fails: int = -1,
+        fail_at: int = -1,
         code: int = 0,
         after: bool = False,
         root: str = "/",
@@ -61,29 +62,29 @@ class FailingSystem(System):
         run: t.Any = None,
     ) -> None:
         super().__init__(root, run)
-        self._fails, self._after, self._always, self._reads = fails, after, always, reads
+        self._fail_at, self._after, self._always, self._reads = fail_at, after, always, reads
         self._error = error or (lambda step: refused(step, code, os.strerror(code)))
         self._counts, self._began = True, False
         self.steps: list[str] = []
 
     def begin(self) -> None:
-        """From here on, reads count as steps; those for the plan do not."""
+        """From here on, reads count as steps. Reads for the plan do not."""
         super().begin()
         self._began = True
 
     @property
     def failed(self) -> bool:
-        return 0 <= self._fails < len(self.steps)
+        return 0 <= self._fail_at < len(self.steps)
 
     def _change(self, step: str, change: t.Callable[[], T]) -> T:
         if not self._counts:  # a step within a step
             return change()
         self.steps.append(step)
         number = len(self.steps) - 1
-        again = self._always and number > self._fails >= 0 and step == self.steps[self._fails]
+        again = self._always and number > self._fail_at >= 0 and step == self.steps[self._fail_at]
         self._counts = False
         try:
-            if number != self._fails and not again:
+            if number != self._fail_at and not again:
                 return change()
             if self._after and not again:
                 change()

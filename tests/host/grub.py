@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Debian's GRUB on a node that has none: its packages unpacked, and laid over /usr and /etc in a mount namespace."""
+"""Debian's GRUB on a node without it: its unpacked packages are mounted over /usr and /etc in a mount namespace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lan
 
 
 def packages() -> Path:
-    """The folder of the unpacked packages, fetched once. Skips without apt, or if it reaches no archive."""
+    """The folder of the unpacked packages, which are fetched once. Skips the test if apt cannot fetch them."""
     done = _CACHE / "done"
     if not done.exists():
         if not shutil.which("apt-get") or not shutil.which("dpkg"):
@@ -36,14 +36,14 @@ def packages() -> Path:
             ["apt-get", "download", *_PACKAGES], cwd=_CACHE, capture_output=True, text=True, check=False
         )
         if fetched.returncode:
-            pytest.skip(f"apt-get gives no GRUB: {fetched.stderr.strip()}")
+            pytest.skip(f"apt-get cannot download GRUB: {fetched.stderr.strip()}")
         for package in _CACHE.glob("*.deb"):
             subprocess.run(["dpkg", "-x", package, _CACHE / "root"], check=True)
         done.touch()
     return _CACHE / "root"
 
 
-def lay_over(root: Path, place: Path) -> None:
+def mount_over_system(root: Path, place: Path) -> None:
     """Make this mount namespace a node with the packages in `root`, one kernel, and /etc and /boot in `place`."""
     for folder in ("boot/grub", "etc"):
         (place / folder).mkdir(parents=True, exist_ok=True)

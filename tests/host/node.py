@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Interfaces of a node that tests configure. The node is a process in its own network namespace."""
+"""Configures interfaces of a node. The node is a process in its own network namespace."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def apply(resource: type[Resource], settings: dict[str, dict[str, t.Any]], check
     """Configure the node. Checks that check mode predicted the changes, and that a second run makes none."""
     system = System()
     try:
-        one = node(system, settings)
-        predicted = converge(one, [resource(system)], check_mode=True)
+        target = node(system, settings)
+        predicted = converge(target, [resource(system)], check_mode=True)
         if check_mode:
             return predicted
-        outcome = converge(one, [resource(system)])
+        outcome = converge(target, [resource(system)])
         assert [str(change) for change in outcome.changes] == [str(change) for change in predicted.changes]
         assert not converge(node(system, settings), [resource(system)]).changes
         return outcome
@@ -42,7 +42,7 @@ def apply(resource: type[Resource], settings: dict[str, dict[str, t.Any]], check
 def refusals(
     resource: type[Resource], settings: dict[str, dict[str, t.Any]], general: dict[str, t.Any] | None = None
 ) -> list[str]:
-    """The reasons for which the node refuses the settings. Fails if it refuses none."""
+    """The reasons why the node refuses the settings. Fails if it refuses none."""
     system = System()
     try:
         converge(node(system, settings, general), [resource(system)])

@@ -34,8 +34,8 @@ def _booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., 
 
     def booted(settings: dict[str, dict[str, t.Any]], phase: str = "boot") -> str:
         system = System()
-        one = node(system, settings)
-        (tmp_path / "fabric.json").write_text(json.dumps(desired(one, one.rules, {})))
+        target = node(system, settings)
+        (tmp_path / "fabric.json").write_text(json.dumps(desired(target, target.rules, {})))
         system.close()
         monkeypatch.setattr(boot.sys, "argv", ["fabric.pyz", phase])
         try:
@@ -53,15 +53,15 @@ def test_a_nic_that_fails_does_not_stop_the_others(booted: t.Callable[..., str])
         pair(name)
     result = booted({"rail0": {"mtu": 9000}, "rail1": {"mtu": 70000}, "rail2": {"mtu": 9000}})
     assert result.count("rail1: mtu: the driver of rail1 does not accept 70000") == 1 and "rail0" not in result
-    shown = [run(f"cat /sys/class/net/{name}/mtu").strip() for name in ("rail0", "rail1", "rail2")]
-    assert shown == ["9000", "1500", "9000"]
+    mtus = [run(f"cat /sys/class/net/{name}/mtu").strip() for name in ("rail0", "rail1", "rail2")]
+    assert mtus == ["9000", "1500", "9000"]
 
 
 @on_a_node
 def test_settings_that_need_an_address_wait_for_the_network_unit(booted: t.Callable[..., str]) -> None:
     pair("rail0")
     settings: dict[str, dict[str, t.Any]] = {"rail0": {"rail_routes": RAILS}}
-    assert not booted(settings)  # no address yet, and nothing that fails
+    assert not booted(settings)  # no address yet, but nothing fails
     assert "rail0 has no IP address" in booted(settings, "network")
     run("ip addr add 10.0.0.1/24 dev rail0")
     assert not booted(settings, "network")
@@ -75,16 +75,16 @@ def test_settings_that_need_an_address_wait_for_the_network_unit(booted: t.Calla
 def test_the_network_unit_is_installed_only_if_a_setting_needs_it() -> None:
     pair("rail0")
     system = System()
-    one = node(system, {"rail0": {"mtu": 9000}})
-    boots = [Boot(system, given) for given in (desired(one, one.rules, {}), {"nics": [], "node": {}}, {})]
-    wanted = [resource.wanted(one)[NODE] for resource in boots]
+    target = node(system, {"rail0": {"mtu": 9000}})
+    stored = (desired(target, target.rules, {}), {"nics": [], "node": {}}, {})
+    wanted = [Boot(system, content).wanted(target)[NODE] for content in stored]
     assert "After=lanewise-fabric.service network-online.target" in wanted[0]["network_unit"]
     assert wanted[0]["network_enabled"] is True and NETWORK_UNIT.startswith("lanewise-fabric-")
     assert wanted[1]["unit"] and not wanted[1]["network_unit"] and not wanted[1]["network_enabled"]
     assert set(wanted[2].values()) == {None} and wanted[2].keys() == wanted[0].keys()
 
 
-def test_the_packed_program_leaves_out_what_no_boot_needs_and_runs(tmp_path: Path) -> None:
+def test_the_packed_program_runs_and_omits_modules_that_boot_does_not_need(tmp_path: Path) -> None:
     packed = tmp_path / "fabric.pyz"
     packed.write_bytes(program.archive())
     names = zipfile.ZipFile(packed).namelist()
@@ -106,18 +106,18 @@ def started(folder: Path, python: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([one.replace("$$", "$") for one in argv], capture_output=True, text=True, check=False)
 
 
-def test_the_unit_runs_the_python_that_wrote_it(tmp_path: Path) -> None:
-    own = tmp_path / "own python3.11"
-    own.write_text(f'#!/bin/sh\necho mine; exec {sys.executable} "$@"\n')
-    own.chmod(0o755)
-    done = started(tmp_path, str(own))
+def test_the_unit_runs_the_python_that_installed_it(tmp_path: Path) -> None:
+    python = tmp_path / "own python3.11"
+    python.write_text(f'#!/bin/sh\necho mine; exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    done = started(tmp_path, str(python))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "mine\nmine\nTrue 1 ['boot']\n"  # once to try it, and once to run the program
 
 
 @pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="the system has no Python")
 @pytest.mark.parametrize("python", ["/usr/bin/python3.4711", "/bin/false", ""])
-def test_another_python_runs_if_the_units_own_is_gone(tmp_path: Path, python: str) -> None:
+def test_another_python_runs_if_the_python_of_the_unit_is_gone(tmp_path: Path, python: str) -> None:
     done = started(tmp_path, python)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True 1 ['boot']\n", "")
 
@@ -132,7 +132,7 @@ def test_without_any_python_the_unit_fails_with_a_message(tmp_path: Path, monkey
     assert "play lanewise.dra.fabric" in done.stderr
 
 
-def test_a_program_that_fails_fails_the_unit(tmp_path: Path) -> None:
+def test_the_unit_fails_if_its_program_fails(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("import sys; sys.exit('no room')\n")
     argv = shlex.split(start(sys.executable, str(tmp_path / "fails.py")))
     done = subprocess.run([one.replace("$$", "$") for one in argv], capture_output=True, text=True, check=False)

@@ -12,15 +12,15 @@ from ansible_collections.lanewise.dra.tests.host.node import apply, refusals
 from lanewise_driver.kernel import ethtool
 
 
-def wide(queues: int = 4) -> None:
-    """An interface with queues, which a veth can only have if it was made with them."""
+def pair_with_queues(queues: int = 4) -> None:
+    """Create a veth pair with several queues, which a veth can only get when it is created."""
     made = f"numtxqueues {queues} numrxqueues {queues}"
     run(f"ip link add rail0 {made} type veth peer name far {made}; ip link set rail0 up; ip link set far up")
 
 
 @on_a_node
 def test_channels_and_features_read_back_by_ioctl():
-    wide()
+    pair_with_queues()
     asked = {"channels": {"rx": 3, "tx": 2}, "features": {"tx-tcp-segmentation": False, "rx-gro": True}}
     outcome = apply(Ethtool, {"rail0": {"ethtool": asked}})
     assert {change.setting for change in outcome.changes} >= {"channels.rx", "channels.tx", "features.rx-gro"}
@@ -34,8 +34,8 @@ def test_channels_and_features_read_back_by_ioctl():
 
 
 @on_a_node
-def test_more_than_the_device_has_is_refused():
-    wide()
+def test_values_that_the_device_does_not_support_are_refused():
+    pair_with_queues()
 
     def refusal(group: str, **asked) -> str:
         return refusals(Ethtool, {"rail0": {"ethtool": {group: asked}}})[0]
@@ -50,6 +50,6 @@ def test_more_than_the_device_has_is_refused():
 
 @on_a_node
 def test_unknown_names_are_reported():
-    wide()
+    pair_with_queues()
     with pytest.raises(HostError, match="set ethtool rings of rail0: rx_big is not known .use rx, rx_mini"):
         apply(Ethtool, {"rail0": {"ethtool": {"rings": {"rx_big": 1}}}})

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Each change of a run fails once, in each of the ways that kernels fail, and the node is as it was before."""
+"""Each change of a run fails once, by a kernel error or an unexpected exception, and the node is restored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SETTINGS: dict[str, dict[str, t.Any]] = {
 }
 
 
-def seen() -> dict[str, str]:
+def state() -> dict[str, str]:
     found = {f"{name} {key}": text for name in SETTINGS for key, text in shown(name).items()}
     with ethtool.Ethtool() as by_ioctl:
         return {**found, **{f"{name} ethtool": str(by_ioctl.read(name)) for name in SETTINGS}}
@@ -53,13 +53,13 @@ def attempt(system: FailingSystem) -> Failed | None:
     return None
 
 
-#: All but an error of the kernel.
+#: The kinds of errors that are not from the kernel.
 SURPRISES = [name for name in ERRORS if not name.startswith("E") and name != "interrupted"]
 WHOLE = bool(os.environ.get("LANEWISE_SLOW"))
 
 
 def check(failed: Failed, surprise: bool, number: int, step: str) -> None:
-    """What the message says of a run that has put everything back."""
+    """Check the message of a failed run that has restored everything."""
     text = str(failed)
     assert "the node is as it was" in text.lower() and not failed.remaining, f"{text} after {step}"
     assert failed.surprise == surprise
@@ -71,9 +71,9 @@ def check(failed: Failed, surprise: bool, number: int, step: str) -> None:
 
 @pytest.mark.parametrize("after", [False, True], ids=["not made", "made, and the answer lost"])
 @on_a_node
-def test_the_node_is_as_before_wherever_a_run_fails(after: bool):
-    """Errors of the kernel and surprises take turns, so that each step meets both in one of the two cases; with
-    LANEWISE_SLOW each meets both in each."""
+def test_the_node_is_restored_if_any_step_on_the_real_kernel_fails(after: bool):
+    """Kernel errors and unexpected exceptions alternate, so each step meets both over the two cases. With LANEWISE_SLOW
+    each step meets both in each case."""
     without_dad()
     for number in (0, 1):
         queues = "numtxqueues 4 numrxqueues 4"
@@ -82,7 +82,7 @@ def test_the_node_is_as_before_wherever_a_run_fails(after: bool):
         run(f"ip addr add 10.{number}.0.1/24 dev rail{number}")
     run("ip route add 10.9.0.0/24 dev rail1 src 10.1.0.1 table 101 proto static")
     wait_for_ipv6()
-    before = seen()
+    before = state()
     number, system = -1, FailingSystem()
     while number < 0 or system.failed:
         number += 1
@@ -92,26 +92,26 @@ def test_the_node_is_as_before_wherever_a_run_fails(after: bool):
             failed = attempt(system)
             if not system.failed:
                 break
-            assert failed and seen() == before, f"{failed} after {system.steps[number]}"
+            assert failed and state() == before, f"{failed} after {system.steps[number]}"
             check(failed, surprise, number, system.steps[number])
     assert number == len(system.steps) >= 21
-    assert seen() != before
+    assert state() != before
 
 
 @pytest.mark.parametrize("code", CODES, ids=[errno.errorcode[code] for code in CODES])
 @on_a_node
 def test_what_cannot_be_undone_is_reported(code: int):
-    """The second failure is of the undoing: what still stands is named."""
+    """The undo fails too. The message names the change that remains."""
     pair("rail0")
     pair("rail1")
 
-    class Twice(FailingSystem):
+    class FailingTwice(FailingSystem):
         def _change(self, step, change):
             if len(self.steps) == 2:
-                self._fails = 2
+                self._fail_at = 2
             return super()._change(step, change)
 
-    system = Twice(1, code)
+    system = FailingTwice(1, code)
     rules = {name: {"mtu": 9000} for name in ("rail0", "rail1")}
     left = "rail0: mtu is 9000 and was 1500: cannot set mtu of rail0 to 1500"
     with pytest.raises(Failed, match=f"The node is not as it was before this run: {left}"):

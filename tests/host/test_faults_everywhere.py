@@ -4,10 +4,10 @@
 
 """Each step of each resource fails in every way, on a node made of files: messages must describe the resulting state.
 
-Without LANEWISE_SLOW the kinds of errors take turns from step to step, and every other step is made before it fails, as
-when an answer is lost. With it, each step fails in each way: a test for each resource, kind of error and moment, so
-that ``-k "kubelet and EBUSY"`` chooses some. All of them take half an hour of one processor, of which "a whole node"
-has most.
+Without LANEWISE_SLOW the kinds of errors alternate from step to step, and every other step takes effect before it
+fails, as when an answer is lost. With LANEWISE_SLOW each step fails in each way: there is a test for each resource,
+kind of error and moment, so that ``-k "kubelet and EBUSY"`` selects some. All of them take half an hour of one
+processor, most of it for "a whole node".
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Unread
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.converge import converge
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node import Node
@@ -81,7 +82,7 @@ ELSEWHERE = {"ethtool", "mtu", "interface_sysctls", "rail_routes"}
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait for kubelet: on this node it is running at once or never."""
+    """Do not wait for kubelet: on this node it runs at once or never."""
     monkeypatch.setattr(kubelet, "_SECONDS", 0.0)
 
 
@@ -91,26 +92,25 @@ def new_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[t.C
     numbers = itertools.count()
     made: list[Path] = []
 
-    def take_away() -> None:
+    def delete_worlds() -> None:
         for folder in made:
             shutil.rmtree(folder)
         made.clear()
 
     def make() -> World:
-        take_away()
+        delete_worlds()
         made.append(tmp_path / str(next(numbers)))
         world = World(made[0])
         monkeypatch.setattr(memlock.resource, "prlimit", world.prlimit)
-        for name in ("vfio-pci",):
-            (world.root / "sys/bus/pci/drivers" / name).mkdir(parents=True, exist_ok=True)
+        (world.root / "sys/bus/pci/drivers/vfio-pci").mkdir(parents=True, exist_ok=True)
         world.write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y")
         return world
 
     yield make
-    take_away()
+    delete_worlds()
 
 
-def chosen(name: str, system: FailingNode) -> tuple[Node, list[Resource]]:
+def node_and_resources(name: str, system: FailingNode) -> tuple[Node, list[Resource]]:
     settings, general = CASES[name]
     rules = [Rule(key, selector({"address": key}), one, count=1) for key, one in settings.items()]
     node = Node(system, rules, general, allow_management=True)
@@ -122,7 +122,7 @@ def chosen(name: str, system: FailingNode) -> tuple[Node, list[Resource]]:
 
 def attempt(name: str, system: FailingNode) -> BaseException | None:
     """The exception with which a run ends; None if it succeeds."""
-    node, found = chosen(name, system)
+    node, found = node_and_resources(name, system)
     try:
         assert converge(node, found).changes
     except (Failed, KeyboardInterrupt) as error:
@@ -136,12 +136,13 @@ def error(kind: str, number: int, without: str = "") -> str:
     return kind if kind in ERRORS else names[number * 5 % len(names)]
 
 
-def made(after: str, number: int) -> bool:
+def takes_effect(after: str, number: int) -> bool:
+    """Whether step `number` takes effect before it fails."""
     return number % 2 == 1 if after not in ("not made", "made, and the answer lost") else after != "not made"
 
 
 def test_every_resource_is_tried() -> None:
-    system = FailingNode.__mro__[-2]()
+    system = System()
     known = {load()(system).name for _scope, _keys, load in _ORDER} | {"boot"}
     assert known == {*CASES, *ELSEWHERE} - {"a whole node"}
 
@@ -153,32 +154,32 @@ class Run:
     world: World
     system: FailingNode
     number: int
-    wrong: str
+    error_kind: str
     failed: BaseException | None
     before: dict[str, t.Any]
     now: dict[str, t.Any]
 
     @property
     def place(self) -> str:
-        return f"{self.wrong} at {self.system.steps[self.number]!r}: {self.failed}"
+        return f"{self.error_kind} at {self.system.steps[self.number]!r}: {self.failed}"
 
 
 def failing_runs(
     name: str, after: str, kind: str, new_world: t.Callable[[], World], without: str = "", always: bool = False
 ) -> t.Iterator[Run]:
-    """A run for each step that can fail, and the first one that has no more steps. A world that a run has left changed
-    is replaced."""
+    """A run for each step that can fail, then one run in which no step fails. A world that a run has left changed is
+    replaced."""
     world = new_world()
-    before = world.seen()
+    before = world.snapshot()
     number = -1
     while True:
         number += 1
         wrong = error(kind, number, without)
         system = FailingNode(
-            world, fails=number, error=ERRORS[wrong], after=made(after, number), reads=True, always=always
+            world, fail_at=number, error=ERRORS[wrong], after=takes_effect(after, number), reads=True, always=always
         )
         failed = attempt(name, system)
-        now = world.seen()
+        now = world.snapshot()
         yield Run(world, system, number, wrong, failed, before, now)
         if not system.failed:
             return
@@ -189,7 +190,7 @@ def failing_runs(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("name", CASES)
-def test_the_node_is_as_it_was_wherever_a_run_fails(
+def test_the_node_is_restored_if_any_step_fails(
     name: str, after: str, kind: str, new_world: t.Callable[[], World]
 ) -> None:
     number = steps = 0
@@ -200,7 +201,7 @@ def test_the_node_is_as_it_was_wherever_a_run_fails(
             continue
         differences = {key for key in {*run.now, *run.before} if run.now.get(key) != run.before.get(key)}
         assert {key: run.now.get(key) for key in differences} == {}, run.place
-        if run.wrong == "interrupted":
+        if run.error_kind == "interrupted":
             assert isinstance(run.failed, KeyboardInterrupt), run.place
         else:
             assert isinstance(run.failed, Failed) and not run.failed.remaining, run.place
@@ -226,9 +227,9 @@ def test_remaining_changes_are_reported_if_the_undo_fails_too(
 
 
 def _compare(name: str, world: World, failed: Failed, place: str) -> None:
-    """Each value in the message is the present one."""
+    """Check that each value in the message is the current one."""
     system = FailingNode(world)
-    node, found = chosen(name, system)
+    node, found = node_and_resources(name, system)
     by_name = {one.name: one for one in found}
     for one in failed.remaining:
         assert one.setting in str(failed)

@@ -38,7 +38,7 @@ def test_a_name_with_a_dot_is_one_interface():
 
 @on_a_node
 def test_a_value_that_the_all_interfaces_sysctl_overrides_is_refused():
-    """The kernel takes the larger of two values, or either, or both: whatever is written to the interface then."""
+    """The kernel combines both values (the larger, either or both), so the value of the interface has no effect."""
     pair("rail0")
     for name, for_all, wanted in (
         *(("rp_filter", 1, 0), ("arp_announce", 2, 1), ("accept_local", 1, 0)),
@@ -50,12 +50,12 @@ def test_a_value_that_the_all_interfaces_sysctl_overrides_is_refused():
         refused = refusals(InterfaceSysctls, {"rail0": {"sysctls": {"ipv4": {name: wanted}}}})
         assert f"since net.ipv4.conf.all.{name} is {for_all}" in refused[0]
         fixed = {"sysctl": {f"net.ipv4.conf.all.{name}": wanted}}
-        with pytest.raises(AssertionError, match="nothing was refused"):  # this very run will set it
+        with pytest.raises(AssertionError, match="nothing was refused"):  # this run sets it
             refusals(InterfaceSysctls, {"rail0": {"sysctls": {"ipv4": {name: wanted}}}}, fixed)
 
 
 @on_a_node
-def test_unknown_names_are_refused_and_lead_nowhere():
+def test_unknown_names_and_paths_are_refused():
     pair("rail0")
     for name in ("arp_ignores", "../all/rp_filter"):
         refused = refusals(InterfaceSysctls, {"rail0": {"sysctls": {"ipv4": {"arp_ignore": 1, name: 1}}}})

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Kernel arguments through Debian's own update-grub and systemd's own kernel-install."""
+"""Kernel arguments, applied by the real update-grub of Debian and kernel-install of systemd."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.undo impo
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.kernel_args import KernelArgs
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
 from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem
-from ansible_collections.lanewise.dra.tests.host.grub import lay_over, packages
+from ansible_collections.lanewise.dra.tests.host.grub import mount_over_system, packages
 
-WISH: dict[str, t.Any] = {
+SETTINGS: dict[str, t.Any] = {
     "kernel_args": [
         *("hugepagesz=1G", "hugepages=4", "hugepagesz=2M", "hugepages=512"),
         "pci=disable_acs_redir=0000:01:00.0;0000:02:00.0",
@@ -47,7 +47,7 @@ def _converge(system: System | None = None, check_mode: bool = False, **general:
 
 
 def _node(grub: Path, place: Path) -> None:
-    lay_over(grub, place)
+    mount_over_system(grub, place)
     Path("/etc/default/grub").write_text(
         "GRUB_DISTRIBUTOR=Debian\n"
         'GRUB_CMDLINE_LINUX_DEFAULT="quiet splash hugepagesz=2M hugepages=64 console=tty0"\n'
@@ -76,12 +76,12 @@ def _lines() -> list[list[str]]:
 
 
 @on_a_node
-def test_the_menu_has_the_arguments_and_loses_them_again(grub: Path, place: Path) -> None:
+def test_the_grub_menu_gets_the_arguments_and_loses_them_on_removal(grub: Path, place: Path) -> None:
     _node(grub, place)
     before = Path("/boot/grub/grub.cfg").read_text()
-    predicted = _converge(check_mode=True, **WISH)
+    predicted = _converge(check_mode=True, **SETTINGS)
     assert not DROP_IN.exists()
-    done = _converge(**WISH)
+    done = _converge(**SETTINGS)
     assert done.after == predicted.after and done.reboot == predicted.reboot
     for line in _lines():
         assert line[2:] == [
@@ -90,20 +90,20 @@ def test_the_menu_has_the_arguments_and_loses_them_again(grub: Path, place: Path
             *("pci=disable_acs_redir=0000:01:00.0;0000:02:00.0", "ib_core.netns-mode=0", "iommu=pt"),
         ]
     assert len(_lines()) == 2
-    assert not _converge(**WISH).changes
+    assert not _converge(**SETTINGS).changes
     assert _converge(kernel_args=[]).changes
     assert not DROP_IN.exists()
     assert Path("/boot/grub/grub.cfg").read_text() == before
 
 
 @on_a_node
-def test_a_file_that_is_sourced_later_and_wins_is_named(grub: Path, place: Path) -> None:
+def test_a_file_that_is_sourced_later_and_overrides_the_drop_in_is_named(grub: Path, place: Path) -> None:
     _node(grub, place)
     before = Path("/boot/grub/grub.cfg").read_text()
     Path("/etc/default/grub.d/zzz-site.cfg").write_text('GRUB_CMDLINE_LINUX_DEFAULT="nosplash"\n')
     assert _run(["update-grub"])[0] == 0
     with pytest.raises(Failed, match="zzz-site.cfg is sourced later") as caught:
-        _converge(**WISH)
+        _converge(**SETTINGS)
     assert not caught.value.remaining and not DROP_IN.exists()
     Path("/etc/default/grub.d/zzz-site.cfg").unlink()
     assert _run(["update-grub"])[0] == 0
@@ -118,14 +118,14 @@ def test_a_failed_change_leaves_the_menu_unchanged(grub: Path, place: Path) -> N
         system = FailingSystem(n, errno.ENOSPC)
         system._run = _run
         with pytest.raises(Failed) as caught:
-            _converge(system, **WISH)
+            _converge(system, **SETTINGS)
         assert not caught.value.remaining
         assert not DROP_IN.exists() and Path("/boot/grub/grub.cfg").read_text() == before
 
 
 @on_a_node
-def test_a_new_kernel_of_kernel_install_has_the_arguments(place: Path) -> None:
-    """systemd-boot: entries of installed kernels are changed, those of later ones are made of /etc/kernel/cmdline."""
+def test_a_kernel_that_kernel_install_adds_later_gets_the_arguments(place: Path) -> None:
+    """systemd-boot: entries of installed kernels are changed; those of later kernels come from /etc/kernel/cmdline."""
     program = shutil.which("kernel-install")
     if not program:
         pytest.skip("kernel-install is not installed")
@@ -155,10 +155,10 @@ def test_a_new_kernel_of_kernel_install_has_the_arguments(place: Path) -> None:
         return next(line for line in entry.splitlines() if line.startswith("options")).split()[1:]
 
     assert install("6.1.0") == ["root=UUID=1", "ro", "quiet", machine]
-    _converge(**WISH)
+    _converge(**SETTINGS)
     entry = Path("/boot/loader/entries/site-6.1.0.conf").read_text()
     assert "hugepages=512" in entry and " quiet" not in entry
     assert install("6.2.0")[-2:] == ["iommu=pt", machine]
-    assert not _converge(**WISH).changes
+    assert not _converge(**SETTINGS).changes
     _converge(kernel_args=[])
     assert install("6.3.0") == ["root=UUID=1", "ro", "quiet", machine]

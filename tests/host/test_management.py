@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The SSH session of a run is found. Changes of interfaces that the node is reached by are refused or can be undone.
+"""The SSH session of a run is found. Changes of management interfaces are refused or can be undone.
 
 tests/driver/test_uplinks.py tests which interfaces these are.
 """
@@ -23,8 +23,8 @@ from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
 from ansible_collections.lanewise.dra.tests.driver.test_uplinks import made
 
 
-def test_the_session_is_known_below_sudo(tmp_path: Path) -> None:
-    """As with become: the process has a clean environment, one above it has the session's."""
+def test_the_ssh_session_is_found_below_sudo(tmp_path: Path) -> None:
+    """As with become: the process has a clean environment, and one of its ancestors has that of the session."""
     program = (
         "from ansible_collections.lanewise.dra.plugins.module_utils.host.access.management import ssh_connection\n"
         "print(ssh_connection())"
@@ -38,7 +38,7 @@ def test_the_session_is_known_below_sudo(tmp_path: Path) -> None:
 
 @on_a_node
 def test_a_change_of_the_management_interface_is_refused_or_can_be_undone() -> None:
-    """Without a default route: the node's address is on lo, and answers go by a group of nexthop objects."""
+    """There is no default route: the address of the node is on lo, and answers go by a group of nexthop objects."""
     made("SSH to an address on lo, by a nexthop group")
     rule = Rule("rails", selector({"interface": "nic*", "type": "virtual"}), {"mtu": 1400}, count=4)
     system = System()

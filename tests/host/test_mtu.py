@@ -10,7 +10,7 @@ from ansible_collections.lanewise.dra.tests.host.node import apply, refusals
 
 
 @on_a_node
-def test_an_mtu_is_set_once():
+def test_an_mtu_is_set_and_a_second_run_changes_nothing():
     pair("rail0")
     assert apply(Mtu, {"rail0": {"mtu": 9000}}, check_mode=True).changes
     assert "mtu 1500" in run("ip link show rail0")
@@ -21,7 +21,7 @@ def test_an_mtu_is_set_once():
 
 
 @on_a_node
-def test_more_than_the_driver_takes_is_refused_with_its_limits():
+def test_an_mtu_outside_the_limits_of_the_driver_is_refused():
     pair("rail0")
     refused = refusals(Mtu, {"rail0": {"mtu": 70000}})
     assert refused == ["rail0: mtu: the driver of rail0 does not accept 70000 (ask for 68 to 65535)"]

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Settings that systemd-networkd, udev, NetworkManager and netplan have too: with the real programs, in namespaces.
+"""Settings that systemd-networkd, udev, NetworkManager and netplan also manage, with the real programs in namespaces.
 
-They run on a node of the test's own, with /run, /etc, /dev and a system bus that nobody else sees.
+Each test has its own node, with a private /run, /etc, /dev and system bus.
 
-It has more than 500 lines because all tests use that node and its checks.
+This file has more than 500 lines because all tests use that node and its checks.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ Test = t.Callable[..., None]
 
 
 def _packages() -> Path:
-    """NetworkManager and netplan, unpacked; fetched once, and never installed. Skips where there are none."""
+    """The folder of NetworkManager and netplan, fetched once and unpacked. Skips the test if apt cannot fetch them."""
     done = _CACHE / "done"
     if not done.exists():
         if not shutil.which("apt-get") or not shutil.which("dpkg"):
@@ -84,15 +84,15 @@ def _packages() -> Path:
         command = ["apt-get", "download", *_PACKAGES]
         fetched = subprocess.run(command, cwd=_CACHE, capture_output=True, text=True, check=False)
         if fetched.returncode:
-            pytest.skip(f"apt-get gives no NetworkManager or netplan: {fetched.stderr.strip()}")
+            pytest.skip(f"apt-get cannot download NetworkManager and netplan: {fetched.stderr.strip()}")
         for package in _CACHE.glob("*.deb"):
             subprocess.run(["dpkg", "-x", package, _CACHE / "root"], check=True)
         done.touch()
     return _CACHE / "root"
 
 
-def with_programs(more: bool = False) -> t.Callable[[Test], Test]:
-    """Runs a test on a node with a system bus and udev, and with `more` also with NetworkManager and netplan."""
+def with_programs(networkmanager: bool = False) -> t.Callable[[Test], Test]:
+    """Runs a test on a node with a system bus and udev, and on request also NetworkManager and netplan."""
 
     def decorate(function: Test) -> Test:
         @functools.wraps(function)
@@ -102,7 +102,7 @@ def with_programs(more: bool = False) -> t.Callable[[Test], Test]:
                     pytest.skip(f"needs {program}")
             if not shutil.which("dbus-daemon") or not shutil.which("networkctl"):
                 pytest.skip("needs dbus-daemon and networkctl")
-            root = _packages() if more else None
+            root = _packages() if networkmanager else None
             memory = Path("/dev/shm")
             with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
                 os.chmod(folder, 0o755)
@@ -116,7 +116,7 @@ def with_programs(more: bool = False) -> t.Callable[[Test], Test]:
                 _start(running, "dbus-daemon", "--config-file", "/run/dbus/bus.conf", "--nofork", "--nopidfile")
                 _start(running, str(_SYSTEMD / "systemd-udevd"))
                 until(lambda: Path("/run/udev/control").exists() and Path("/run/dbus/system_bus_socket").exists())
-                appear()
+                trigger_add_events()
                 function(running)
 
         del test.__wrapped__  # type: ignore[attr-defined]  # pytest would look there for fixtures
@@ -132,7 +132,7 @@ def _prepare(folder: Path, root: Path | None) -> None:
     run(f"mount -t overlay etc -o lowerdir={etc},upperdir={folder}/etc,workdir={folder}/work /etc")
     if root:
         run(f"mount -t overlay usr -o lowerdir={usr} /usr && ldconfig")
-    # only the rules of udev that apply .link files, as events of the machine's own devices arrive here, too
+    # only the udev rules that apply .link files, because events of the host's devices arrive here too
     shutil.copy("/usr/lib/udev/rules.d/80-net-setup-link.rules", folder / "rules")
     for place in ("/usr/lib/udev/rules.d", "/etc/udev/rules.d"):
         Path(place).mkdir(parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ def _prepare(folder: Path, root: Path | None) -> None:
 
 
 def _start(running: contextlib.ExitStack, *command: str) -> subprocess.Popen[bytes]:
-    """Start a program that ends with the test. It cannot change the machine's host name."""
+    """Start a program that ends with the test. It cannot change the host name of the machine."""
     with open("/run/programs.log", "ab") as log:
         process = subprocess.Popen(["unshare", "--uts", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     running.callback(process.wait)
@@ -166,7 +166,7 @@ until = functools.partial(
 
 
 def generated_by_netplan(renderer: str) -> Path:
-    """The path of netplan's YAML, of which netplan has generated files for `renderer`."""
+    """Write a netplan YAML file, let netplan generate the files of `renderer`, and return the path of the YAML."""
     path = Path("/etc/netplan/50-rail.yaml")
     path.write_text(_NETPLAN.format(renderer))
     path.chmod(0o600)
@@ -174,8 +174,8 @@ def generated_by_netplan(renderer: str) -> Path:
     return path
 
 
-def appear() -> None:
-    """The events of udev when the driver creates the interfaces."""
+def trigger_add_events() -> None:
+    """Trigger the udev events that a driver causes when it creates the interfaces."""
     run("udevadm trigger --action=add --subsystem-match=net --settle")
 
 
@@ -184,19 +184,19 @@ def start_networkd(running: contextlib.ExitStack) -> None:
         Path(f"/run/systemd/netif/{name}").mkdir(parents=True)
     run("chown -R systemd-network:systemd-network /run/systemd/netif")
     _start(running, str(_SYSTEMD / "systemd-networkd"))
-    until(lambda: owner.NETWORKD in kept())
+    until(lambda: owner.NETWORKD in managers())
     settle()
 
 
 def start_networkmanager(running: contextlib.ExitStack) -> subprocess.Popen[bytes]:
     process = _start(running, "NetworkManager", "--debug")
-    until(lambda: owner.NETWORK_MANAGER in kept())
+    until(lambda: owner.NETWORK_MANAGER in managers())
     until(lambda: "activated" in run("nmcli -g GENERAL.STATE device show rail0; echo activated", check=False))
     until(lambda: "100 (connected)" in run("nmcli -g GENERAL.STATE device show rail0", check=False))
     return process
 
 
-def kept(interface: str = "rail0") -> dict[str, owner.Manager]:
+def managers(interface: str = "rail0") -> dict[str, owner.Manager]:
     return {one.program: one for one in owner.managers(System(), interface)}
 
 
@@ -207,7 +207,7 @@ def settle() -> None:
 
 
 def reconfigure() -> None:
-    """Reload, as an administrator or an update of systemd does; networkd answers before it starts to reload."""
+    """Reload, as an administrator or an update of systemd does. networkd answers before it starts to reload."""
     run("networkctl reconfigure rail0")
     time.sleep(0.3)
     settle()
@@ -222,10 +222,10 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def apply(*interfaces: str, system: System | None = None, more: t.Any = None, **wanted: t.Any) -> Outcome:
+def apply(*interfaces: str, system: System | None = None, extra: t.Any = None, **wanted: t.Any) -> Outcome:
     """Set the MTU of interfaces to 9000. Checks that check mode predicted it, and that a second run changes nothing."""
     system = system or System(run=_run)
-    settings = {one: {"mtu": 9000, **(more or {})} for one in interfaces or ("rail0",)}
+    settings = {one: {"mtu": 9000, **(extra or {})} for one in interfaces or ("rail0",)}
     try:
         predicted = converge(node(system, settings), [Mtu(system)], check_mode=True, **wanted)
         outcome = converge(node(system, settings), [Mtu(system)], **wanted)
@@ -243,19 +243,19 @@ def refused(*interfaces: str) -> list[str]:
     return [str(one) for one in failure.value.refusals]
 
 
-def put_back(outcome: Outcome) -> None:
+def restore(outcome: Outcome) -> None:
     """Restore what `outcome` changed, as `state: absent` does."""
     apply(wanted=outcome.before)
 
 
-def network(text: str = "MTUBytes=1500", name: str = "10-rail", match: str = "rail0") -> None:
+def write_network(text: str = "MTUBytes=1500", name: str = "10-rail", match: str = "rail0") -> None:
     wanted = f"[Match]\nName={match}\n[Link]\n{text}\n[Network]\nLinkLocalAddressing=no\nAddress=10.0.0.1/24\n"
     Path(f"/etc/systemd/network/{name}.network").write_text(wanted)
 
 
 @with_programs()
-def test_networkd_keeps_the_mtu_that_its_drop_in_gives(running: contextlib.ExitStack) -> None:
-    network()
+def test_networkd_keeps_the_mtu_of_our_drop_in(running: contextlib.ExitStack) -> None:
+    write_network()
     start_networkd(running)
     run("ip link set rail0 mtu 9000")
     reconfigure()
@@ -273,7 +273,7 @@ def test_networkd_keeps_the_mtu_that_its_drop_in_gives(running: contextlib.ExitS
     run("ip link set rail0-far down; sleep 0.3; ip link set rail0-far up")
     settle()
     assert mtu() == 9000
-    put_back(outcome)
+    restore(outcome)
     assert not _DROP_IN.exists() and mtu() == 1500
     reconfigure()
     assert mtu() == 1500
@@ -281,10 +281,10 @@ def test_networkd_keeps_the_mtu_that_its_drop_in_gives(running: contextlib.ExitS
 
 @with_programs()
 def test_a_drop_in_that_is_no_longer_needed_is_removed(running: contextlib.ExitStack) -> None:
-    network()
+    write_network()
     start_networkd(running)
     apply()
-    network("MTUBytes=9000")
+    write_network("MTUBytes=9000")
     run("networkctl reload")
     assert [str(one) for one in apply().changes] == [f"rail0: mtu in {_DROP_IN} 9000 -> unset"]
     reconfigure()
@@ -293,7 +293,7 @@ def test_a_drop_in_that_is_no_longer_needed_is_removed(running: contextlib.ExitS
 
 @with_programs()
 def test_without_a_networkd_setting_only_the_interface_changes(running: contextlib.ExitStack) -> None:
-    network("# MTUBytes=1500")
+    write_network("# MTUBytes=1500")
     start_networkd(running)
     assert [str(one) for one in apply().changes] == ["rail0: mtu 1500 -> 9000"]
     reconfigure()
@@ -303,10 +303,10 @@ def test_without_a_networkd_setting_only_the_interface_changes(running: contextl
 @with_programs()
 def test_a_network_file_of_two_interfaces_needs_the_same_mtu_for_both(running: contextlib.ExitStack) -> None:
     pair("rail10", "rail10-far")
-    appear()
-    network(match="rail0 rail10")
+    trigger_add_events()
+    write_network(match="rail0 rail10")
     start_networkd(running)
-    until(lambda: owner.NETWORKD in kept("rail10"))
+    until(lambda: owner.NETWORKD in managers("rail10"))
     assert refused() == [
         "rail0: mtu: systemd-networkd sets 1500 again, because of /etc/systemd/network/10-rail.network, which is for "
         "rail10 too (give rail0 a file of its own, or ask for 9000 there too)"
@@ -318,7 +318,7 @@ def test_a_network_file_of_two_interfaces_needs_the_same_mtu_for_both(running: c
 
 @with_programs()
 def test_an_mtu_that_a_later_drop_in_overrides_is_refused(running: contextlib.ExitStack) -> None:
-    network("")
+    write_network("")
     later = Path("/run/systemd/network/10-rail.network.d/mtu.conf")
     later.parent.mkdir(parents=True)
     later.write_text("[Link]\nMTUBytes = 1500\n")
@@ -331,7 +331,7 @@ def test_an_mtu_that_a_later_drop_in_overrides_is_refused(running: contextlib.Ex
 
 @with_programs()
 def test_rail_routes_survive_a_reload_of_networkd(running: contextlib.ExitStack) -> None:
-    network()
+    write_network()
     start_networkd(running)
     routes = {"rail_routes": {"table": 100, "gateway": "10.0.0.254"}}
     system = System(run=_run)
@@ -339,7 +339,7 @@ def test_rail_routes_survive_a_reload_of_networkd(running: contextlib.ExitStack)
     system.close()
     before = run("ip rule; ip route show table 100")
     with pytest.raises(Refused, match="which removes its rail routes") as failure:
-        apply(more=routes)
+        apply(extra=routes)
     assert f"mtu in {_DROP_IN}: " in str(failure.value) and mtu() == 1500
     _DROP_IN.parent.mkdir()
     _DROP_IN.write_text("[Link]\nMTUBytes=9000\n")
@@ -347,12 +347,12 @@ def test_rail_routes_survive_a_reload_of_networkd(running: contextlib.ExitStack)
     until(lambda: mtu() == 9000)
     settle()
     until(lambda: run("ip rule; ip route show table 100", check=False) != before)  # removed by networkd
-    assert not apply(more=routes).changes
+    assert not apply(extra=routes).changes
 
 
 @with_programs()
 def test_a_failure_at_any_step_leaves_networkd_as_it_was(running: contextlib.ExitStack) -> None:
-    network()
+    write_network()
     start_networkd(running)
     for number in range(3):  # the drop-in, networkctl, the interface
         for after in (False, True):
@@ -371,10 +371,10 @@ def test_a_failure_at_any_step_leaves_networkd_as_it_was(running: contextlib.Exi
 
 
 @with_programs()
-def test_what_networkd_sets_when_a_drop_in_is_undone_is_undone_too(running: contextlib.ExitStack) -> None:
-    network()
+def test_an_mtu_that_networkd_sets_during_the_undo_is_undone_too(running: contextlib.ExitStack) -> None:
+    write_network()
     start_networkd(running)
-    run("ip link set rail0 mtu 9000")  # as before there were drop-ins
+    run("ip link set rail0 mtu 9000")  # as set by an older release, without a drop-in
     system = FailingSystem(1, errno.EIO, after=True)
     system._run = _run
     with pytest.raises(Failed, match="networkctl|MTU of rail0") as failure:
@@ -385,30 +385,30 @@ def test_what_networkd_sets_when_a_drop_in_is_undone_is_undone_too(running: cont
 
 
 @with_programs()
-def test_udev_gives_an_interface_that_comes_back_the_mtu_of_our_drop_in(running: contextlib.ExitStack) -> None:
+def test_udev_gives_an_interface_that_reappears_the_mtu_of_our_drop_in(running: contextlib.ExitStack) -> None:
     Path("/etc/systemd/network/10-rail.link").write_text("[Match]\nOriginalName=rail0\n[Link]\nMTUBytes=1500\n")
     run("udevadm control --reload; ip link set rail0 mtu 9000")
-    appear()
-    assert mtu() == 1500 and kept()[owner.UDEV].file == "/etc/systemd/network/10-rail.link"
+    trigger_add_events()
+    assert mtu() == 1500 and managers()[owner.UDEV].file == "/etc/systemd/network/10-rail.link"
     outcome = apply()
     drop_in = Path("/etc/systemd/network/10-rail.link.d/lanewise.conf")
     assert [one.setting for one in outcome.changes] == [f"mtu in {drop_in}", "mtu"]
     assert not outcome.changes[0].interrupts
     run("ip link set rail0 mtu 1400")
-    appear()
+    trigger_add_events()
     assert mtu() == 9000
-    put_back(outcome)
+    restore(outcome)
     assert not drop_in.exists()
-    appear()
+    trigger_add_events()
     assert mtu() == 1500
 
 
-@with_programs(more=True)
+@with_programs(networkmanager=True)
 def test_networkd_files_of_netplan_get_a_drop_in_and_vfs_are_reported(running: contextlib.ExitStack) -> None:
     yaml = generated_by_netplan("")
-    appear()
+    trigger_add_events()
     start_networkd(running)
-    assert kept()[owner.NETWORKD] == owner.Manager(owner.NETWORKD, "/run/systemd/network/10-netplan-rail0.network")
+    assert managers()[owner.NETWORKD] == owner.Manager(owner.NETWORKD, "/run/systemd/network/10-netplan-rail0.network")
     run("ip link set rail0 mtu 9000")
     reconfigure()
     assert mtu() == 1500
@@ -417,7 +417,7 @@ def test_networkd_files_of_netplan_get_a_drop_in_and_vfs_are_reported(running: c
     assert [one.setting for one in outcome.changes] == [*(f"mtu in {path}" for path in drop_ins), "mtu"]
     run("/usr/libexec/netplan/generate && networkctl reload")
     reconfigure()
-    appear()
+    trigger_add_events()
     assert mtu() == 9000
     system = System(run=_run)
     assert [str(one) for one in owner.vfs_refusals(system, "rail0", "rail0", 8)] == [
@@ -426,12 +426,12 @@ def test_networkd_files_of_netplan_get_a_drop_in_and_vfs_are_reported(running: c
     ]
     assert not owner.vfs_refusals(system, "rail0", "rail0", 4)
     assert owner._vfs_of_netplan(system, "ens1") == 2 and owner._vfs_of_netplan(system, "ens1v0") is None
-    put_back(outcome)
+    restore(outcome)
     reconfigure()
     assert mtu() == 1500
 
 
-def profile(text: str = "mtu=1500", place: Path = _PROFILE, own: str = f"uuid={_UUID}") -> None:
+def write_profile(text: str = "mtu=1500", place: Path = _PROFILE, own: str = f"uuid={_UUID}") -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(
         f"[connection]\nid=rail0\n{own}\ntype=ethernet\ninterface-name=rail0\n\n[ethernet]\n{text}\n\n"
@@ -440,16 +440,16 @@ def profile(text: str = "mtu=1500", place: Path = _PROFILE, own: str = f"uuid={_
     place.chmod(0o600)
 
 
-@with_programs(more=True)
-def test_networkmanager_keeps_the_mtu_that_its_profile_was_given(running: contextlib.ExitStack) -> None:
-    profile()
+@with_programs(networkmanager=True)
+def test_networkmanager_keeps_the_mtu_that_we_write_to_its_profile(running: contextlib.ExitStack) -> None:
+    write_profile()
     start_networkmanager(running)
-    assert kept()[owner.NETWORK_MANAGER] == owner.Manager(owner.NETWORK_MANAGER, str(_PROFILE), _UUID)
+    assert managers()[owner.NETWORK_MANAGER] == owner.Manager(owner.NETWORK_MANAGER, str(_PROFILE), _UUID)
     for command in ("nmcli device reapply rail0", "nmcli connection up rail0"):
         run("ip link set rail0 mtu 9000")
         run(command)
         assert mtu() == 1500  # without a change of the profile NetworkManager sets it again
-    profile("mtu=1500\nwake-on-lan=0")  # by hand, and not yet loaded
+    write_profile("mtu=1500\nwake-on-lan=0")  # by hand, and not yet loaded
     outcome = apply()
     assert [str(one) for one in outcome.changes] == [
         f"rail0: mtu in {_PROFILE} 1500 -> 9000",
@@ -466,27 +466,27 @@ def test_networkmanager_keeps_the_mtu_that_its_profile_was_given(running: contex
     assert mtu() == 9000
     run("ip link set rail0-far down; sleep 0.3; ip link set rail0-far up; sleep 0.3; nmcli connection up rail0")
     assert mtu() == 9000
-    put_back(outcome)
+    restore(outcome)
     assert "mtu=1500" in _PROFILE.read_text() and mtu() == 1500
     run("nmcli connection up rail0")
     assert mtu() == 1500
-    _PROFILE.unlink()  # nothing is left that could be put back
+    _PROFILE.unlink()  # no profile is left to restore
     apply(wanted={"mtu": {"rail0": {f"mtu in {_PROFILE}": 1400, "mtu": 1400}}})
     assert mtu() == 1400
 
 
-@with_programs(more=True)
+@with_programs(networkmanager=True)
 def test_without_a_networkmanager_setting_only_the_interface_changes(running: contextlib.ExitStack) -> None:
-    profile("")
+    write_profile("")
     start_networkmanager(running)
     assert [str(one) for one in apply().changes] == ["rail0: mtu 1500 -> 9000"]
     run("nmcli device reapply rail0")
     assert mtu() == 9000
 
 
-@with_programs(more=True)
-def test_without_an_answer_of_networkmanager_nothing_changes(running: contextlib.ExitStack) -> None:
-    profile()
+@with_programs(networkmanager=True)
+def test_nothing_changes_if_networkmanager_does_not_answer(running: contextlib.ExitStack) -> None:
+    write_profile()
     process = start_networkmanager(running)
     process.kill()
     process.wait()
@@ -495,12 +495,12 @@ def test_without_an_answer_of_networkmanager_nothing_changes(running: contextlib
     assert "mtu=1500" in _PROFILE.read_text() and mtu() == 1500
 
 
-@with_programs(more=True)
-def test_a_profile_of_netplans_is_refused_with_its_yaml(running: contextlib.ExitStack) -> None:
+@with_programs(networkmanager=True)
+def test_a_profile_that_netplan_generated_is_refused_and_its_yaml_named(running: contextlib.ExitStack) -> None:
     yaml = generated_by_netplan("renderer: NetworkManager")
     start_networkmanager(running)
     made = "/run/NetworkManager/system-connections/netplan-rail0.nmconnection"
-    assert "uuid" not in Path(made).read_text() and kept()[owner.NETWORK_MANAGER].file == made
+    assert "uuid" not in Path(made).read_text() and managers()[owner.NETWORK_MANAGER].file == made
     assert refused() == [
         f"rail0: mtu: NetworkManager sets 1500 again, because of {made} "
         f"(write mtu: 9000 for rail0 in {yaml}, and 'netplan apply')"

@@ -37,7 +37,7 @@ def tables() -> str:
 @on_a_node
 def test_each_rail_answers_by_its_own_interface():
     rails()
-    assert "dev rail1" not in run("ip route get 10.0.0.77 from 10.0.0.2")  # one of two routes alike wins, for both
+    assert "dev rail1" not in run("ip route get 10.0.0.77 from 10.0.0.2")  # of two equal routes, one wins for both
     apply(RailRoutes, RAILS)
     assert "dev rail0 table 100" in run("ip route get 10.0.0.77 from 10.0.0.1")
     assert "dev rail1 table 101" in run("ip route get 10.0.0.77 from 10.0.0.2")
@@ -59,14 +59,14 @@ def test_a_changed_address_changes_the_table():
 
 
 @on_a_node
-def test_everything_is_restored_to_the_exact_state():
+def test_the_exact_previous_routes_and_rules_are_restored():
     rails()
     run("ip route add 10.0.0.0/24 dev rail0 src 10.0.0.1 table 100 proto static")
     before = tables()
     changes: list[Change] = apply(RailRoutes, RAILS).changes
     assert tables() != before
     system = System()
-    one = node(system, {})  # as after a lost connection: nothing but the changes is known
+    one = node(system, {})  # as after a lost connection: only the changes are known
     for change in reversed(changes):
         RailRoutes(system).apply(one, change.reversed())
     system.close()

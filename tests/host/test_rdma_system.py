@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the node's own kernel shows of network namespaces. The RDMA mode is not changed, as this needs RDMA devices."""
+"""What the kernel shows about network namespaces. The RDMA mode is not changed, because that needs RDMA devices."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a run stores on a node, between releases: each reads the other's files, after an upgrade and a rollback."""
+"""Files that a run stores on a node: each release reads those of the other, after an upgrade and a rollback."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stored:
     return made
 
 
-def test_a_run_stores_what_1_0_0_stored_and_reads(stored: Stored) -> None:
+def test_a_run_stores_what_1_0_0_stored_and_can_read(stored: Stored) -> None:
     changes = stored.configure()
     node = stored.node()
     assert fabric_1_0_0.boot_load(stored.text("fabric")) == fabric_1_0_0.boot_load(FABRIC)
@@ -114,22 +114,22 @@ def test_a_run_stores_what_1_0_0_stored_and_reads(stored: Stored) -> None:
     assert fabric_1_0_0.origin_remember(stored.text("origin"), changes) == stored.text("origin")
 
 
-def test_a_node_that_1_0_0_configured_is_restored(stored: Stored) -> None:
-    before = stored.world.seen()
+def test_this_release_restores_a_node_that_1_0_0_configured(stored: Stored) -> None:
+    before = stored.world.snapshot()
     stored.configure()
     stored.put("origin", ORIGIN)
     stored.world.write(FREE_PAGES, "16")
     stored.restore()
     stored.world.write(FREE_PAGES, "0")
-    now = stored.world.seen()
+    now = stored.world.snapshot()
     differing = {key for key in {*before, *now} if before.get(key) != now.get(key) and not key.endswith("/")}
     # settings of VFs are lost with the VFs, and a value in configfs cannot be unset
     assert differing == {"vfs", "sys/kernel/config/rdma_cm/mlx5_1/ports/1/default_roce_tos"}
     assert json.loads(now["vfs"]).keys() == json.loads(before["vfs"]).keys()
 
 
-def test_what_1_0_0_wanted_at_boot_is_what_this_release_applies(stored: Stored) -> None:
-    """The first run after an upgrade agrees: it changes nothing but what runs at boot."""
+def test_this_release_applies_at_boot_what_1_0_0_stored(stored: Stored) -> None:
+    """The first run after an upgrade only changes what runs at boot."""
     changes = stored.configure()
     assert {change.resource for change in changes} > {"boot", "sriov"}
     stored.put("fabric", FABRIC)
@@ -150,8 +150,10 @@ def test_both_releases_read_an_unconfirmed_change(tmp_path: Path) -> None:
     assert 59 < guard.left(str(path)) <= 60
 
 
-def test_notes_of_the_next_form_are_written_a_release_later(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first form has no place for a number: a reader of 1.0.0 would take it for a resource."""
+def test_the_next_format_of_the_origin_file_is_written_one_release_later(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first format has no format number: 1.0.0 would read the number as a resource."""
     stored.put("origin", ORIGIN)
     known = origin.load(stored.system)
     change = Change("sysctl", NODE, "vm.swappiness", "60", "10")
@@ -169,7 +171,7 @@ def test_notes_of_the_next_form_are_written_a_release_later(stored: Stored, monk
 NEWER = '{"format": 9, "resources": {}}\n'
 
 
-def test_notes_of_a_newer_release_are_refused_and_kept(stored: Stored) -> None:
+def test_an_origin_file_of_a_newer_release_is_refused_and_kept(stored: Stored) -> None:
     stored.put("origin", NEWER)
     for act in (lambda: origin.wanted(stored.system, stored.node()), stored.configure, stored.restore):
         with pytest.raises(HostError, match=r"its format is 9.*play the role fabric of the release that wrote it"):
@@ -191,7 +193,7 @@ def test_settings_that_only_a_newer_release_knows_are_kept(stored: Stored) -> No
 @pytest.mark.parametrize(
     "text", ["{", "[]", "7", '{"sysctl": 7}', '{"sysctl": {"node": []}}', '{"format": 2}', "[" * 9999]
 )
-def test_damaged_notes_are_an_error(stored: Stored, text: str) -> None:
+def test_a_damaged_origin_file_is_an_error(stored: Stored, text: str) -> None:
     stored.put("origin", text)
     for act in (stored.configure, stored.restore):
         with pytest.raises(HostError, match="remove it: the settings then stay as they are"):
@@ -200,7 +202,7 @@ def test_damaged_notes_are_an_error(stored: Stored, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, says",
+    "text, message",
     [
         ('{"format": 2, "nics": []}', "a newer release wrote it: its format is 2, and this release knows up to 1"),
         ("{", "it is damaged: Expecting"),
@@ -210,8 +212,8 @@ def test_damaged_notes_are_an_error(stored: Stored, text: str) -> None:
         ('{"node": []}', "it is damaged: it must have rules"),
     ],
 )
-def test_the_boot_reports_settings_that_it_cannot_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str
+def test_the_boot_program_reports_settings_that_it_cannot_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
     path = tmp_path / "fabric.json"
     path.write_text(text)
@@ -220,14 +222,14 @@ def test_the_boot_reports_settings_that_it_cannot_read(
     monkeypatch.setattr(boot.sys, "argv", ["fabric.pyz", "boot"])
     with pytest.raises(SystemExit) as ended:
         boot.main()
-    assert says in str(ended.value.code) and "play lanewise.dra.fabric on this node" in str(ended.value.code)
+    assert message in str(ended.value.code) and "play lanewise.dra.fabric on this node" in str(ended.value.code)
     assert path.read_text() == text
 
 
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"format": 2, "until": 0, "changes": []}', '{"until": 0}', '{"until": 0, "changes": [{}]}']
 )
-def test_an_undo_that_cannot_be_read_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_an_undo_file_that_cannot_be_read_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     path = tmp_path / "undo-7.json"
     path.write_text(text)
     monkeypatch.setattr(boot, "LOCK", str(tmp_path / "lock"))
@@ -245,7 +247,7 @@ def test_a_change_with_a_field_of_a_later_release_can_be_undone(tmp_path: Path) 
     assert guard.begun_changes(str(tmp_path / "undo-7.json")) == fabric_1_0_0.undo_load(UNDO)[1]
 
 
-def test_each_form_has_a_conversion_from_the_one_before() -> None:
+def test_each_format_has_a_conversion_from_the_previous_one() -> None:
     for forms in (origin._FORMS, program._FORMS, guard._FORMS):
         assert sorted(forms.conversions) == list(range(2, forms.newest + 1))
         assert forms.newest - 1 <= forms.written <= forms.newest
@@ -262,7 +264,7 @@ def test_records_of_the_driver_show_which_devices_pods_have(tmp_path: Path, inde
     assert usage.users(system, "0000:8a:00.0") == f"a pod has it by the resource claim with UID {record['uid']}"
     published = {"interface": ["eth1"], "speed_mbps": 400000}
     assert usage.as_published(system, "0000:8a:00.0") == published
-    # a record of a later form shows at least that a pod has the device
+    # a record of a later format shows at least that a pod has the device
     (folder / f"{record['uid']}.json").write_text('{"schema": 9, "functions": ["0000:8a:00.0"]}')
     assert "a pod has it" in usage.users(system, "0000:8a:00.0")
     assert usage.as_published(system, "0000:8a:00.0") == {}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""containerd's configuration by the containerd that the cluster tests use, and kubelet's by their kubelet."""
+"""Configuration of containerd and kubelet, checked with the programs that the cluster tests use."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_values_that_are_already_set_are_left_alone() -> None:
 
 
 @on_a_node
-def test_a_configuration_that_would_change_otherwise_is_taken_back() -> None:
+def test_a_drop_in_that_changes_other_values_is_rolled_back() -> None:
     _with_containerd(IMPORTS + CONFIG)
     drop_in = Path(CONTAINERD_DROP_IN)
     drop_in.write_text("version = 3\n[plugins.'io.containerd.nri.v1.nri']\n  disable = true\n")
@@ -130,7 +130,7 @@ def test_a_configuration_that_would_change_otherwise_is_taken_back() -> None:
 
 @on_a_node
 def test_kubelet_takes_the_drop_in(tmp_path: Path) -> None:
-    """kubelet reads and checks its whole configuration before it looks for the runtime, which is not there."""
+    """kubelet reads and checks its whole configuration before it connects to the runtime, which is missing here."""
     program = _program("kubernetes/1.37*/kubelet")
     base, folder = tmp_path / "base.yaml", tmp_path / "conf.d"
     folder.mkdir()

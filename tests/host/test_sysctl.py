@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Sysctls that a network namespace has of its own, so that the machine that runs the tests keeps its."""
+"""Sysctls that belong to a network namespace, so that the machine that runs the tests keeps its values."""
 
 from __future__ import annotations
 
@@ -19,38 +19,42 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.sysctl
 from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node, run
 from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem
 
-WISH = {"net.ipv4.tcp_rmem": "4096 131072 16777216", "net.core.somaxconn": 8192, "net.ipv4.conf.all.arp_ignore": True}
+SETTINGS = {
+    "net.ipv4.tcp_rmem": "4096 131072 16777216",
+    "net.core.somaxconn": 8192,
+    "net.ipv4.conf.all.arp_ignore": True,
+}
 
 
-def _own_files() -> None:
+def _hide_sysctl_files() -> None:
     for folder in ("/etc/sysctl.d", "/usr/lib/sysctl.d"):
         run(f"mkdir -p {folder}; mount -t tmpfs none {folder}")
 
 
-def _converge(wish: t.Any, check_mode: bool = False, system: System | None = None) -> Outcome:
+def _converge(wanted: t.Any, check_mode: bool = False, system: System | None = None) -> Outcome:
     system = system or System()
-    return converge(Node(system, general={"sysctl": wish}), [Sysctl(system)], check_mode)
+    return converge(Node(system, general={"sysctl": wanted}), [Sysctl(system)], check_mode)
 
 
 @on_a_node
-def test_a_value_is_live_and_kept() -> None:
-    _own_files()
-    predicted = _converge(WISH, check_mode=True)
-    done = _converge(WISH)
+def test_a_value_is_set_and_persists() -> None:
+    _hide_sysctl_files()
+    predicted = _converge(SETTINGS, check_mode=True)
+    done = _converge(SETTINGS)
     assert done.after == predicted.after and len(done.changes) == 6
     assert run("sysctl -n net.ipv4.tcp_rmem net.core.somaxconn").split() == "4096 131072 16777216 8192".split()
-    assert not _converge(WISH).changes
+    assert not _converge(SETTINGS).changes
     run("sysctl -w net.core.somaxconn=128 net.ipv4.tcp_rmem='1 2 3'; sysctl --system")
-    assert not _converge(WISH).changes
+    assert not _converge(SETTINGS).changes
     run("sysctl -w net.core.somaxconn=128")
-    assert [str(one) for one in _converge(WISH).changes] == ["node: net.core.somaxconn 128 -> 8192"]
+    assert [str(one) for one in _converge(SETTINGS).changes] == ["node: net.core.somaxconn 128 -> 8192"]
 
 
 @on_a_node
-def test_a_key_that_leaves_keeps_its_value_and_others_files_are_not_touched() -> None:
-    _own_files()
+def test_a_removed_key_keeps_its_value_and_other_files_are_not_touched() -> None:
+    _hide_sysctl_files()
     Path("/etc/sysctl.d/10-site.conf").write_text("net.core.somaxconn=77\n")
-    _converge(WISH)
+    _converge(SETTINGS)
     left = _converge({"net/core/somaxconn": 8192})
     assert {one.after for one in left.changes} == {None}
     assert Path(PATH).read_text().splitlines()[1:] == ["net.core.somaxconn = 8192"]
@@ -62,7 +66,7 @@ def test_a_key_that_leaves_keeps_its_value_and_others_files_are_not_touched() ->
 
 @on_a_node
 def test_unknown_per_interface_and_overridden_keys_are_refused() -> None:
-    _own_files()
+    _hide_sysctl_files()
     run("ip link add rail0 type veth peer name far")
     Path("/etc/sysctl.d/99-site.conf").write_text("# the site's\n-net/core/somaxconn=77\n")
     for key, reason in {
@@ -79,13 +83,13 @@ def test_unknown_per_interface_and_overridden_keys_are_refused() -> None:
 
 
 @on_a_node
-def test_each_step_that_fails_is_taken_back() -> None:
-    _own_files()
+def test_a_failure_at_any_step_is_rolled_back() -> None:
+    _hide_sysctl_files()
     before = run("sysctl -n net.ipv4.tcp_rmem net.core.somaxconn net.ipv4.conf.all.arp_ignore")
     for n in range(6):
         for after in (False, True):
             with pytest.raises(Failed) as caught:
-                _converge(WISH, system=FailingSystem(n, errno.EINVAL, after))
+                _converge(SETTINGS, system=FailingSystem(n, errno.EINVAL, after))
             assert not caught.value.remaining
             assert run("sysctl -n net.ipv4.tcp_rmem net.core.somaxconn net.ipv4.conf.all.arp_ignore") == before
             assert not Path(PATH).exists()

@@ -26,7 +26,7 @@ print(len(plan.changes), "pyroute2" in sys.modules)
 
 
 @on_a_node
-def test_error_texts_of_the_kernel_are_kept():
+def test_error_texts_of_the_kernel_reach_the_message():
     pair("rail0")
     run("ip addr add 10.0.0.1/24 dev rail0")
     system = System()
@@ -37,7 +37,7 @@ def test_error_texts_of_the_kernel_are_kept():
     assert "[ENETUNREACH]: Nexthop has invalid gateway (look)" in str(raised.value)
     with pytest.raises(HostError) as raised:
         system.ask("add it", lambda: kernel.rule("remove", table=100, priority=7))
-    assert raised.value.code == errno.ENOENT and "[ENOENT] (" in str(raised.value)  # nothing beyond the number's name
+    assert raised.value.code == errno.ENOENT and "[ENOENT] (" in str(raised.value)  # the kernel adds no text
     system.close()
 
 

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Requests about VFs, as strace reads them, are those of iproute2. No interface here has VFs, so all are refused.
+"""Requests about VFs equal those of iproute2, as strace decodes them. No interface here has VFs, so all are refused.
 
-What a request says reads the same, as it would in the kernel's answer, of which the parts are the same structures.
+An encoded request also decodes to the same settings. The answers of the kernel use the same structures.
 """
 
 from __future__ import annotations
@@ -63,24 +63,25 @@ def messages() -> t.Any:
 
 @settings(deadline=None, max_examples=50)
 @given(wanted=st.dictionaries(st.integers(0, 255), states, max_size=5))
-def test_written_text_reads_back(messages, wanted):
+def test_encoded_vf_settings_decode_to_the_same(messages, wanted):
     vfs = [
         ("vf", {"attrs": [encoded(number, setting, value) for setting, value in state.items()]})
         for number, state in wanted.items()
     ]
-    assert decoded(link(messages, vfs)) == wanted
+    assert decoded(link_message(messages, vfs)) == wanted
     without_addresses = {number: {**state, "mac": None} for number, state in wanted.items()}
-    read = decoded(link(messages, vfs, kind=32))  # of InfiniBand
+    read = decoded(link_message(messages, vfs, kind=32))  # ARPHRD_INFINIBAND
     assert {number: {"mac": None, **state} for number, state in read.items()} == without_addresses
 
 
 @given(value=st.one_of(vlan, states.map(lambda state: state["rate"])))
-def test_a_stored_value_reads_the_same(value):
+def test_a_stored_value_is_read_back_unchanged(value):
     setting = "vlan" if isinstance(value, Vlan) else "rate"
     assert Vf(System()).from_stored(setting, str(value)) == value
 
 
-def link(messages: t.Any, vfs: list[t.Any], kind: int = 1) -> t.Any:
+def link_message(messages: t.Any, vfs: list[t.Any], kind: int = 1) -> t.Any:
+    """A link message with these VFs, encoded and decoded."""
     one = messages.Link()
     one["ifi_type"] = kind
     one["attrs"] = [("IFLA_VFINFO_LIST", {"attrs": vfs})]

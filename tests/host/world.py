@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node of files whose kernel, systemd and programs answer as real ones do, for what no kernel at hand has.
+"""A node made of files, with an emulated kernel, systemd and programs, for features that need real cards.
 
-SR-IOV, drivers of PCI functions, the modes of a switch, DCB and firmware need cards. Writing a file of this tree has
-the effect that the kernel's attribute has; netlink messages are pyroute2's own, encoded and decoded. What a run has
-changed is seen by comparing all files and all that the kernel keeps (`World.seen`).
+These are SR-IOV, drivers of PCI functions, eswitch modes, DCB and firmware. Writing a file of this tree has the effect
+of the kernel attribute; netlink messages are those of pyroute2, encoded and decoded. Tests find out what a run has
+changed by comparing all files and the emulated state of the kernel (`World.snapshot`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access import messages
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources import vf
-from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem, KernelRefuses
-from ansible_collections.lanewise.dra.tests.host.world_netlink import Socket, decoded, passed
+from ansible_collections.lanewise.dra.tests.host.faults import FailingSystem, NetlinkRefusal
+from ansible_collections.lanewise.dra.tests.host.world_netlink import Socket, decoded, round_trip
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
 MLX5, ICE, RAIL, GPU = "0000:16:00.0", "0000:17:00.0", "0000:1b:00.0", "0000:1a:00.0"
@@ -48,7 +48,7 @@ _DEVICES = "sys/bus/pci/devices"
 _DRIVERS = "sys/bus/pci/drivers"
 _PID = 4242
 _NATIVE = {"15b3": "mlx5_core", "8086": "iavf"}
-#: What a new VF has.
+#: The settings of a new VF.
 _NEW_VF = {
     "mac": "00:00:00:00:00:00",
     "vlan": vf.Vlan(0),
@@ -106,7 +106,7 @@ _LIMITED = ("unlimited            unlimited            bytes", "65536           
 
 
 class World:
-    """The files below `root`, and what kernel, systemd and card keep beside them."""
+    """The files below `root`, and the state of the emulated kernel, systemd and cards."""
 
     def __init__(self, folder: Path) -> None:
         self.root = build(_MACHINE, folder / "node")
@@ -126,14 +126,14 @@ class World:
         self.modes = {MLX5: 0, ICE: 0}
         self.firmware = {"NUM_OF_VFS": "0", "SRIOV_EN": "False(0)"}
         self.dcb = {"pfc": 0, "apps": {(code, code >> 3) for code in range(4)}}
-        self._kept: dict[str, str] = {}
+        self._hidden: dict[str, str] = {}
         self._links: dict[str, list[tuple[Path, str]]] = {}
         self._read: dict[str, t.Any] = {}
-        self._whole: list[tuple[str, str]] = [(key, name) for key in (MLX5, ICE) for name in self._vfs(key)]
+        self._all_vfs: list[tuple[str, str]] = [(key, name) for key in (MLX5, ICE) for name in self._vfs(key)]
 
     @staticmethod
     def _redirect(config: Path) -> None:
-        """Switch on what kernels switch on for isolation: source validation, request and completion redirect."""
+        """Enable what kernels enable for isolation: source validation, request and completion redirect."""
         data, offset = bytearray(config.read_bytes()), 0x100
         while 0x100 <= offset < len(data) - 8:
             header = int.from_bytes(data[offset : offset + 4], "little")
@@ -160,8 +160,8 @@ class World:
         folder = self.root / self._device(key)
         return [os.path.basename(os.readlink(one)) for one in sorted(folder.glob("virtfn*"))]
 
-    def seen(self) -> dict[str, t.Any]:
-        """All that a run could have changed. Folders of configfs and values that they have by default are left out."""
+    def snapshot(self) -> dict[str, t.Any]:
+        """Everything that a run could have changed, except folders of configfs and their default values."""
         found: dict[str, t.Any] = {}
         for folder, _folders, names in os.walk(self.root):
             relative = os.path.relpath(folder, self.root)
@@ -191,7 +191,7 @@ class World:
     # -- the kernel's attributes
 
     def store(self, path: str, value: str) -> bool:
-        """Do what the kernel does when this attribute is written. Returns False for one that only keeps its value."""
+        """Do what the kernel does when this attribute is written. Returns False if it only stores the value."""
         relative = path.lstrip("/")
         name = relative.rpartition("/")[2]
         if name == "sriov_numvfs":
@@ -219,8 +219,8 @@ class World:
             raise OSError(errno.EBUSY, "bound")
         (self.root / _DRIVERS / driver).mkdir(parents=True, exist_ok=True)
         real = Path(os.path.realpath(self.root / self._device(function)))
-        up = os.path.relpath(self.root / _DRIVERS / driver, real)
-        (real / "driver").symlink_to(up)
+        target = os.path.relpath(self.root / _DRIVERS / driver, real)
+        (real / "driver").symlink_to(target)
 
     def _unbind(self, function: str, driver: str) -> None:
         place = self.root / self._device(function) / "driver"
@@ -235,10 +235,10 @@ class World:
         folder = Path(os.path.realpath(self.root / self._device(key)))
         for name in now:
             self._hide(key, name)
-        own = [name for pf, name in self._whole if pf == key]
-        if count > len(own):
+        functions = [name for pf, name in self._all_vfs if pf == key]
+        if count > len(functions):
             raise OSError(errno.ENOSPC, "no room")
-        for name in own[:count]:
+        for name in functions[:count]:
             self._show(name)
             if self.text(f"{self._device(key)}/sriov_drivers_autoprobe") != "0":
                 self._bind(name, self._native(name))
@@ -251,16 +251,16 @@ class World:
             self._links[name] = list(self._links_into(real))
         for place, _target in self._links[name]:
             place.unlink()
-        with_driver = Path(real, "driver")
-        if with_driver.is_symlink():
-            with_driver.unlink()
+        driver_link = Path(real, "driver")
+        if driver_link.is_symlink():
+            driver_link.unlink()
         Path(real, "driver_override").write_text("(null)\n")
         self._away.mkdir(exist_ok=True)
         shutil.move(real, self._away / name)
-        self._kept[name] = real
+        self._hidden[name] = real
 
     def _links_into(self, real: str) -> t.Iterator[tuple[Path, str]]:
-        """Links from elsewhere to a function. They come and go with it, and no others are made in this tree."""
+        """Links from elsewhere to a function. They are removed and restored with it; no others are created here."""
         for folder, folders, names in os.walk(self.root / "sys"):
             if folder.startswith(real):
                 folders.clear()
@@ -271,7 +271,7 @@ class World:
                     yield Path(place), os.readlink(place)
 
     def _show(self, name: str) -> None:
-        shutil.move(self._away / name, self._kept.pop(name))
+        shutil.move(self._away / name, self._hidden.pop(name))
         for place, target in self._links[name]:
             place.symlink_to(target)
 
@@ -340,7 +340,7 @@ class World:
         self.write("boot/initrd.img", "\n".join(one for one in parts if one))
 
     def _update_grub(self, _argv: list[str]) -> None:
-        """As grub-mkconfig does, which reads its settings as shell scripts."""
+        """Like grub-mkconfig, which reads its settings as shell scripts."""
         folder = self.root / "etc/default"
         script = f'. {folder}/grub; for one in {folder}/grub.d/*.cfg; do . "$one"; done; '
         script += 'echo "$GRUB_CMDLINE_LINUX $GRUB_CMDLINE_LINUX_DEFAULT"'
@@ -361,7 +361,7 @@ class World:
         return "\n".join(["Configurations:    Default    Current    Next Boot", *rows])
 
     def prlimit(self, process: int, _what: int, limits: tuple[int, int]) -> None:
-        """In place of the system call, which would change a process of this machine."""
+        """Replaces the system call, which would change a process of the host."""
         text = _LIMITED[0] if limits[0] < 0 else _LIMITED[1]
         self.write(f"proc/{process}/limits", f"Max locked memory         {text}")
 
@@ -382,7 +382,7 @@ class World:
                 for number, state in self.vfs[key].items()
             ]
             attributes.append(("IFLA_VFINFO_LIST", {"attrs": vfs}))
-        return passed(messages.Link, attributes, ifi_type=1)
+        return round_trip(messages.Link, attributes, ifi_type=1)
 
     def set_vf(self, one: t.Any) -> None:
         attributes = dict(one["attrs"])
@@ -394,10 +394,10 @@ class World:
                 info["attrs"].append(vf.encoded(number, "mac", self.vfs[key][number]["mac"]))
         for number, state in vf.decoded(decoded(messages.Link, attributes)).items():
             if number not in self.vfs[key]:
-                raise KernelRefuses(errno.EINVAL)
+                raise NetlinkRefusal(errno.EINVAL)
             self.vfs[key][number].update(state)
 
-    def tell_dcb(self) -> t.Any:
+    def dcb_message(self) -> t.Any:
         pfc = {"cap": 8, "enabled": self.dcb["pfc"], "mbc": 0, "pad": 0, "delay": 0, "pad2": 0}
         pfc.update(requests=(0,) * 8, indications=(0,) * 8)
         apps = [
@@ -405,7 +405,7 @@ class World:
             for code, priority in sorted(self.dcb["apps"])
         ]
         parts = [("pfc", pfc), ("apps", {"attrs": apps})]
-        return passed(messages.Dcb, [("ifname", "x"), ("ieee", {"attrs": parts})])
+        return round_trip(messages.Dcb, [("ifname", "x"), ("ieee", {"attrs": parts})])
 
     def set_dcb(self, one: t.Any, delete: bool) -> None:
         for name, part in dict(one["attrs"])["ieee"]["attrs"]:
@@ -416,16 +416,16 @@ class World:
                 self.dcb["apps"] = self.dcb["apps"] - entries if delete else self.dcb["apps"] | entries
 
     def set_mode(self, key: str, mode: int) -> None:
-        own = self._vfs(key)
-        drivers = [self.root / self._device(one) / "driver" for one in own]
+        vfs = self._vfs(key)
+        drivers = [self.root / self._device(one) / "driver" for one in vfs]
         bound = [one for one in drivers if one.is_symlink() and os.readlink(one).endswith("/mlx5_core")]
-        if own if key == ICE else bound:
-            raise KernelRefuses(errno.EBUSY)
+        if vfs if key == ICE else bound:
+            raise NetlinkRefusal(errno.EBUSY)
         self.modes[key] = mode
 
 
 def _as_json(value: t.Any) -> t.Any:
-    """A set or a value of a resource in a form that JSON has."""
+    """A set or a value of a resource as a JSON value."""
     return sorted(value) if isinstance(value, (set, frozenset)) else str(value)
 
 

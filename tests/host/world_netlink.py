@@ -15,7 +15,7 @@ if t.TYPE_CHECKING:
 
 
 class Socket:
-    """Stands in for a netlink socket of pyroute2, and asks the world instead of a kernel."""
+    """Replaces a netlink socket of pyroute2: the world answers instead of a kernel."""
 
     prid = 30
 
@@ -23,7 +23,7 @@ class Socket:
         self._world = world
 
     def register_policy(self, *_unused: t.Any) -> None:
-        """Answers are decoded already."""
+        """Nothing to do: answers are already decoded."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -35,7 +35,7 @@ class Socket:
         elif isinstance(one, messages.Link):
             world.set_vf(one)
         elif isinstance(one, messages.Dcb) and msg_type == messages.GET_DCB:
-            yield world.tell_dcb()
+            yield world.dcb_message()
         elif isinstance(one, messages.Dcb):
             world.set_dcb(one, delete=one["cmd"] == 27)
         elif isinstance(one, messages.RdmaSystem):
@@ -43,7 +43,7 @@ class Socket:
             world.write("sys/module/ib_core/parameters/netns_mode", "Y" if shared else "N")
         elif isinstance(one, messages.Pause):
             off = [("rx", 0), ("tx", 0), ("autoneg", 0)]
-            yield passed(messages.Pause, [(name, {"value": value}) for name, value in off])
+            yield round_trip(messages.Pause, [(name, {"value": value}) for name, value in off])
         else:
             yield from self._devlink(dict(one["attrs"]))
 
@@ -60,7 +60,7 @@ class _Answer(dict[str, t.Any]):
         return self.get(name)
 
 
-def passed(message: t.Any, attributes: list[t.Any], **fields: int) -> t.Any:
+def round_trip(message: t.Any, attributes: list[t.Any], **fields: int) -> t.Any:
     """A message as it comes out of a socket."""
     one = message()
     one.update(fields)
@@ -72,5 +72,5 @@ def passed(message: t.Any, attributes: list[t.Any], **fields: int) -> t.Any:
 
 
 def decoded(message: t.Any, attributes: dict[str, t.Any]) -> t.Any:
-    """The same, of a link."""
-    return passed(message, list(attributes.items()), ifi_type=1)
+    """A link with these attributes, as it comes out of a socket."""
+    return round_trip(message, list(attributes.items()), ifi_type=1)

@@ -130,7 +130,7 @@ def test_a_damaged_site_file_drops_no_nodes_of_other_inventories(old: Report, co
     assert set(dict(stored_facts(str(old.folder)))) == HOSTS
 
 
-def test_each_form_has_a_conversion_from_the_one_before() -> None:
+def test_each_format_has_a_conversion_from_the_previous_one() -> None:
     for forms in (FORMS, REPLACED):
         assert sorted(forms.conversions) == list(range(2, forms.newest + 1))
         assert forms.newest - 1 <= forms.written <= forms.newest

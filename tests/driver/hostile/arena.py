@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Two pods on one card, the hostile one and its neighbour, and machines on the network. The driver's own code gives the
-card to the pods, with addresses of a rail, and takes it back."""
+"""Two pods on one card, the hostile one and its neighbour, and machines on the network. The code of the driver attaches
+the card to the pods, with addresses of a rail, and takes it back."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from . import frames
 
 PROGRAM = Path(__file__).with_name("program.py")
 PATIENCE = 120.0
-#: The rights of a hostile pod, the least first: those of a container that drops all, those of one with nothing special,
-#: and those of one that may configure its network.
+#: The capabilities of a hostile pod, fewest first: of a container that drops all, of a usual one, and of one that may
+#: configure its network.
 NONE, RAW, ADMIN = "", "net_raw", "net_raw net_admin"
 _END = "end"
-#: What changes when another pod comes, and what igbvf creates again after a reset.
+#: Values that change when another pod gets the card, and those that igbvf recreates after a reset.
 _NOT_COMPARED = ("uppers", "child", "permanentMac")
 #: How many multicast frames the ACLs of the switch let a pod send.
 _FEW = "limit rate over 50/second burst 20 packets"
@@ -60,9 +60,9 @@ class Host:
     mac: str
     ipv4: str
     ipv6: str
-    #: The rights of the commands that it runs; None: all.
+    #: The capabilities of the commands that it runs; None: all.
     rights: str | None = None
-    #: The process whose user namespace it has, if it has one.
+    #: The process whose user namespace the host is in, if any.
     process: int = 0
 
     def command(self, *words: str, rights: str | None = None) -> list[str]:
@@ -80,7 +80,7 @@ class Host:
         return not subprocess.run(self.command("sh", "-c", command), capture_output=True, check=False).returncode
 
     def shown(self, words: str) -> t.Any:
-        """What `ip` shows, whatever rights the host has."""
+        """The output of `ip`, run with all capabilities."""
         unrestricted = Host(self.namespace, self.interface, self.mac, self.ipv4, self.ipv6)
         return json.loads(sh(" ".join(unrestricted.command("ip", "-j", *words.split()))) or "[]")
 
@@ -92,20 +92,20 @@ class Host:
     def send(self, *sent: bytes, times: int = 1, interface: str = "") -> bool:
         return self.program("send", interface or self.interface, text="".join(f"{times} {one.hex()}\n" for one in sent))
 
-    def says_end(self) -> None:
-        """A broadcast that everyone hears, after what was sent before."""
+    def broadcast_end(self) -> None:
+        """Send a broadcast that marks the end of what was sent before."""
         frame = frames.datagram(frames.BROADCAST, self.mac, "255.255.255.255", self.ipv4, _END)
         Host(self.namespace, self.interface, self.mac, self.ipv4, self.ipv6).send(frame)
 
 
-class Heard(t.NamedTuple):
+class Received(t.NamedTuple):
     text: str
     source: str
     vlan: int
 
 
-class Ears:
-    """What a host hears on an interface, from `with` on. `able` is whether its rights suffice."""
+class Listener:
+    """Receives frames on an interface, from `with` on. `permitted`: the host has the capabilities for that."""
 
     def __init__(self, host: Host, interface: str = "", promiscuous: bool = False, rights: str | None = None) -> None:
         more = ["promiscuous"] if promiscuous else []
@@ -115,27 +115,27 @@ class Ears:
         )
         assert self._process.stdout
         self._out = self._process.stdout
-        self._heard: list[Heard] = []
-        self.able = self._out.readline() == "ready\n"
+        self._received: list[Received] = []
+        self.permitted = self._out.readline() == "ready\n"
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         for line in self._out:
             text, source, vlan = line.split()
-            self._heard.append(Heard(text, source, int(vlan)))
+            self._received.append(Received(text, source, int(vlan)))
 
     def all(self, last: Host) -> list[Heard]:
-        """What was heard until a broadcast of `last`, which is sent now."""
+        """What was received until a broadcast of `last`, which is sent now."""
         end = time.monotonic() + PATIENCE
-        while self.able and not any(one.text == _END for one in self._heard):
+        while self.permitted and not any(one.text == _END for one in self._received):
             if time.monotonic() > end:
-                raise TimeoutError(f"the broadcast of {last} was not heard")
-            last.says_end()
+                raise TimeoutError(f"the broadcast of {last} was not received")
+            last.broadcast_end()
             time.sleep(0.05)
-        return [one for one in list(self._heard) if one.text != _END]
+        return [one for one in list(self._received) if one.text != _END]
 
-    def __enter__(self) -> Ears:
+    def __enter__(self) -> Listener:
         return self
 
     def __exit__(self, *_unused: object) -> None:
@@ -148,8 +148,8 @@ class Ears:
 
 @dataclass
 class Arena:
-    """`config` is the InterfaceConfig of both pods, `hostile_nic` and `neighbour_nic` what they get. `other` is a
-    second machine on the network, where there is one."""
+    """`config` is the InterfaceConfig of both pods, and `hostile_nic` and `neighbour_nic` are their NICs. `other` is a
+    second machine on the network, if there is one."""
 
     hostile_nic: Identity
     neighbour_nic: Identity
@@ -160,11 +160,11 @@ class Arena:
     user_namespaces: bool = False
     acls: bool = False
     pods: dict[str, Host] = field(default_factory=dict)
-    #: What the driver could not restore, and what differs on the node, of claims that ended during an attempt.
+    #: For claims that ended during an attempt: what the driver could not restore, and what differs on the node.
     ended: list[str] = field(default_factory=list)
     #: Why the driver withheld a card from the next pods.
     withheld: list[str] = field(default_factory=list)
-    #: Whether pods have heard the network: its parts need some time at first.
+    #: Whether pods have received frames from the network, which needs some time at first.
     _connected: bool = False
     _states: dict[str, tuple[Identity, t.Any, dict[str, t.Any]]] = field(default_factory=dict)
 
@@ -186,27 +186,28 @@ class Arena:
         self.hostile.rights = rights
         if not self._connected:
             for host in self.pods.values():
-                with Ears(host, rights=ADMIN) as ears:
-                    ears.all(self.router)
+                with Listener(host, rights=ADMIN) as listener:
+                    listener.all(self.router)
             self._connected = True
         if self.acls:
             guard_port(self.pods.values())
 
     def attach(self, name: str, nic: Identity, place: int) -> Host:
-        """A pod, as the driver attaches it. It has the address of its range at `place`."""
+        """Create a pod and attach its NIC as the driver does. Its address is number `place` of its range."""
         process = _new_namespace(name) if self.user_namespaces else 0
         sh(f"ip -n {name} link set lo up" if process else f"ip netns add {name}; ip -n {name} link set lo up")
         found = read_ranges(Reader(), _RANGES, "rail_addresses")
-        given = [list(one.addresses())[place] for one in found]
-        handed_out = [rails.handed_out(one, str(address)) for one, address in zip(found, given)]
+        addresses = [list(one.addresses())[place] for one in found]
+        handed_out = [rails.handed_out(one, str(address)) for one, address in zip(found, addresses)]
         config = {"name": "net1", "dad": "none", **self.config, rails.FIELD: handed_out}
         state = interfaces.snapshot(nic)
         self._states[name] = (nic, state, config)
         network = interfaces.attach(nic, state, config, pin(name)).network
-        return Host(name, "net1", str(network["hardwareAddress"]), str(given[0]), str(given[1]), process=process)
+        ipv4, ipv6 = map(str, addresses)
+        return Host(name, "net1", str(network["hardwareAddress"]), ipv4, ipv6, process=process)
 
     def end(self, name: str) -> list[str]:
-        """A pod's claim ends, and then the pod. Returns what the driver could not restore, and what differs on the
+        """End the claim of a pod, and then the pod. Returns what the driver could not restore, and what differs on the
         node."""
         nic, state, config = self._states.pop(name)
         outcome = take_back.take_back(nic, state, pin(name), config, siblings=self._siblings())
@@ -216,12 +217,12 @@ class Arena:
             os.waitpid(self.pods[name].process, 0)
         sh(f"ip netns del {name}")
         now = interfaces.snapshot(nic)
-        unlike = [
+        changed = [
             f"{key} is {now.get(key)}, was {state[key]}"
             for key in state
             if key not in _NOT_COMPARED and now.get(key) != state[key]
         ]
-        return [*outcome.notes, *unlike]
+        return [*outcome.notes, *changed]
 
     def _siblings(self) -> Siblings:
         """The children of the card in the pods whose claims have not ended."""
@@ -242,7 +243,7 @@ def pin(name: str) -> Path:
 
 
 def _new_namespace(name: str) -> int:
-    """A network namespace that belongs to a user namespace, as that of a pod with `hostUsers: false`. Returns the
+    """Create a network namespace that belongs to a user namespace, as for a pod with `hostUsers: false`. Returns the
     process that keeps it."""
     process = subprocess.Popen(
         ["unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c", "echo ready; exec cat"],
@@ -256,7 +257,7 @@ def _new_namespace(name: str) -> int:
 
 
 def guard_port(pods: t.Iterable[Host]) -> None:
-    """ACLs of the card's port of the switch: known pairs of addresses, no tags, no routers, few multicasts."""
+    """Set ACLs on the switch port of the card: known pairs of addresses, no tags, no routers, few multicast frames."""
     known = list(pods)
 
     def pairs(which: str) -> str:
@@ -280,8 +281,8 @@ def guard_port(pods: t.Iterable[Host]) -> None:
 
 
 def macvlan(mode: str) -> Arena:
-    """The card is a veth whose other end is a port of a switch, a bridge, with two machines at other ports. To be
-    called in namespaces of its own."""
+    """The card is a veth whose other end is a port of a switch (a bridge), with two machines at other ports.
+    Call this in new namespaces."""
     sh("sysctl -qw net.ipv6.conf.default.accept_dad=0")
     sh("ip netns add switch; ip -n switch link add switch type bridge mcast_snooping 0")
     sh("ip -n switch link set switch up")
@@ -302,7 +303,7 @@ def macvlan(mode: str) -> Arena:
 
 
 def virtual_functions(card: str) -> Arena:
-    """Two VFs of a card, whose physical function is the machine on the network."""
+    """Two VFs of a card, whose PF is the machine on the network."""
     device = Path("/sys/class/net", card, "device")
     found = []
     for number in (0, 1):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a hostile pod tries. Each attempt returns whether it got through."""
+"""What a hostile pod tries. Each attempt returns whether it succeeded."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import typing as t
 from dataclasses import dataclass
 
 from . import frames
-from .arena import ADMIN, NONE, RAW, Arena, Ears, Host, sh
+from .arena import ADMIN, NONE, RAW, Arena, Host, Listener, sh
 
-#: A MAC address that nobody has, and the group and number of datagrams of a flood.
+#: An unused MAC address, and the multicast group and number of datagrams of a flood.
 NOBODY, GROUP, GROUP_MAC, FLOOD = "02:00:00:00:0e:01", "239.9.9.9", "01:00:5e:09:09:09", 500
 #: The VLAN that the hostile pod is not in.
 VLAN = 77
@@ -32,8 +32,9 @@ class Attempt:
 
 
 def outcome(arena: Arena, attempt: Attempt) -> tuple[str, list[str]]:
-    """The least rights with which an attempt got through (`none`, `NET_RAW` or `NET_ADMIN`), else `stopped`, and
-    whether the driver withheld the NIC after it; and what the driver could not restore after it."""
+    """The result of an attempt, and what the driver could not restore after it. The result is the weakest capability
+    with which the attempt succeeded (`none`, `NET_RAW` or `NET_ADMIN`) or `stopped`, and whether the driver then
+    withheld the NIC."""
     left: list[str] = []
     arena.withheld.clear()
     through = _gets_through(arena, attempt, ADMIN, left)
@@ -52,12 +53,12 @@ def _gets_through(arena: Arena, attempt: Attempt, rights: str, left: list[str]) 
         left += arena.end_all()
 
 
-# ---- made-up senders
+# ---- forged senders
 
 
 def _reaches(arena: Arena, to: Host, last: Host, *sent: bytes) -> bool:
-    with Ears(to) as ears:
-        return arena.hostile.send(*sent) and any(one.text == "forged" for one in ears.all(last))
+    with Listener(to) as listener:
+        return arena.hostile.send(*sent) and any(one.text == "forged" for one in listener.all(last))
 
 
 def forged_mac_to_neighbour(arena: Arena) -> bool:
@@ -83,27 +84,27 @@ def forged_ip_to_machine(arena: Arena) -> bool:
 
 
 def takes_a_machines_traffic(arena: Arena) -> bool:
-    """The switch learns that the machine is at the card's port, so the machine hears no more."""
+    """The switch learns that the machine is at the port of the card, so the machine receives nothing more."""
     assert arena.other
     frame = frames.datagram(arena.other.mac, arena.router.mac, arena.other.ipv4, arena.router.ipv4, "to-other")
-    arena.other.says_end()  # the switch knows where it is
-    claims_it = frames.datagram(frames.BROADCAST, arena.other.mac, "255.255.255.255", arena.other.ipv4, "forged")
-    with Ears(arena.other) as ears:
-        if not arena.hostile.send(claims_it):
+    arena.other.broadcast_end()  # the switch learns its port
+    claiming = frames.datagram(frames.BROADCAST, arena.other.mac, "255.255.255.255", arena.other.ipv4, "forged")
+    with Listener(arena.other) as listener:
+        if not arena.hostile.send(claiming):
             return False
         arena.router.send(frame)
-        return not any(one.text == "to-other" for one in ears.all(arena.router))
+        return not any(one.text == "to-other" for one in listener.all(arena.router))
 
 
-# ---- reading what is for others
+# ---- reading the traffic of others
 
 
 def _hears(arena: Arena, sent: bytes, interface: str = "", rights: str | None = None) -> bool:
-    with Ears(arena.hostile, interface, promiscuous=True, rights=rights) as ears:
-        if not ears.able:
+    with Listener(arena.hostile, interface, promiscuous=True, rights=rights) as listener:
+        if not listener.permitted:
             return False
         arena.router.send(sent)
-        return any(one.text == "secret" for one in ears.all(arena.router))
+        return any(one.text == "secret" for one in listener.all(arena.router))
 
 
 def _secret(arena: Arena) -> bytes:
@@ -117,11 +118,11 @@ def reads_unicast(arena: Arena) -> bool:
 
 def reads_what_the_neighbour_sends(arena: Arena) -> bool:
     sender, router = arena.neighbour, arena.router
-    with Ears(arena.hostile, promiscuous=True) as ears:
-        if not ears.able:
+    with Listener(arena.hostile, promiscuous=True) as listener:
+        if not listener.permitted:
             return False
         sender.send(frames.datagram(router.mac, sender.mac, router.ipv4, sender.ipv4, "secret"))
-        return any(one.text == "secret" for one in ears.all(arena.router))
+        return any(one.text == "secret" for one in listener.all(arena.router))
 
 
 def reads_multicast(arena: Arena) -> bool:
@@ -135,7 +136,7 @@ def takes_the_neighbours_mac(arena: Arena) -> bool:
     return own.run(f"{changes} && ip link set {own.interface} up") and reads_unicast(arena)
 
 
-# ---- lies about who is where
+# ---- forged ARP and ND
 
 
 def _learns(arena: Arena, host: Host, address: str, truth: str, last: Host, *sent: bytes) -> bool:
@@ -145,10 +146,10 @@ def _learns(arena: Arena, host: Host, address: str, truth: str, last: Host, *sen
             host.command("ip", "neigh", "replace", address, "lladdr", truth, "dev", host.interface, "nud", "reachable")
         )
     )
-    with Ears(host, rights=ADMIN) as ears:
+    with Listener(host, rights=ADMIN) as listener:
         if not arena.hostile.send(*sent, times=3):
             return False
-        ears.all(last)
+        listener.all(last)
         entries = host.shown(f"neigh show to {address}")
         return any(one.get("lladdr") == arena.hostile.mac for one in entries)
 
@@ -186,10 +187,10 @@ def nd_to_machine(arena: Arena) -> bool:
 
 def becomes_the_neighbours_router(arena: Arena) -> bool:
     to, own = arena.neighbour, arena.hostile
-    with Ears(to) as ears:
+    with Listener(to) as listener:
         if not own.send(frames.router_advertisement(own.mac), times=3):
             return False
-        ears.all(arena.router)
+        listener.all(arena.router)
     return any("gateway" in one for one in to.shown("-6 route show default"))
 
 
@@ -199,9 +200,9 @@ def becomes_the_neighbours_router(arena: Arena) -> bool:
 def _tagged(arena: Arena, *vlans: int) -> bool:
     to, own = arena.router, arena.hostile
     frame = frames.datagram(to.mac, own.mac, to.ipv4, own.ipv4, "forged")
-    with Ears(to, promiscuous=True, rights=ADMIN) as ears:
+    with Listener(to, promiscuous=True, rights=ADMIN) as listener:
         sent = own.send(frames.tagged(frame, *vlans))
-        return sent and any(one.text == "forged" and one.vlan for one in ears.all(arena.neighbour))
+        return sent and any(one.text == "forged" and one.vlan for one in listener.all(arena.neighbour))
 
 
 def one_tag(arena: Arena) -> bool:
@@ -214,10 +215,10 @@ def two_tags(arena: Arena) -> bool:
 
 def _floods(arena: Arena, to: Host, last: Host) -> bool:
     own = arena.hostile
-    with Ears(to, promiscuous=True, rights=ADMIN) as ears:
+    with Listener(to, promiscuous=True, rights=ADMIN) as listener:
         if not own.program("flood", own.ipv4, GROUP, str(FLOOD), "flood"):
             return False
-        return sum(one.text == "flood" for one in ears.all(last)) > FLOOD / 2
+        return sum(one.text == "flood" for one in listener.all(last)) > FLOOD / 2
 
 
 def floods_the_neighbour(arena: Arena) -> bool:
@@ -228,11 +229,11 @@ def floods_a_machine(arena: Arena) -> bool:
     return _floods(arena, arena.router, arena.neighbour)
 
 
-# ---- more interfaces, moved ones, changed ones
+# ---- stacked, moved and changed interfaces
 
 
 def _stacked(arena: Arena, kind: str, sent_to: str = NOBODY) -> bool:
-    """Whether an interface that the pod makes on its own one gets what the router sends to a MAC address."""
+    """Whether an interface that the pod stacks on its own receives what the router sends to a MAC address."""
     own = arena.hostile
     if not own.run(f"ip link add link {own.interface} name tap address {NOBODY} type {kind} && ip link set tap up"):
         return False
@@ -268,9 +269,9 @@ def _keeps(arena: Arena, interface: str, mac: str) -> bool:
         sh(f"ip -n {_HIDDEN} link set kept up", check=False)
         arena.ended += arena.end("hostile")
         kept = Host(_HIDDEN, "kept", mac, own.ipv4, own.ipv6)
-        with Ears(to) as ears:
+        with Listener(to) as listener:
             sent = kept.send(frames.datagram(to.mac, mac, to.ipv4, kept.ipv4, "forged"))
-            return sent and any(one.text == "forged" for one in ears.all(arena.neighbour))
+            return sent and any(one.text == "forged" for one in listener.all(arena.neighbour))
     finally:
         sh(f"ip netns del {_HIDDEN}", check=False)
 
@@ -301,23 +302,23 @@ CHANGES = (
     "bridge fdb add 02:00:00:00:0e:04 dev net1", "ip link set net1 name mine",
     "ip maddr add 01:00:5e:00:00:63 dev mine",
 )  # fmt: skip
-_SEEN_DIFFERENTLY = ("ifindex", "link_index", "link_netnsid", "stats64", "valid_life_time", "preferred_life_time")
+_VOLATILE = ("ifindex", "link_index", "link_netnsid", "stats64", "valid_life_time", "preferred_life_time")
 
 
 def leaves_settings(arena: Arena) -> bool:
-    """Whether the pod that gets the NIC next sees what another one changed. What differs on the node is in the
-    outcome of `Arena.end`."""
-    first = _seen(arena)
+    """Whether the next pod with the NIC sees what the previous one changed. `Arena.end` returns the differences on the
+    node."""
+    first = _pod_view(arena)
     taken = [one for one in CHANGES if arena.hostile.run(one)]
     if not taken:
         return False
     left = arena.end("hostile")
     arena.ended += left
     arena.pods["hostile"] = arena.attach("hostile", arena.hostile_nic, 2)
-    return bool(left) or _seen(arena) != first
+    return bool(left) or _pod_view(arena) != first
 
 
-def _seen(arena: Arena) -> t.Any:
+def _pod_view(arena: Arena) -> t.Any:
     host = arena.hostile
     end = time.monotonic() + 20
     while True:  # until the link is up, and IPv6 has its addresses
@@ -339,7 +340,7 @@ def _seen(arena: Arena) -> t.Any:
 
 def _without(value: t.Any) -> t.Any:
     if isinstance(value, dict):
-        return {key: _without(one) for key, one in value.items() if key not in _SEEN_DIFFERENTLY}
+        return {key: _without(one) for key, one in value.items() if key not in _VOLATILE}
     return [_without(one) for one in value] if isinstance(value, list) else value
 
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Raw Ethernet frames with arbitrary, also forged, addresses."""
+"""Raw Ethernet frames with arbitrary addresses, including forged ones."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def arp(operation: int, to_mac: str, from_mac: str, sender: tuple[str, str], to:
 
 
 def neighbor_advertisement(to_mac: str, from_mac: str, to: str, address: str) -> bytes:
-    """Says that an IPv6 address is at `from_mac`, and overrides what is known."""
+    """Claims that an IPv6 address is at `from_mac`, and overrides known entries."""
     body = struct.pack("!BBHI", _NEIGHBOR_ADVERTISEMENT, 0, 0, 0x20000000) + packed(address)
     body += struct.pack("!BB", _TARGET_LINK, 1) + mac(from_mac)
     return _icmpv6(to_mac, from_mac, to, address, body)
 
 
 def router_advertisement(from_mac: str) -> bytes:
-    """Says to all nodes that the sender is a router for half an hour."""
+    """Announces the sender to all nodes as a router for half an hour."""
     body = struct.pack("!BBHBBHII", _ROUTER_ADVERTISEMENT, 0, 0, 64, 0, 1800, 0, 0)
     body += struct.pack("!BB", _SOURCE_LINK, 1) + mac(from_mac)
     return _icmpv6(ALL_NODES_MAC, from_mac, ALL_NODES, link_local(from_mac), body)

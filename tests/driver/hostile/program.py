@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What runs in a pod or on a machine: sends frames and datagrams, and hears frames. Standard library only.
+"""Runs in a pod or on a machine: sends frames and datagrams, and receives frames. Standard library only.
 
 program.py send INTERFACE          sends the frames of standard input: a line is a number of times and a frame in hex
 program.py flood ADDRESS GROUP NUMBER TEXT   sends datagrams with a text to a multicast group
-program.py hear INTERFACE [promiscuous]      says "ready", then a line for each frame with a marker: its text, the
+program.py hear INTERFACE [promiscuous]      prints "ready", then a line for each frame with a marker: its text, the
                                              sender's MAC address and VLAN (0: none), until standard input ends
 """
 
@@ -55,12 +55,12 @@ def hear(interface: str, *more: str) -> None:
         while True:
             readable, _writable, _failed = select.select([one, sys.stdin], [], [])
             if one in readable:
-                _told(*one.recvmsg(2048, 256))
+                _report(*one.recvmsg(2048, 256))
             elif sys.stdin in readable and not sys.stdin.readline():
                 return
 
 
-def _told(frame: bytes, more: list[tuple[int, int, bytes]], _flags: int, sender: tuple[object, ...]) -> None:
+def _report(frame: bytes, more: list[tuple[int, int, bytes]], _flags: int, sender: tuple[object, ...]) -> None:
     found = _MARKER.search(frame)
     if not found or sender[2] == _OUTGOING:
         return

@@ -2,13 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The table of docs/security.md, to be compared with what a run found."""
+"""Reads the table of docs/security.md and compares it with the results of a run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-#: The column of the attempts, and of each arena; the VF's are found on a virtual node.
+#: The column of the attempts, and of each arena. The lab runs the columns of VFs on a virtual node.
 ATTEMPT = "a hostile pod"
 BRIDGE, PRIVATE, GUARDED, USERS = "macvlan", "mode `private`", "and ACLs", "and user namespaces"
 VF, OPEN_VF = "VF", "VF, no `spoofchk`, `trust`"
@@ -30,7 +30,7 @@ def read(page: Path) -> dict[str, dict[str, str]]:
 
 
 def differences(page: Path, column: str, outcomes: dict[str, str]) -> list[str]:
-    """What a page says otherwise than a run, a line for each attempt."""
+    """The differences between a page and a run, one line for each attempt."""
     stated = {attempt: cells[column] for attempt, cells in read(page).items()}
     return [
         f"{attempt}: {outcomes.get(attempt)}, and the page says {stated.get(attempt)}"
