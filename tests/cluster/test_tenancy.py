@@ -24,7 +24,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import int
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config, tenancy
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.dry_run import place_of, refused
-from ansible_collections.lanewise.dra.tests.driver.plan_claims import VF, claim, device, made, result
+from ansible_collections.lanewise.dra.tests.driver.plan_claims import VF, claim, device, planned, result
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
@@ -188,7 +188,7 @@ def driver_says(pair: Pair) -> str:
                 configs.append({"source": "FromClass", "requests": [request], "opaque": opaque})
         configs += [{"source": "FromClaim", **config} for config in pair.configs]
         try:
-            made(claim(results, configs, namespace=pair.namespace), known=KNOWN, offers=OFFERS)
+            planned(claim(results, configs, namespace=pair.namespace), known=KNOWN, offers=OFFERS)
         except Refused as error:
             return error.message
     return ""
@@ -238,7 +238,7 @@ def guarded(planes: t.Callable[[str], ControlPlane], version: str) -> ControlPla
     plane = planes(version)
     for name in claims_strategies.NAMESPACES:
         labels = {"resource.kubernetes.io/admin-access": "true"} if name == "monitoring" else None
-        with contextlib.suppress(Exception):  # an earlier test has made it
+        with contextlib.suppress(Exception):  # an earlier test has planned it
             plane.add_namespace(name, labels)
     for item in interface_policy.objects({}) + tenancy_policy.objects({}):
         plane.expect("POST", place_of(item), item)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Claims, devices and pods for tests of plans, and helpers that plan them."""
+"""Claims, devices and pods for tests of the plan of a claim, and helpers that plan them."""
 
 from __future__ import annotations
 
@@ -81,17 +81,17 @@ def pod(**spec: t.Any) -> Object:
     return {"metadata": {"name": "pod", "namespace": "ns", "uid": POD_UID}, "spec": {"nodeName": NODE, **spec}}
 
 
-def made(of: t.Any, its_pod: t.Any = None, others: t.Sequence[Record] = (), **more: t.Any) -> Record:
-    settled = {"uid": UID, "node": NODE, "known": KNOWN, "boot": "boot", **more}
-    record = plan(of, others=others, **settled)
+def planned(allocated: t.Any, its_pod: t.Any = None, others: t.Sequence[Record] = (), **more: t.Any) -> Record:
+    defaults = {"uid": UID, "node": NODE, "known": KNOWN, "boot": "boot", **more}
+    record = plan(allocated, others=others, **defaults)
     if record.pod:
         check_pod(its_pod or pod(), record.pod, NODE)
     return record
 
 
-def refused(of: t.Any, *words: str, kind: type[DriverError] = Refused, **more: t.Any) -> str:
+def refused(allocated: t.Any, *words: str, kind: type[DriverError] = Refused, **more: t.Any) -> str:
     with pytest.raises(kind) as caught:
-        made(of, **more)
+        planned(allocated, **more)
     message = caught.value.message
     assert all(word in message for word in words), message
     assert names_a_field(message), message

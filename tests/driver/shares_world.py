@@ -119,21 +119,21 @@ def classes() -> dict[str, Class]:
         return {one.mac: one for one in htb.read(connection, link.index).values()}
 
 
-def megabits() -> list[tuple[float, float]]:
+def class_rates() -> list[tuple[float, float]]:
     """Rate and ceiling of each class in Mbit/s, in order."""
     return sorted((one.rate / MEGA, one.ceiling / MEGA) for one in classes().values())
 
 
-def root() -> list[str]:
-    """The NIC's queueing disciplines."""
-    shown = ip_tc("qdisc", "show", "dev", NIC)
+def root_qdiscs() -> list[str]:
+    """The queueing disciplines of the NIC."""
+    shown = tc("qdisc", "show", "dev", NIC)
     return [" ".join(line.split()[:4]) for line in shown.splitlines()]
 
 
-def ip_tc(*words: str) -> str:
+def tc(*words: str) -> str:
     return subprocess.run(["tc", *words], check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
-def without(settings: Settings) -> Settings:
+def without_shares(settings: Settings) -> Settings:
     """Settings that divide nothing."""
     return dataclasses.replace(settings, shares=())

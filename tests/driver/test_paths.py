@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver's paths, and which of them the role removes."""
+"""The paths of the driver, and which of them the role removes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from lanewise_driver.base.paths import Paths
 
 
-def test_the_role_removes_all_that_the_driver_keeps_below_run() -> None:
+def test_the_role_removes_everything_that_the_driver_keeps_below_run() -> None:
     paths = Paths()
     variables = yaml.safe_load((COLLECTION / "roles" / "dra_driver" / "vars" / "main.yml").read_text())
     properties = [name for name, one in vars(Paths).items() if isinstance(one, property)]

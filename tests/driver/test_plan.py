@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the driver makes of a claim: a record, or an error that says where the claim is wrong, and nothing else."""
+"""The driver turns a claim into a record, or reports an error that says where the claim is wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ansible_collections.lanewise.dra.tests.driver.plan_claims import (
     claim,
     config,
     device,
-    made,
+    planned,
     pod,
     policy,
     refused,
@@ -39,17 +39,17 @@ from lanewise_driver.claims.records import Pod, decode, encode
 # one claim each
 
 
-def test_a_record_has_all_that_attach_needs() -> None:
+def test_a_record_has_everything_that_attach_needs() -> None:
     allocated = claim(
         [result("nic", PF), result("fast/vf", VF, shareID="s-1")], [config({"name": "net1", "mtu": 9000}, "nic")]
     )
-    record = made(allocated)
+    record = planned(allocated)
     assert record.pod == Pod("ns", "pod", POD_UID) and record.uid == UID and record.phase == "prepared"
     first, second = record.devices
     assert (first.device, first.pool, first.request, first.main_request) == (PF, NODE, "nic", "nic")
     assert (first.config, first.interface, first.lock) == ({"name": "net1", "mtu": 9000}, "net1", "0000:8a:00.0")
     assert (second.request, second.main_request, second.share_id) == ("fast/vf", "fast", "s-1")
-    # a VF is not worked on while its PF is
+    # a VF shares the lock of its PF
     assert (second.config, second.interface, second.lock) == ({}, "eth1v0", "0000:8a:00.0")
     assert first.known == KNOWN[PF]
     assert decode(encode(record)) == record
@@ -64,11 +64,11 @@ def test_a_later_configuration_replaces_fields_of_an_earlier_one() -> None:
         config({"nothing": "of ours"}, driver="other.example.com"),
         config({"name": "other"}, "a/sub"),
     ]
-    record = made(claim([result("a/sub", PF), result("c/sub", OTHER)], [*configs[:1], *configs[2:]]))
+    record = planned(claim([result("a/sub", PF), result("c/sub", OTHER)], [*configs[:1], *configs[2:]]))
     assert record.devices[0].config == {"mtu": 1500, "routes": [], "name": "other"}
     assert record.devices[1].config["mtu"] == 1500 and "name" not in record.devices[1].config
     # the class is first wherever it stands in the list
-    record = made(claim([result("b", PF)], configs))
+    record = planned(claim([result("b", PF)], configs))
     assert record.devices[0].config["mtu"] == 9000 and record.devices[0].config["name"] == "class"
 
 
@@ -84,7 +84,7 @@ def test_an_accepted_configuration_does_not_make_another_valid() -> None:
     ):
         allocated = claim([result("nic", PF)], [config(fields)])
         if right:
-            assert made(allocated).devices[0].config == fields
+            assert planned(allocated).devices[0].config == fields
         else:
             refused(allocated, "spec.devices.config[0]")
 
@@ -109,19 +109,19 @@ def test_other_settings_than_those_of_the_class_are_refused() -> None:
                 "DeviceClass",
             )
     same = [of_class, config({"vf": dict(reversed(safe.items())), "mtu": 9000, "name": "net1"})]
-    found = made(claim([result("nic", VF)], same)).devices[0].config
+    found = planned(claim([result("nic", VF)], same)).devices[0].config
     assert (found["vf"], found["mtu"], found["name"]) == (safe, 9000, "net1")
-    # another field for the same thing does not get around it
+    # another field with the same effect does not bypass this
     other_mac = [of_class, OPEN, config({"mac": "02:00:00:00:00:02"})]
     refused(claim([result("nic", VF)], other_mac), "vf.mac must be the same")
-    # of two configurations of a class the later one holds
+    # of two configurations of a class the later one applies
     later = [
         config({"mtu": 1400}, source="FromClass"),
         config({"mtu": 1300}, source="FromClass"),
         config({"mtu": 1300}),
     ]
-    assert made(claim([result("nic", VF)], later)).devices[0].config["mtu"] == 1300
-    assert made(claim([result("nic", VF)], [OPEN, config({"vf": {"vlan": 5, "trust": True}})])).devices[0].config
+    assert planned(claim([result("nic", VF)], later)).devices[0].config["mtu"] == 1300
+    assert planned(claim([result("nic", VF)], [OPEN, config({"vf": {"vlan": 5, "trust": True}})])).devices[0].config
 
 
 def test_a_claim_may_set_only_what_its_class_allows() -> None:
@@ -131,7 +131,7 @@ def test_a_claim_may_set_only_what_its_class_allows() -> None:
     closed += [{"vf": {"maxTxRate": 0}}, {"sysctls": {"net.ipv4.conf.IFNAME.proxy_arp": 1}}]
     for fields in closed:
         refused(claim(nic, [config(fields)]), "config[0].opaque.parameters", "DeviceClass of request nic")
-        assert made(claim(nic, [OPEN, config(fields)]))
+        assert planned(claim(nic, [OPEN, config(fields)]))
     allow = {
         "addresses": {"within": ["10.1.0.0/16", "fd00::/16"]},
         "mac": {"prefixes": ["02:aa"]},
@@ -139,7 +139,7 @@ def test_a_claim_may_set_only_what_its_class_allows() -> None:
     }
     some = policy({"namespaces": ["other"], "allow": {}}, {"namespaces": ["ns"], "allow": allow})
     for right in ({"addresses": ["10.1.2.3/24", "fd00:1::1/64"]}, {"mac": "02:AA:00:00:00:01"}, {"mtu": 1500}):
-        assert made(claim(nic, [some, config(right)]))
+        assert planned(claim(nic, [some, config(right)]))
     for wrong in (
         {"addresses": ["10.1.2.3/24", "10.2.0.1/24"]},
         {"addresses": ["10.1.2.3/8"]},
@@ -150,15 +150,15 @@ def test_a_claim_may_set_only_what_its_class_allows() -> None:
         refused(claim(nic, [some, config(wrong)]), f"parameters.{next(iter(wrong))}", "DeviceClass")
     refused(claim(nic, [some], namespace="third"), "results[0]", "not for claims of namespace third")
     refused(claim(nic, [some, policy()]), "more than one policy")
-    # a claim cannot bring a policy, and one that is wrong opens nothing
+    # a claim cannot contain a policy, and an invalid policy allows nothing
     refused(claim(nic, [{**OPEN, "source": "FromClaim"}]), "kind")
     refused(claim(nic, [policy({"allow": {"mtu": 1}})]), "tenants[0].allow.mtu")
-    # a configuration for all requests must be right for the class of each, of whatever driver it is
+    # a configuration for all requests must satisfy the class of each, whatever its driver
     gpu = {"request": "gpu", "driver": "gpu.example.com", "pool": "x", "device": "gpu-0"}
     of_nic = {**OPEN, "requests": ["nic"]}
     vlan = {"vf": {"vlan": 5}}
     refused(claim([*nic, gpu], [of_nic, config(vlan)]), "DeviceClass of request gpu")
-    assert made(claim([*nic, gpu], [of_nic, config(vlan, "nic")]))
+    assert planned(claim([*nic, gpu], [of_nic, config(vlan, "nic")]))
 
 
 def test_another_claim_or_allocation_is_refused() -> None:
@@ -198,28 +198,28 @@ def test_admin_access_takes_nothing() -> None:
     """For admin access: several pods, one in the node's network; the device may be held, even by the same claim."""
     allocated = claim([result("all", PF, adminAccess=True)], [config({"mtu": 1400}, "all", source="FromClass")])
     allocated["status"]["reservedFor"] *= 2
-    other = made(claim([result("nic", PF)], uid="other"), uid="other")
+    other = planned(claim([result("nic", PF)], uid="other"), uid="other")
     record = plan(allocated, uid=UID, node=NODE, known=KNOWN, others=[other], boot="b")
     assert consumer(allocated, UID) is None and record.pod is None
     assert record.held == [] and record.devices[0].config == {} and record.devices[0].interface == ""
-    assert made(claim([result("all", PF, adminAccess=True), result("nic", PF)])).held[0].request == "nic"
-    # and what it takes does not keep others from it
-    assert made(claim([result("nic", PF)], uid="other"), uid="other", others=[record]).held
+    assert planned(claim([result("all", PF, adminAccess=True), result("nic", PF)])).held[0].request == "nic"
+    # and it does not keep other claims from the device
+    assert planned(claim([result("nic", PF)], uid="other"), uid="other", others=[record]).held
     refused(
         claim([result("all", PF, adminAccess=True)], [config({"mtu": 1400}, "all")]), "spec.devices.config[0]", "admin"
     )
 
 
 def test_a_device_goes_to_one_request_of_one_claim() -> None:
-    other = made(claim([result("nic", PF)], uid="other"), uid="other")
+    other = planned(claim([result("nic", PF)], uid="other"), uid="other")
     refused(claim([result("nic", OTHER), result("b", PF)]), "results[1].device", "ns/claim", kind=Busy, others=[other])
-    assert made(
-        claim([result("nic", PF)]), others=[made(claim([result("nic", PF)]))]
-    )  # its own old record does not count
+    assert planned(
+        claim([result("nic", PF)]), others=[planned(claim([result("nic", PF)]))]
+    )  # its own older record does not count
     refused(claim([result("a", PF), result("b", PF)]), "results[1].device", "twice")
 
 
-def test_two_interfaces_of_a_pod_have_two_names() -> None:
+def test_interfaces_of_a_pod_must_have_different_names() -> None:
     allocated = claim(
         [result("a", PF), result("b", OTHER)], [config({"name": "net1"}, "a"), config({"name": "net1"}, "b")]
     )
@@ -228,20 +228,20 @@ def test_two_interfaces_of_a_pod_have_two_names() -> None:
     refused(claim([result("a", PF)], [config({"name": "eth0"})]), "config[0].opaque.parameters.name", "cluster")
     eth0 = {"pci-x": device("pci-x", "eth0")}
     refused(claim([result("a", "pci-x")]), "results[0].device", "eth0", known=eth0)
-    assert made(claim([result("a", "pci-x")], [config({"name": "net0"})]), known=eth0).devices[0].interface == "net0"
+    assert planned(claim([result("a", "pci-x")], [config({"name": "net0"})]), known=eth0).devices[0].interface == "net0"
     # across claims of the pod, and not across pods
-    other = made(claim([result("nic", OTHER)], [config({"name": "net1"})], uid="other", name="second"), uid="other")
+    other = planned(claim([result("nic", OTHER)], [config({"name": "net1"})], uid="other", name="second"), uid="other")
     mine = claim([result("a", PF)], [config({"name": "net1"}, source="FromClass")])
     refused(mine, "status.allocation.devices.config[0].opaque.parameters.name", "ns/second", others=[other])
     assert other.pod
     other.pod.uid = "another pod"
-    assert made(mine, others=[other])
+    assert planned(mine, others=[other])
 
 
 def test_conflicting_vrfs_of_a_pod_are_refused() -> None:
     red = {"vrf": {"name": "red", "table": 100}}
     both = [result("a", PF), result("b", OTHER)]
-    assert made(claim(both, [config(red)])).devices[1].config == red
+    assert planned(claim(both, [config(red)])).devices[1].config == red
     refused(
         claim(both, [config(red, "a"), config({"vrf": {"name": "red", "table": 101}}, "b")]),
         "spec.devices.config[1].opaque.parameters.vrf.table",
@@ -251,31 +251,31 @@ def test_conflicting_vrfs_of_a_pod_are_refused() -> None:
         claim(both, [config(red, "a"), config({"name": "red"}, "b")]), "config[0].opaque.parameters.vrf.name", "red"
     )
     refused(claim(both, [config({"vrf": {"name": "eth0", "table": 7}})]), "vrf.name", "eth0")
-    other = made(claim([result("nic", OTHER)], [config(red)], uid="other"), uid="other")
-    assert made(claim([result("nic", PF)], [config(red)]), others=[other])
+    other = planned(claim([result("nic", OTHER)], [config(red)], uid="other"), uid="other")
+    assert planned(claim([result("nic", PF)], [config(red)]), others=[other])
     refused(claim([result("nic", PF)], [config({"vrf": {"name": "red", "table": 9}})]), "vrf.table", others=[other])
     refused(claim([result("nic", PF)], [config({"name": "red"})]), "parameters.name", "VRF", others=[other])
 
 
 def test_a_vrf_without_a_table_has_the_one_of_its_name() -> None:
     both = [result("a", PF), result("b", OTHER)]
-    first, second = made(
+    first, second = planned(
         claim(both, [config({"vrf": {"name": "red"}}, "a"), config({"vrf": {"name": "red"}}, "b")])
     ).devices
     assert first.config["vrf"] == second.config["vrf"] and first.config["vrf"]["table"] >= 1000
-    (blue,) = made(claim([result("a", PF)], [config({"vrf": {"name": "blue"}})])).devices
+    (blue,) = planned(claim([result("a", PF)], [config({"vrf": {"name": "blue"}})])).devices
     assert blue.config["vrf"]["table"] not in (first.config["vrf"]["table"], 253, 254, 255)
 
 
 def test_settings_that_a_device_cannot_have_are_refused() -> None:
     refused(claim([result("r", RDMA_ONLY)], [config({"mtu": 1500})]), "config[0].opaque.parameters.mtu", RDMA_ONLY)
-    assert made(claim([result("r", RDMA_ONLY)], [config({})])).devices[0].interface == ""
+    assert planned(claim([result("r", RDMA_ONLY)], [config({})])).devices[0].interface == ""
     refused(claim([result("r", PF)], [OPEN, config({"vf": {"vlan": 5}})]), "parameters.vf", "not a virtual function")
-    assert made(claim([result("r", VF)], [OPEN, config({"vf": {"vlan": 5}})]))
+    assert planned(claim([result("r", VF)], [OPEN, config({"vf": {"vlan": 5}})]))
     mac = [OPEN, config({"mac": "02:00:00:00:00:01"})]
     refused(claim([result("r", INFINIBAND)], mac), "parameters.mac", "InfiniBand")
     refused(claim([result("r", INFINIBAND)], [config({"child": {"type": "macvlan"}})]), "parameters.child.type")
-    assert made(claim([result("r", INFINIBAND)], [config({"child": {"type": "ipvlan"}})]))
+    assert planned(claim([result("r", INFINIBAND)], [config({"child": {"type": "ipvlan"}})]))
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_one_configuration_cannot_give_two_devices_the_same_name_or_address(fiel
     both = [result("a", PF), result("a", OTHER)]
     shared = claim(both, [OPEN, config(fields)])
     refused(shared, f"spec.devices.config[0].opaque.parameters.{next(iter(fields))}", PF, OTHER)
-    assert made(claim([result("a", PF), result("b", OTHER)], [OPEN, config(fields, "a")]))
+    assert planned(claim([result("a", PF), result("b", OTHER)], [OPEN, config(fields, "a")]))
 
 
 def test_every_error_is_reported_with_its_path() -> None:
@@ -305,7 +305,7 @@ def test_every_error_is_reported_with_its_path() -> None:
         assert f"{place}: " in message
 
 
-def test_two_right_configurations_may_be_wrong_together() -> None:
+def test_two_valid_configurations_may_contradict_each_other() -> None:
     configs = [config({"dhcp": ["ipv4"]}, source="FromClass"), config({"addresses": ["192.0.2.1/24"]})]
     refused(
         claim([result("nic", PF)], configs), "spec.devices.config[0]", "dhcp", "status.allocation.devices.config[0]"
@@ -314,14 +314,14 @@ def test_two_right_configurations_may_be_wrong_together() -> None:
 
 def test_the_configuration_of_an_unallocated_request_is_ignored() -> None:
     configs = [config({"mtu": 1}, "nic/slow"), config({"mtu": 9000}, "nic/fast")]
-    assert made(claim([result("nic/fast", PF)], configs)).devices[0].config == {"mtu": 9000}
+    assert planned(claim([result("nic/fast", PF)], configs)).devices[0].config == {"mtu": 9000}
 
 
 # what a hostile claim may hold
 
 
-def test_a_wrong_claim_of_the_largest_size_is_refused_in_few_words() -> None:
-    """As large as an API server takes it: 32 configurations of 10 KiB with an error every two bytes."""
+def test_an_invalid_claim_of_maximum_size_is_refused_with_a_short_message() -> None:
+    """As large as an API server accepts it: 32 configurations of 10 KiB with an error every two bytes."""
     configs = [config({"addresses": [0] * 5060}) for _number in range(32)]
     configs[5] = config({f"{number:x}": 0 for number in range(1200)})
     configs[6] = config({"sysctls": {f"{number:x}": 0 for number in range(1200)}})
@@ -334,10 +334,10 @@ def test_a_wrong_claim_of_the_largest_size_is_refused_in_few_words() -> None:
         assert len(message) <= MESSAGE_LIMIT and peak < 4_000_000
 
 
-def test_right_configurations_are_refused_where_they_are_too_many_bytes() -> None:
+def test_valid_configurations_are_refused_if_they_are_too_large_together() -> None:
     many = {"destination": "fd00:aaaa:bbbb:cccc::/64", "gateway": "fd00:aaaa:bbbb:cccc::1"}
     large = [config({"routes": [{**many, "metric": metric} for metric in range(64)]}) for _number in range(32)]
-    assert made(claim([result("nic", PF)], large[:16]))
+    assert planned(claim([result("nic", PF)], large[:16]))
     refused(claim([result("nic", PF)], large), "opaque.parameters", "bytes together")
 
 
@@ -353,14 +353,14 @@ def test_a_nested_claim_is_refused(depth: int) -> None:
 @pytest.mark.parametrize(
     "name",
     ["../../../etc", "/etc", "a/b", "..", "a\n{}", "a\0", "Upper", "x" * 64, "x" * 200_000, "\ud800", " "],
-    ids=lambda name: ascii(name[:20]),  # of which half a character could not be reported
+    ids=lambda name: ascii(name[:20]),  # a lone surrogate could not be printed
 )
 def test_the_name_of_a_claim_in_its_pod_cannot_be_a_path(name: str) -> None:
     allocated = claim([result("nic", PF)])
     allocated["metadata"]["annotations"] = {POD_CLAIM_NAME: name}
     assert len(refused(allocated, f"metadata.annotations['{POD_CLAIM_NAME}']", "left out")) < 500
     allocated["metadata"]["annotations"] = {POD_CLAIM_NAME: "nics-0"}
-    assert made(allocated).pod_claim_name == "nics-0"
+    assert planned(allocated).pod_claim_name == "nics-0"
 
 
 @pytest.mark.parametrize("name", ["..", "../x", "a/b/c", "a/..", "a\n", "A", "x" * 64])

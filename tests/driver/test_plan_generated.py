@@ -22,7 +22,7 @@ from ansible_collections.lanewise.dra.tests.driver.plan_claims import (
     VF,
     claim,
     config,
-    made,
+    planned,
     names_a_field,
     pod,
     refused,
@@ -38,7 +38,7 @@ from lanewise_driver.dra.config import interface_config
 from lanewise_driver.dra.config.fields import Field
 from lanewise_driver.dra.config.interface_config import FIELDS
 
-#: How many claims and configurations are tried by the tests that draw them.
+#: How many generated claims and configurations each test tries.
 TRIES = int(os.environ.get("LANEWISE_PLAN_TRIES", "300"))
 
 
@@ -53,7 +53,7 @@ IPS = st.ip_addresses().map(str).filter(lambda ip: "::ffff:" not in ip)
 
 
 def values(form: Field) -> st.SearchStrategy[t.Any]:
-    """The values that a field's table allows; rules between fields are not considered."""
+    """The values that the table of a field allows. Rules between fields are not considered."""
     if form.words:
         return st.sampled_from(form.words)
     return _KINDS[form.type](form) if form.type in _KINDS else _mapping(form)
@@ -98,7 +98,7 @@ def places(value: t.Any, path: tuple[t.Any, ...] = ()) -> t.Iterator[tuple[t.Any
 
 
 def put(value: t.Any, path: tuple[t.Any, ...], new: t.Any, remove: bool = False) -> t.Any:
-    """A copy of a value with another one at a place, or without it."""
+    """A copy of a value in which the value at `path` is replaced or removed."""
     if not path:
         return new
     changed = copy.deepcopy(value)
@@ -131,13 +131,13 @@ PLACES = list(places(WHOLE))
 
 
 def test_the_claim_that_other_tests_change_is_valid() -> None:
-    assert len(made(BASE).devices) == 4
+    assert len(planned(BASE).devices) == 4
 
 
 @settings(max_examples=TRIES, deadline=None)
 @given(st.data())
 def test_whatever_a_claim_holds_the_error_names_a_field(data: st.DataObject) -> None:
-    """Up to three places of a claim or its pod hold anything, or are missing."""
+    """Up to three places of a claim or its pod hold arbitrary values, or are missing."""
     whole: t.Any = WHOLE
     for _time in range(data.draw(st.integers(1, 3))):
         candidates = PLACES if whole is WHOLE else list(places(whole))
@@ -145,7 +145,7 @@ def test_whatever_a_claim_holds_the_error_names_a_field(data: st.DataObject) -> 
         remove = data.draw(st.booleans()) if place else False
         whole = put(whole, place, None if remove else data.draw(JSON), remove)
         assume(isinstance(whole, dict))
-    other = made(claim([result("nic", INFINIBAND)], uid="other"), uid="other")
+    other = planned(claim([result("nic", INFINIBAND)], uid="other"), uid="other")
     try:
         record = plan(whole.get("claim"), uid=UID, node=NODE, known=KNOWN, others=[other], boot="boot")
         if record.pod:
@@ -160,7 +160,7 @@ def test_whatever_a_claim_holds_the_error_names_a_field(data: st.DataObject) -> 
 @settings(max_examples=TRIES, deadline=None)
 @given(st.data(), CONFIGS)
 def test_a_configuration_is_accepted_or_the_error_names_its_field(data: st.DataObject, fields: Object) -> None:
-    """A drawn configuration, often with one thing wrong: taken word for word where right, else refused by place."""
+    """Generated configurations, often with one wrong value: a valid one is recorded unchanged, others are refused."""
     parameters: t.Any = interface_config.parameters(fields)
     if data.draw(st.booleans()):
         place = data.draw(st.sampled_from(list(places(parameters))))
@@ -169,21 +169,21 @@ def test_a_configuration_is_accepted_or_the_error_names_its_field(data: st.DataO
     entry = config(None)
     entry["opaque"]["parameters"] = parameters
     try:
-        record = made(claim([result("nic", name)], [OPEN, entry]))
+        record = planned(claim([result("nic", name)], [OPEN, entry]))
     except Refused as error:
         path = "spec.devices.config[0].opaque.parameters"
         problems = interface_config.validate(parameters, path)
         assert error.message.startswith(path) or "two interfaces" in error.message, error.message
         for problem in problems:
             assert str(problem) in error.message
-        if not problems:  # refused for what this device is, by a field that is there
+        if not problems:  # refused because of the device, with a field of the configuration
             assert any(error.message.startswith(f"{path}.{key}") for key in parameters), error.message
     else:
         assert interface_config.validate(parameters, "") == []
         if "table" not in parameters.get("vrf", {"table": 0}):
             parameters["vrf"]["table"] = interface_config.vrf_table(parameters["vrf"]["name"])
         if parameters.get("railAddresses") is False:
-            del parameters["railAddresses"]  # as if it were not there
+            del parameters["railAddresses"]  # the same as leaving it out
         assert record.devices[0].config == {
             key: value for key, value in parameters.items() if key not in ("apiVersion", "kind")
         }
@@ -192,7 +192,7 @@ def test_a_configuration_is_accepted_or_the_error_names_its_field(data: st.DataO
 @settings(max_examples=TRIES // 5, deadline=None)
 @given(st.data())
 def test_the_last_configuration_of_a_field_counts_unless_a_class_sets_it(data: st.DataObject) -> None:
-    """Against a slow and plain model: for each field, search the configurations from the end."""
+    """Compares with a simple, slow model that searches the configurations of each field from the end."""
     simple = st.fixed_dictionaries(
         {}, optional={"mtu": st.integers(1280, 9000), "gsoMaxSize": st.integers(1, 9), "routes": st.just([])}
     )
@@ -232,5 +232,5 @@ def test_the_last_configuration_of_a_field_counts_unless_a_class_sets_it(data: s
     if changed:
         refused(allocated, "cannot change")
     else:
-        for planned in made(allocated).devices:
-            assert planned.config == wanted[planned.request]
+        for one in planned(allocated).devices:
+            assert one.config == wanted[one.request]

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Hostile configurations, from the bytes of the API server to the record: accepted or refused.
+"""Hostile configurations are accepted or refused, from the bytes of the API server to the record.
 
-LANEWISE_HOSTILE_TRIES is how many; 10,000 take some minutes.
+LANEWISE_HOSTILE_TRIES is their number; 10,000 take some minutes.
 """
 
 from __future__ import annotations
@@ -35,100 +35,102 @@ _TEXTS += ["0.0.0.0/0", "::/0", "10.0.0.1/33", "1" * 400, "0x10", "fe80::1%eth0"
 _RAW = [b"-0", b"1e400", b"1E-400", b"9" * 300, b"-" + b"9" * 300, b"0.1", b"1e2", b'"\\ud800"', b'"\xff"', b"null"]
 
 
-class Hostile:
-    """Draws configurations; the same number draws the same one."""
+class HostileClaim:
+    """Generates claims with hostile configurations. The same number gives the same claim."""
 
     def __init__(self, number: int) -> None:
-        self.chance = random.Random(number)
+        self.generator = random.Random(number)
 
     def any(self, depth: int = 3) -> bytes:
-        kind = self.chance.randrange(9) if depth else self.chance.randrange(5, 9)
+        kind = self.generator.randrange(9) if depth else self.generator.randrange(5, 9)
         if kind == 0:
-            levels = self.chance.choice([20, 63, 64, 65, 990, 2000])
-            before, after = self.chance.choice([(b"[", b"]"), (b'{"a":', b"}"), (b'{"routes":[', b"]}")])
+            levels = self.generator.choice([20, 63, 64, 65, 990, 2000])
+            before, after = self.generator.choice([(b"[", b"]"), (b'{"a":', b"}"), (b'{"routes":[', b"]}")])
             return before * levels + self.any(0) + after * levels
         if kind == 1:
-            return b"[" + b",".join([self.any(0)] * self.chance.choice([0, 33, 1000])) + b"]"
+            return b"[" + b",".join([self.any(0)] * self.generator.choice([0, 33, 1000])) + b"]"
         if kind in (2, 3):
-            names = [self.chance.choice([*_TEXTS, *CONFIG.fields]) for _number in range(self.chance.randrange(4))]
+            names = [self.generator.choice([*_TEXTS, *CONFIG.fields]) for _number in range(self.generator.randrange(4))]
             return b"{" + b",".join(json.dumps(name).encode() + b":" + self.any(depth - 1) for name in names) + b"}"
         if kind == 4:
-            return b"{" + b",".join(b'"%x":0' % number for number in range(self.chance.choice([0, 65, 900]))) + b"}"
+            return b"{" + b",".join(b'"%x":0' % number for number in range(self.generator.choice([0, 65, 900]))) + b"}"
         if kind == 5:
-            return self.chance.choice(_RAW)
+            return self.generator.choice(_RAW)
         if kind == 6:
-            return b"%d" % self.chance.choice([0, 1, -1, 2**31, 2**32, 2**63, 2**64, 65535, 253])
+            return b"%d" % self.generator.choice([0, 1, -1, 2**31, 2**32, 2**63, 2**64, 65535, 253])
         if kind == 7:
-            return self.chance.choice([b"true", b"false"])
-        return json.dumps(self.chance.choice(_TEXTS)).encode()
+            return self.generator.choice([b"true", b"false"])
+        return json.dumps(self.generator.choice(_TEXTS)).encode()
 
     def field(self, form: Field) -> bytes:
-        """Something like what the field asks for, with surprises."""
-        if not self.chance.randrange(6):
+        """A value like those that the field allows, or an unexpected one."""
+        if not self.generator.randrange(6):
             return self.any()
         if form.type == "object":
-            names = [name for name in form.fields if form.fields[name].required or self.chance.randrange(3) == 0]
+            names = [name for name in form.fields if form.fields[name].required or self.generator.randrange(3) == 0]
             return self.mapping([(name, form.fields[name]) for name in names])
         if form.type == "list" and form.item:
-            most = self.chance.choice([0, 1, 2, form.most, form.most + 1])
+            most = self.generator.choice([0, 1, 2, form.most, form.most + 1])
             return b"[" + b",".join(self.field(form.item) for _number in range(most)) + b"]"
         if form.type == "map" and form.item:
             known = ["net.ipv4.conf.IFNAME.rp_filter", "tx-checksumming", *_TEXTS]
-            return self.mapping([(self.chance.choice(known), form.item) for _number in range(self.chance.randrange(4))])
+            number = self.generator.randrange(4)
+            return self.mapping([(self.generator.choice(known), form.item) for _number in range(number)])
         if form.words:
-            return json.dumps(self.chance.choice(form.words)).encode()
+            return json.dumps(self.generator.choice(form.words)).encode()
         if form.type in ("int", "setting"):
-            return b"%d" % self.chance.choice([form.least - 1, form.least, form.most, form.most + 1])
+            return b"%d" % self.generator.choice([form.least - 1, form.least, form.most, form.most + 1])
         if form.type == "bool":
-            return self.chance.choice([b"true", b"false", b"1"])
-        return json.dumps(self.chance.choice([*_TEXTS, "10.0.0.1", "10.0.0.0/8", "10.0.0.1/24", "net1"])).encode()
+            return self.generator.choice([b"true", b"false", b"1"])
+        return json.dumps(self.generator.choice([*_TEXTS, "10.0.0.1", "10.0.0.0/8", "10.0.0.1/24", "net1"])).encode()
 
     def mapping(self, fields: t.Sequence[tuple[str, Field]]) -> bytes:
         return b"{" + b",".join(json.dumps(name).encode() + b":" + self.field(form) for name, form in fields) + b"}"
 
     def parameters(self) -> bytes:
-        """In as many bytes as an API server takes."""
+        """Parameters of a size that an API server accepts."""
         while len(found := self._parameters()) > limits.OPAQUE_BYTES:
             pass
         return found
 
     def _parameters(self) -> bytes:
         chosen = [(name, form) for name, form in CONFIG.fields.items() if not form.required]
-        chosen = self.chance.sample(chosen, self.chance.randrange(4))
+        chosen = self.generator.sample(chosen, self.generator.randrange(4))
         head = b'"apiVersion":"%s","kind":"%s"' % (API_VERSION.encode(), KIND.encode())
         inner = self.mapping(chosen)[1:-1]
         text = b"{" + head + (b"," + inner if inner else b"") + b"}"
-        if not self.chance.randrange(30):  # bytes that are not as they were; an API server takes only what is JSON then
-            place = self.chance.randrange(len(text))
-            text = text[:place] + self.chance.choice([b"", b"[", b'"', b"\\", b"\xff", b"\0"]) + text[place + 1 :]
-        return text if self.chance.randrange(8) else self.any()
+        if not self.generator.randrange(30):  # a damaged byte; an API server accepts only what is still JSON
+            place = self.generator.randrange(len(text))
+            text = text[:place] + self.generator.choice([b"", b"[", b'"', b"\\", b"\xff", b"\0"]) + text[place + 1 :]
+        return text if self.generator.randrange(8) else self.any()
 
     def claim(self) -> bytes:
         configs = []
-        for _number in range(self.chance.choice([1, 1, 2, 32])):
-            source = self.chance.choice([b"FromClaim", b"FromClaim", b"FromClass"])
+        for _number in range(self.generator.choice([1, 1, 2, 32])):
+            source = self.generator.choice([b"FromClaim", b"FromClaim", b"FromClass"])
             opaque = b'{"driver":"lanewise.dev","parameters":' + self.parameters() + b"}"
             configs.append(b'{"source":"%s","opaque":%s}' % (source, opaque))
         status = b'{"allocation":{"devices":{"results":[%s],"config":[%s]}},"reservedFor":[%s]}' % (
-            json.dumps(result("nic", self.chance.choice([PF, VF]))).encode(),
+            json.dumps(result("nic", self.generator.choice([PF, VF]))).encode(),
             b",".join(configs),
             json.dumps({"resource": "pods", "name": "pod", "uid": POD_UID}).encode(),
         )
-        annotations = {POD_CLAIM_NAME: self.chance.choice(["nic", *_TEXTS])} if not self.chance.randrange(4) else {}
+        named = not self.generator.randrange(4)
+        annotations = {POD_CLAIM_NAME: self.generator.choice(["nic", *_TEXTS])} if named else {}
         metadata = {"name": "claim", "namespace": "ns", "uid": UID, "annotations": annotations}
         return b'{"metadata":%s,"spec":{},"status":%s}' % (json.dumps(metadata).encode(), status)
 
 
 def test_hostile_configurations_are_accepted_or_refused() -> None:
-    taken = refused = unread = 0
+    accepted = refused = invalid = 0
     slowest = (0.0, 0)
     for number in range(TRIES):
-        content = Hostile(number).claim()
+        content = HostileClaim(number).claim()
         start = time.process_time()
         try:
             claim = loads_cut(content)
         except JsonError:
-            unread += 1
+            invalid += 1
             continue
         try:
             record = plan(claim, uid=UID, node=NODE, known=KNOWN, others=[], boot="boot")
@@ -140,9 +142,10 @@ def test_hostile_configurations_are_accepted_or_refused() -> None:
             refused += 1
             assert len(message) <= errors.MESSAGE_LIMIT and len(events.shortened(message).encode()) <= events.NOTE_BYTES
         else:
-            taken += 1
+            accepted += 1
             assert decode(encode(record)) == record, number
             json.dumps(claim_status.devices(record), ensure_ascii=False).encode()
-    print(f"taken {taken}, refused {refused}, no JSON {unread}; the slowest took {slowest[0]:.3f} s ({slowest[1]})")
-    assert taken > TRIES / 100 and refused > TRIES / 3
+    print(f"accepted {accepted}, refused {refused}, no JSON {invalid}")
+    print(f"the slowest took {slowest[0]:.3f} s ({slowest[1]})")
+    assert accepted > TRIES / 100 and refused > TRIES / 3
     assert slowest[0] < 5

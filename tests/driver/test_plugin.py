@@ -40,7 +40,7 @@ INSTANCE = "0b0f4c0e-1111-4000-8000-00000000000{}"
 
 @pytest.fixture
 def root() -> t.Iterator[Path]:
-    """A folder with a short name: pytest's own are too long for sockets."""
+    """A folder with a short name: those of pytest are too long for sockets."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="d") as folder:
         yield Path(folder)
 
@@ -66,7 +66,7 @@ def plugin(paths: Paths, service: FileService) -> t.Iterator[Plugin]:
 
 @pytest.fixture(params=["upstream", "own"])
 def pool(request: pytest.FixtureRequest, tmp_path: Path) -> t.Any:
-    """Message classes: of Kubernetes' own files, and the driver's."""
+    """Message classes from the files of Kubernetes, and those of the driver."""
     if request.param == "own":
         return protocol.pool
     if not sources():
@@ -94,11 +94,11 @@ def test_kubelet_registers_the_plugin_and_its_refusal_is_reported(plugin: Plugin
 
 @pytest.mark.parametrize("version", protocol.DRA)
 def test_prepare_and_unprepare(plugin: Plugin, service: FileService, pool: t.Any, version: str) -> None:
-    service = protocol.DRA[version]
+    api = protocol.DRA[version]
     asked = claims("good", "refused", "silent", "crashed", "wrong", "other")
     with Kubelet(plugin.service_socket, pool) as kubelet:
         for _unused in range(2):
-            answer = kubelet.call(service, "NodePrepareResources", claims=asked)
+            answer = kubelet.call(api, "NodePrepareResources", claims=asked)
             assert set(answer.claims) == {claim["uid"] for claim in asked}
             good, refused, silent, crashed, wrong, other = (answer.claims[claim["uid"]] for claim in asked)
             for entry in (good, other):
@@ -113,7 +113,7 @@ def test_prepare_and_unprepare(plugin: Plugin, service: FileService, pool: t.Any
             assert wrong.error.startswith("the driver failed: TypeError") and not wrong.devices
         assert {path.name for path in service.folder.iterdir()} == {asked[0]["uid"], asked[5]["uid"]}
         for _unused in range(2):
-            answer = kubelet.call(service, "NodeUnprepareResources", claims=asked)
+            answer = kubelet.call(api, "NodeUnprepareResources", claims=asked)
             errors = {uid: entry.error for uid, entry in answer.claims.items() if entry.error}
             assert errors == {asked[1]["uid"]: "the interface does not come back"}
             assert len(answer.claims) == len(asked)
@@ -129,7 +129,7 @@ TEXT = st.text(st.characters(codec="utf-8"), max_size=20) | st.sampled_from(
 
 
 def test_any_request_is_answered(plugin: Plugin, service: FileService) -> None:
-    """Every claim gets an answer, and nothing is made outside of the service's own folder."""
+    """Every claim gets an answer, and no file is created outside the folder of the service."""
     with Kubelet(plugin.service_socket, protocol.pool) as kubelet:
 
         @settings(max_examples=400, deadline=None)
@@ -216,13 +216,13 @@ def test_health_streams_never_use_up_the_threads(plugin: Plugin) -> None:
         assert ended == 3
         answer = clients[0].call(protocol.DRA["v1"], "NodePrepareResources", claims=claims("good"))
         assert not answer.claims[UID.format(0)].error
-        # a kubelet that dies says no goodbye
+        # the threads of a kubelet that died are freed
         for client in clients:
             client.close()
         until(lambda: plugin._streams._value == plugin_module.STREAMS)
 
 
-def test_sockets_are_for_root_and_go_away(paths: Paths, service: FileService) -> None:
+def test_sockets_are_for_root_only_and_are_removed_at_the_end(paths: Paths, service: FileService) -> None:
     plugin = Plugin(paths, service, Metrics())
     plugin.start()
     for path in (plugin.service_socket, plugin.registration_socket):
@@ -251,8 +251,8 @@ def test_running_calls_end_before_it_stops(paths: Paths, service: FileService) -
         assert list(stream) == []
 
 
-def test_restart_takes_over_stale_sockets(root: Path, paths: Paths, service: FileService) -> None:
-    """After kill -9 the sockets are still there; the next process serves at once."""
+def test_a_restarted_driver_replaces_stale_sockets(root: Path, paths: Paths, service: FileService) -> None:
+    """After kill -9 the sockets still exist. The next process serves at once."""
     code = (
         "import os, sys; from pathlib import Path\n"
         "from ansible_collections.lanewise.dra.tests.driver.folders import under\n"
@@ -267,7 +267,7 @@ def test_restart_takes_over_stale_sockets(root: Path, paths: Paths, service: Fil
     )
     assert child.stdout and child.stdout.readline() == b"up\n"
     plugin = Plugin(paths, service, Metrics())
-    # while it lives, no other process takes its sockets
+    # while it runs, no other process takes its sockets
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugin_module, "PATIENCE", 0.3)
         with pytest.raises(DriverError, match="another process of lanewise.dev"):
@@ -282,7 +282,9 @@ def test_restart_takes_over_stale_sockets(root: Path, paths: Paths, service: Fil
 
 
 @pytest.mark.parametrize("lost", ["service_socket", "registration_socket", "both", "folder"])
-def test_lost_sockets_come_back(paths: Paths, service: FileService, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+def test_lost_sockets_are_created_again(
+    paths: Paths, service: FileService, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
     monkeypatch.setattr(plugin_module, "WATCH_INTERVAL", 0.05)
     plugin = Plugin(paths, service, Metrics())
     plugin.start()
@@ -309,7 +311,7 @@ def test_lost_sockets_come_back(paths: Paths, service: FileService, monkeypatch:
 
 
 def test_two_instances_serve_during_a_rolling_update(paths: Paths, service: FileService) -> None:
-    """Two pods of the driver: both serve, calls exclude each other over both, the end of one leaves the other's."""
+    """Two pods of the driver both serve, calls exclude each other across both, and one can end without the other."""
     old, new = (Plugin(paths, service, Metrics(), INSTANCE.format(i)) for i in (1, 2))
     old.start()
     new.start()
@@ -327,7 +329,7 @@ def test_two_instances_serve_during_a_rolling_update(paths: Paths, service: File
                 for i in range(16)
             ]
             assert [call.result().claims[UID.format(0)].error for call in calls] == [""] * 16
-        # what one prepared the other takes back
+        # one instance unprepares what the other prepared
         assert (service.folder / UID.format(0)).exists()
         old.stop(1)
         gc.collect()
@@ -338,7 +340,7 @@ def test_two_instances_serve_during_a_rolling_update(paths: Paths, service: File
     assert not list(paths.registry_dir.iterdir())
 
 
-def test_the_lock_holds_over_processes(paths: Paths, service: FileService) -> None:
+def test_the_lock_works_across_processes(paths: Paths, service: FileService) -> None:
     plugin = Plugin(paths, service, Metrics(), INSTANCE.format(1))
     plugin.start()
     code = (
@@ -353,7 +355,7 @@ def test_the_lock_holds_over_processes(paths: Paths, service: FileService) -> No
     )
     assert holder.stdout and holder.stdout.readline() == b"held\n"
     with pytest.raises(Busy, match="another instance"), lock.serialized(paths.serialize_lock, 0.1):
-        raise AssertionError("two hold it")
+        raise AssertionError("two processes hold the lock")
     with Kubelet(plugin.service_socket, protocol.pool) as kubelet, ThreadPoolExecutor() as threads:
         call = threads.submit(kubelet.call, protocol.DRA["v1"], "NodePrepareResources", claims=claims("good"))
         time.sleep(0.5)
@@ -365,7 +367,7 @@ def test_the_lock_holds_over_processes(paths: Paths, service: FileService) -> No
 
 
 def test_socket_names_are_shortened_until_the_path_fits(root: Path, service: FileService) -> None:
-    """Names get shorter until they fit, at the very limit of a socket's address."""
+    """Names are shortened to fit the exact limit of a socket address."""
     instance = INSTANCE.format(1)
     names = {}
     for length in range(len(str(root)) + 2, LONGEST_SOCKET):
@@ -446,7 +448,7 @@ def test_forks_do_not_disturb_calls(root: Path) -> None:
     assert "fork" not in done.stderr
 
 
-def test_nothing_is_left_behind(paths: Paths, service: FileService) -> None:
+def test_a_stopped_plugin_leaves_no_threads_or_descriptors(paths: Paths, service: FileService) -> None:
     before, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _unused in range(10):
         plugin = Plugin(paths, service, Metrics())

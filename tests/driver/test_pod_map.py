@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The map of a claim for its pod, on example machines: what another driver's slices say is only used if the probe
-knows it, and what is not known is UNKNOWN."""
+"""The map of a claim for its pod, on example machines. Values from the slices of another driver are used only if the
+probe confirms them, and unknown values are UNKNOWN."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def record(machine: Inventory, nics: t.Sequence[str], found: t.Sequence[t.Any] =
     return made
 
 
-def near(machine: Inventory, gpu: str) -> list[str]:
+def nearest_nics(machine: Inventory, gpu: str) -> list[str]:
     return list(machine.places.board.nearest_nics(gpu)[1])
 
 
@@ -118,10 +118,10 @@ def one_pair(machine: Inventory, gpu: int, **more: t.Any) -> Record:
     address = sorted(machine.places.gpus)[gpu]
     api = Api([published(machine.places)])
     found = peers(claim((GPUS, f"gpu-{gpu}", "gpu")), api, lambda: machine.places)
-    return record(machine, near(machine, address), found, **more)
+    return record(machine, nearest_nics(machine, address), found, **more)
 
 
-def test_a_claim_of_our_devices_alone_needs_no_request(machine: Inventory) -> None:
+def test_a_claim_with_only_our_devices_needs_no_request(machine: Inventory) -> None:
     api = Api()
 
     def places() -> Places:
@@ -144,13 +144,13 @@ def test_every_gpu_goes_with_the_nic_beside_it(machine: Inventory) -> None:
 
 
 def test_each_gpu_has_its_own_nic_near_or_far(machine: Inventory) -> None:
-    """Each GPU has its own NIC; a GPU without one beside it has the NIC that no other has."""
+    """Each GPU gets its own NIC. A GPU without a nearby NIC gets the one that no other GPU has."""
     gpus = sorted(machine.places.gpus)
     api = Api([published(machine.places)])
     asked = claim((GPUS, "gpu-0", "a"), (GPUS, "gpu-5", "b"))
     found = peers(asked, api, lambda: machine.places)
     assert api.read == [GPUS]
-    [first], [second], [third] = (near(machine, gpus[number]) for number in (0, 5, 7))
+    [first], [second], [third] = (nearest_nics(machine, gpus[number]) for number in (0, 5, 7))
     both = record(machine, [second, first], found)
     assert [(one.gpu.address, one.nic.known.address) for one in pod_map.pairs(both)] == [
         (gpus[0], first),
@@ -163,7 +163,7 @@ def test_each_gpu_has_its_own_nic_near_or_far(machine: Inventory) -> None:
 
 @pytest.mark.parametrize("name", ["gb200", "gb300", "dgx-a100", "mi300x", "azure-vm", "epyc-nps4"])
 def test_on_every_board_each_gpu_goes_with_a_nearest_nic(name: str, tmp_path: Path) -> None:
-    """A claim with all GPUs and all NICs of a machine: each GPU goes with one of those that its board has nearest."""
+    """In a claim with all GPUs and NICs of a machine, each GPU is paired with one of its nearest NICs on the board."""
     one = inventory(tmp_path, name)
     board, published_nics = one.places.board, one.publication.addresses.values()
     nics = [nic for nic in board.nics if nic in published_nics]
@@ -185,15 +185,16 @@ def test_partitions_of_a_gpu_have_one_nic(machine: Inventory) -> None:
     uuids = ["MIG-00000000-0000-0000-0000-000000000001", "MIG-00000000-0000-0000-0000-000000000002"]
     slices = [gpu_slice({f"gpu-0-mig-{number}": {BUS_ID: gpu, "uuid": one} for number, one in enumerate(uuids)})]
     asked = claim(*((GPUS, f"gpu-0-mig-{number}", f"part-{number}") for number in range(2)))
-    made = record(machine, near(machine, gpu), peers(asked, Api(slices), lambda: machine.places), variables=["vllm"])
+    found_peers = peers(asked, Api(slices), lambda: machine.places)
+    made = record(machine, nearest_nics(machine, gpu), found_peers, variables=["vllm"])
     found = pod_map.content(made, NODE)
     assert [one["uuid"] for one in found["gpus"]] == uuids
     assert {one["pciAddress"] for one in found["gpus"]} == {gpu} and len(found["pairs"]) == 1
     variables = dict(one.split("=", 1) for one in pod_map.variables(made))
-    assert variables["VLLM_GPU_NIC_PCIE_MAPPING"] == f"{gpu}={near(machine, gpu)[0]}"
+    assert variables["VLLM_GPU_NIC_PCIE_MAPPING"] == f"{gpu}={nearest_nics(machine, gpu)[0]}"
     each = variables["LANEWISE_PAIRS_DEVICES"].split(";")
     assert [one.split(",")[1] for one in each] == [f"uuid={one}" for one in uuids]
-    assert all(f"nic={near(machine, gpu)[0]}" in one for one in each)
+    assert all(f"nic={nearest_nics(machine, gpu)[0]}" in one for one in each)
     made.devices = []
     assert "nic=UNKNOWN" in pod_map.variables(made)[1]
 
@@ -233,7 +234,7 @@ def test_unusable_slices_give_unknown_values(machine: Inventory, case: str) -> N
     slices, reason = BAD[case]
     api = Api(slices(machine.places))
     found = peers(claim((GPUS, "gpu-0", "gpu")), api, lambda: machine.places)
-    nic = near(machine, min(machine.places.gpus))
+    nic = nearest_nics(machine, min(machine.places.gpus))
     made = record(machine, nic, found, variables=["nccl", "vllm"])
     [gpu] = pod_map.content(made, NODE)["gpus"]
     assert (gpu["pciAddress"], gpu["rail"], gpu["pcieRoot"], gpu["nearestNICs"]["level"]) == ("UNKNOWN",) * 4
@@ -244,7 +245,7 @@ def test_unusable_slices_give_unknown_values(machine: Inventory, case: str) -> N
 
 
 def test_the_newest_generation_counts(machine: Inventory) -> None:
-    """In whichever order the slices come, and however many a pool has."""
+    """For any order and any number of slices of a pool."""
     first, second, *_rest = sorted(machine.places.gpus)
     old = gpu_slice({"gpu-0": {BUS_ID: first}}, 1)
     new = [gpu_slice({"gpu-0": {BUS_ID: second}}, 2), gpu_slice({"gpu-1": {BUS_ID: first}}, 2)]
@@ -302,7 +303,7 @@ def test_nothing_hostile_gets_into_a_variable(
     attributes = {"gpu-0": {BUS_ID: gpu, "uuid": uuids}, "gpu-1": {BUS_ID: address, "uuid": uuids}}
     api = Api([gpu_slice(attributes), {"spec": {"driver": GPUS, "pool": {"name": NODE}, "devices": [other]}}])
     found = peers(asked, api, lambda: machine.places)
-    made = record(machine, near(machine, gpu), found, variables=["nccl", "ucx", "vllm", "nccl_topology"])
+    made = record(machine, nearest_nics(machine, gpu), found, variables=["nccl", "ucx", "vllm", "nccl_topology"])
     for variable in pod_map.variables(made):
         key, value = variable.split("=", 1)
         assert key.replace("_", "").isalnum() and value.isascii() and value.isprintable() and " " not in value
@@ -327,7 +328,7 @@ def test_variables_name_the_nics_for_nccl_and_vllm(machine: Inventory) -> None:
     found = peers(
         claim((GPUS, "gpu-1", "b"), (GPUS, "gpu-0", "a")), Api([published(machine.places)]), lambda: machine.places
     )
-    nics = [near(machine, gpus[number])[0] for number in (1, 0)]
+    nics = [nearest_nics(machine, gpus[number])[0] for number in (1, 0)]
     made = record(machine, nics, found, variables=["nccl", "vllm", "nccl_topology"])
     variables = dict(one.split("=", 1) for one in pod_map.variables(made))
     names = sorted(name for one in made.devices for name in one.known.rdma_devices)
@@ -368,9 +369,9 @@ def chosen(machine: Inventory, made: Record, its_pod: Object, api: Api) -> envir
 
 
 def test_all_claims_of_a_pod_give_nccl_the_same_nics(machine: Inventory) -> None:
-    """Every claim of a pod gives NCCL the same list, whichever the container runtime takes last."""
+    """Every claim of a pod gives NCCL the same list, so it does not matter which one the container runtime uses."""
     gpus = sorted(machine.places.gpus)
-    first, second = near(machine, gpus[0])[0], near(machine, gpus[1])[0]
+    first, second = nearest_nics(machine, gpus[0])[0], nearest_nics(machine, gpus[1])[0]
     api = Api()
     for name, nic in (("claim", first), ("other", second)):
         api.claims[name] = claim(("lanewise.dev", device(machine, nic).device, "nic"))
@@ -444,8 +445,8 @@ def test_a_claim_mounts_its_map_and_the_nccl_topology(machine: Inventory, tmp_pa
 
 
 def test_facts_for_the_map_are_stored_beside_the_record(machine: Inventory, tmp_path: Path) -> None:
-    """A claim of a release without maps gets none, as it would say that the claim has no GPU. The record itself has no
-    field that such a release does not know."""
+    """A claim from a release without maps gets no map, because the map would say that the claim has no GPU. The record
+    itself has no field that such a release does not know."""
     paths = Paths(plugin_dir=tmp_path / "plugin", run_dir=tmp_path / "run", cdi_dir=tmp_path / "cdi")
     files = ClaimFiles(paths, None, node=NODE)
     made = one_pair(machine, 0, variables=["nccl"], left_out={"ucx": "why"}, beside=["mlx5_7"])
@@ -466,9 +467,9 @@ def test_facts_for_the_map_are_stored_beside_the_record(machine: Inventory, tmp_
         read = decode(encode(made))
         files.read_facts(read)
         assert not read.mapped and not read.peers
-    alone = record(machine, near(machine, min(machine.places.gpus)))
+    alone = record(machine, nearest_nics(machine, min(machine.places.gpus)))
     files.write_facts(alone)
-    assert not paths.pod_facts(UID).exists(), "nothing but the NICs: one file less"
+    assert not paths.pod_facts(UID).exists(), "a claim with only NICs needs no facts file"
     files.write(alone)
     read = decode(encode(alone))
     files.read_facts(read)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver's messages are those of Kubernetes' own api.proto files, compiled by protoc."""
+"""The messages of the driver equal those of the api.proto files of Kubernetes, compiled by protoc."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ FILES = {
     "v1": "dra-health/v1",
     "v1alpha1": "dra-health/v1alpha1",
 }
-#: Without the folders of this Python's packages, which are not another one's.
+#: The environment without the package folders of this Python, which do not suit another Python.
 _PLAIN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def compiled(source: Path, into: Path) -> descriptor_pool.DescriptorPool:
-    """What protoc makes of the api.proto files below ``source``, without the options for Go of older ones.
+    """The api.proto files below ``source``, compiled by protoc without the Go options of older files.
 
-    ``LANEWISE_PROTOC`` names a Python that has grpcio-tools, where this one has not.
+    ``LANEWISE_PROTOC`` names a Python that has grpcio-tools, in case this one does not.
     """
     protoc = [os.environ.get("LANEWISE_PROTOC", sys.executable), "-m", "grpc_tools.protoc"]
     if subprocess.run([*protoc, "--version"], env=_PLAIN, capture_output=True, check=False).returncode:
@@ -54,7 +54,7 @@ def sources() -> list[Path]:
 
 
 def plain(file: t.Any) -> descriptor_pb2.FileDescriptorProto:
-    """A file's description without what has no effect on the wire: its name, Go's package, JSON names."""
+    """The description of a file without its name, Go package and JSON names, which have no effect on the wire."""
     proto = descriptor_pb2.FileDescriptorProto()
     file.CopyToProto(proto)
     proto.ClearField("name")

@@ -79,7 +79,7 @@ def test_requests_to_an_unreachable_server_end_in_time() -> None:
     began = time.monotonic()
     with pytest.raises(Unreachable, match="does not answer GET /api/v1/nodes/worker-1"):
         Cluster(lambda: UNREACHABLE, "lanewise.dev", "worker-1", 1.5).node_object()
-    assert 0.5 < time.monotonic() - began < 10  # it did try again, and not for the 15 seconds that it has by itself
+    assert 0.5 < time.monotonic() - began < 10  # it retried, but not for its usual 15 seconds
 
 
 def test_access_is_read_from_the_service_account_of_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_access_is_read_from_the_service_account_of_a_pod(tmp_path: Path, monkey
 
 
 def test_secrets_do_not_appear_in_the_representation() -> None:
-    assert "geheim" not in repr(Access("https://x", authority="geheim", certificate="geheim", token="geheim"))
+    assert "hunter2" not in repr(Access("https://x", authority="hunter2", certificate="hunter2", token="hunter2"))
 
 
 def test_uevents_of_the_nodes_pci_devices_are_reported() -> None:
@@ -127,8 +127,8 @@ monitor = Monitor(seen.append, lambda: ["nic*"], lambda name: name == "nicheld")
 monitor.start()
 found = {}
 
-def heard():
-    # all events so far, up to that of a mark: rtnetlink keeps their order
+def events():
+    # all events up to that of a mark, because rtnetlink keeps their order
     time.sleep(0.2)  # the kernel reports carriers a moment later
     for turn in range(400):
         if "interface nicmark has changed" in seen:
@@ -154,27 +154,27 @@ for name, commands in {
     seen.clear()
     for command in commands:
         subprocess.run(["ip", *command.split()], check=True)
-    found[name] = heard()
+    found[name] = events()
 # more events than any buffer holds must not be lost silently, nor end the thread
 seen.clear()
 lines = "".join(f"route add default dev veth1 table {n}\\n" for n in range(1000, 9000))
 subprocess.run(["ip", "link", "set", "veth1", "up"], check=True)
 subprocess.run(["ip", "-batch", "-"], input=lines, text=True, check=True)
-found["flood"] = heard()[:1]
+found["flood"] = events()[:1]
 seen.clear()
 subprocess.run(["ip", "link", "add", "nic1", "type", "veth"], check=True)
-found["after"] = "interface nic1 has changed" in heard()
-# nor do messages of others, that look like the kernel's
+found["after"] = "interface nic1 has changed" in events()
+# messages of other processes that look like those of the kernel must not end it either
 with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as other:
     for kind in (16, 24):
         for size in (16, 17, 20):
             target = monitor._sockets[0].getsockname()[0]
             other.sendto(struct.pack("=IHHII", size, kind, 0, 0, 0).ljust(size, b"x"), (target, 0))
 seen.clear()
-heard()
+events()
 seen.clear()
 subprocess.run(["ip", "link", "del", "nic1"], check=True)
-found["after others"] = "interface nic1 has changed" in heard()
+found["after others"] = "interface nic1 has changed" in events()
 monitor.stop()
 found["stopped"] = not monitor._thread.is_alive()
 print(json.dumps(found))

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Addresses of rails that a node's driver hands out: no two claims have one, none is lost, and the one that came back
-first is used again first."""
+"""Addresses of rails that the driver of a node hands out: no two claims have the same one, none is lost, and the one
+that was released first is reused first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lanewise_driver.interface import rails
 from lanewise_driver.publish.device import Device
 
 BOOT = "boot"
-#: As the plan has it for two rails; 29 addresses can be handed out on rail 0, and 14 on rail 1.
+#: As the site plan gives it for two rails. USABLE is the number of addresses for pods on each.
 RANGES = (
     {"rail": 0, "range": "10.100.0.0/27", "pool": "10.100.0.0/24", "gateway": "10.100.0.1"},
     {"rail": 0, "range": "fd00:100::20/123", "pool": "fd00:100::/64"},
@@ -51,7 +51,7 @@ def record(uid: str, *devices: DeviceRecord) -> Record:
     return Record(uid, "ns", f"claim-{uid}", None, BOOT, list(devices))
 
 
-class Book:
+class AddressBook:
     """The addresses and records of a node, as the ledger and preparation use them."""
 
     def __init__(self, folder: Path, boot: str = BOOT) -> None:
@@ -70,7 +70,7 @@ class Book:
             self.addresses.release(uid)
 
     def start(self) -> None:
-        """What a driver that starts does."""
+        """Do what a starting driver does."""
         self.addresses.sweep()
 
     def held(self) -> dict[str, str]:
@@ -82,11 +82,11 @@ def addresses_of(one: Record) -> list[str]:
 
 
 @pytest.fixture(name="book")
-def _book(tmp_path: Path) -> Book:
-    return Book(tmp_path)
+def _book(tmp_path: Path) -> AddressBook:
+    return AddressBook(tmp_path)
 
 
-def test_each_device_gets_addresses_of_its_rail(book: Book) -> None:
+def test_each_device_gets_addresses_of_its_rail(book: AddressBook) -> None:
     assert book.give(record("a", device("nic0", 0), device("nic1", 1))) == [
         "10.100.0.2/24",
         "fd00:100::20/64",
@@ -95,7 +95,7 @@ def test_each_device_gets_addresses_of_its_rail(book: Book) -> None:
     assert book.give(record("b", device("nic2", 0))) == ["10.100.0.3/24", "fd00:100::21/64"]
 
 
-def test_a_record_has_what_was_handed_out(book: Book) -> None:
+def test_a_record_has_what_was_handed_out(book: AddressBook) -> None:
     one = record("a", device("nic1", 1))
     book.give(one)
     loaded = book.store.load("a")
@@ -112,11 +112,11 @@ def test_a_record_has_what_was_handed_out(book: Book) -> None:
     assert not loaded.same_allocation(record("a", device("nic1", 1, mtu=1500)))
 
 
-def test_the_address_that_came_back_first_is_used_again_first(book: Book) -> None:
+def test_the_address_that_was_released_first_is_reused_first(book: AddressBook) -> None:
     given = {uid: book.give(record(uid, device("nic1", 1)))[0] for uid in map(str, range(USABLE[1]))}
     for uid in ("7", "3", "5"):
         book.take(uid)
-    book = Book(book.path.parent)  # another process
+    book = AddressBook(book.path.parent)  # another process
     assert [book.give(record(f"new{uid}", device("nic1", 1)))[0] for uid in ("7", "3", "5")] == [
         given["7"],
         given["3"],
@@ -124,20 +124,20 @@ def test_the_address_that_came_back_first_is_used_again_first(book: Book) -> Non
     ]
 
 
-def test_addresses_that_were_never_used_are_handed_out_first(book: Book) -> None:
+def test_addresses_that_were_never_used_are_handed_out_first(book: AddressBook) -> None:
     first = book.give(record("a", device("nic1", 1)))
     book.take("a")
     assert book.give(record("b", device("nic1", 1))) != first
 
 
-def test_an_exhausted_range_is_named_with_its_claims(book: Book) -> None:
+def test_an_exhausted_range_is_named_with_its_claims(book: AddressBook) -> None:
     for number in range(USABLE[1]):
         book.give(record(str(number), device("nic1", 1)))
     with pytest.raises(Busy) as caught:
         book.give(record("more", device("nic0", 0), device("nic1", 1)))
     assert "all 13 addresses of 10.101.0.16/28, this node's on rail 1, are handed out" in caught.value.message
     assert "13 claims" in caught.value.message
-    assert "more" not in book.held().values(), "the other device's address is free, too"
+    assert "more" not in book.held().values(), "the address of the other device is free too"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_an_exhausted_range_is_named_with_its_claims(book: Book) -> None:
     ],
 )
 def test_refusals_name_the_device_and_the_field(
-    book: Book, one: DeviceRecord, own: list[dict[str, t.Any]], words: str
+    book: AddressBook, one: DeviceRecord, own: list[dict[str, t.Any]], words: str
 ) -> None:
     with pytest.raises(Refused) as caught:
         book.give(record("a", one), ranges(own))
@@ -159,13 +159,13 @@ def test_refusals_name_the_device_and_the_field(
     assert book.held() == {}
 
 
-def test_explicit_addresses_and_dhcp_replace_those_of_the_rail(book: Book) -> None:
+def test_explicit_addresses_and_dhcp_replace_those_of_the_rail(book: AddressBook) -> None:
     assert book.give(record("a", device("nic0", 0, addresses=["192.0.2.1/24"]))) == ["fd00:100::20/64"]
     assert book.give(record("b", device("nic0", 0, dhcp=["ipv6"]))) == ["10.100.0.2/24"]
     assert book.give(record("c", device("nic1", 1, dhcp=["ipv4"]))) == []
 
 
-def test_admin_access_and_other_claims_get_none(book: Book) -> None:
+def test_admin_access_and_claims_without_rail_addresses_get_none(book: AddressBook) -> None:
     watching = device("nic0", 0)
     watching.admin = True
     plain = device("nic1", 1)
@@ -174,7 +174,7 @@ def test_admin_access_and_other_claims_get_none(book: Book) -> None:
     assert not book.path.exists()
 
 
-def test_a_changed_range_leaves_running_pods_their_addresses(book: Book) -> None:
+def test_a_changed_range_leaves_running_pods_their_addresses(book: AddressBook) -> None:
     before = book.give(record("a", device("nic1", 1)))
     moved = [{"rail": 1, "range": "10.101.0.16/29", "pool": "10.101.0.0/24"}]
     for number in range(7):
@@ -184,7 +184,9 @@ def test_a_changed_range_leaves_running_pods_their_addresses(book: Book) -> None
     assert addresses_of(t.cast(Record, book.store.load("a"))) == before
 
 
-def test_a_damaged_file_costs_no_claim_its_address(book: Book, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_claim_loses_its_address_because_of_a_damaged_file(
+    book: AddressBook, caplog: pytest.LogCaptureFixture
+) -> None:
     for content in (b"", b"{", b"[]", b'{"boot": 1, "held": {}, "freed": []}', b'{"boot": "", "held": [], "freed": 7}'):
         book.take("a"), book.take("b")
         book.path.unlink(missing_ok=True)
@@ -195,7 +197,7 @@ def test_a_damaged_file_costs_no_claim_its_address(book: Book, caplog: pytest.Lo
         caplog.clear()
 
 
-def test_a_claim_with_a_damaged_record_keeps_its_addresses_until_it_ends(book: Book) -> None:
+def test_a_claim_with_a_damaged_record_keeps_its_addresses_until_it_ends(book: AddressBook) -> None:
     first = book.give(record("a", device("nic1", 1)))
     book.store.path("a").write_text("{")
     with pytest.raises(DriverError):
@@ -205,17 +207,17 @@ def test_a_claim_with_a_damaged_record_keeps_its_addresses_until_it_ends(book: B
     assert first[0] not in others
     book.take("a")
     assert book.give(record("b", device("nic1", 1))) == first
-    # after a reboot there is no pod of it
+    # after a reboot the claim has no pod
     book.take("b")
     first = book.give(record("c", device("nic1", 1)))
     book.store.path("c").write_text("{")
     book.store.all()
-    book = Book(book.path.parent, "next boot")
+    book = AddressBook(book.path.parent, "next boot")
     book.start()
     assert book.give(record("d", device("nic1", 1))) == first
 
 
-def test_addresses_without_a_record_are_free_after_a_restart(book: Book) -> None:
+def test_addresses_without_a_record_are_free_after_a_restart(book: AddressBook) -> None:
     one = record("a", device("nic1", 1))
     book.addresses.hand_out(one, ranges(), [])  # and no record
     assert book.held()
@@ -224,30 +226,29 @@ def test_addresses_without_a_record_are_free_after_a_restart(book: Book) -> None
     assert book.give(record("b", device("nic1", 1)))
 
 
-class Churn:
-    """Claims come and go, and the process is killed in between. The model says who has what."""
+class ClaimChurn:
+    """Creates and ends claims, and kills the process in between. A model knows the addresses of each claim."""
 
-    def __init__(self, book: Book, seed: int) -> None:
+    def __init__(self, book: AddressBook, seed: int) -> None:
         self.book = book
-        self.dice = random.Random(seed)
+        self.generator = random.Random(seed)
         self.claims: dict[str, list[str]] = {}
         self.number = self.given = self.taken = self.kills = 0
-        #: By address, the number of the step at which it came back last.
-        self.back: dict[str, int] = {}
 
     def step(self, kill: bool) -> None:
         one = record(
-            f"uid-{self.number}", *(device(f"nic{rail}", rail) for rail in self.dice.choice([(0,), (1,), (0, 1)]))
+            f"uid-{self.number}", *(device(f"nic{rail}", rail) for rail in self.generator.choice([(0,), (1,), (0, 1)]))
         )
         full = len(self.claims) > 8
-        uid = self.dice.choice(sorted(self.claims)) if full or (self.claims and self.dice.random() < 0.5) else ""
+        end = full or (self.claims and self.generator.random() < 0.5)
+        uid = self.generator.choice(sorted(self.claims)) if end else ""
         self.number += 1
         act: t.Callable[[], object] = (lambda: self.book.take(uid)) if uid else (lambda: self.book.give(one))
         if kill:
-            self.kills += killed_at(self.dice.randrange(12), act)
-            self.book = Book(self.book.path.parent)
+            self.kills += killed_at(self.generator.randrange(12), act)
+            self.book = AddressBook(self.book.path.parent)
             self.book.start()
-            self.found(uid or one.uid)
+            self.check_after_kill(uid or one.uid)
         act()
         if uid:
             self.ended(uid)
@@ -255,12 +256,12 @@ class Churn:
             self.claims[one.uid] = addresses_of(one)
             self.given += len(addresses_of(one))
 
-    def found(self, uid: str) -> None:
-        """After a kill in an operation on a claim: it has all of its addresses or none, and others have theirs."""
+    def check_after_kill(self, uid: str) -> None:
+        """After a kill in an operation on a claim, it has all of its addresses or none. Other claims keep theirs."""
         left = self.book.store.load(uid)
         if left is not None and uid in self.claims:
             assert addresses_of(left) == self.claims[uid]
-        elif left is not None:  # handed out, and not answered: kubelet asks again, or ends the claim
+        elif left is not None:  # handed out, but not answered: kubelet asks again or ends the claim
             assert addresses_of(left)
             self.book.take(uid)
         self.check(but=uid)
@@ -274,11 +275,11 @@ class Churn:
             uid: given for uid, given in self.claims.items() if uid != but
         }
         held = [address.partition("/")[0] for one in records.values() for address in addresses_of(one)]
-        assert len(set(held)) == len(held), "one address, two claims"
-        assert set(held) <= set(self.book.held()), "the file has what the records have"
+        assert len(set(held)) == len(held), "two claims have the same address"
+        assert set(held) <= set(self.book.held()), "the file lists all addresses of the records"
 
 
-def nobody_lost(book: Book) -> None:
+def check_no_address_is_lost(book: AddressBook) -> None:
     """All addresses can be handed out at once."""
     everyone = [book.give(record(f"last-{number}", device("nic0", 0))) for number in range(USABLE[0])]
     assert len({four for four, _six in everyone}) == USABLE[0]
@@ -291,8 +292,10 @@ def nobody_lost(book: Book) -> None:
 
 
 @pytest.mark.parametrize(("number", "kills"), [(500, 40), pytest.param(10_000, 200, marks=pytest.mark.long)])
-def test_no_address_is_given_twice_or_lost_though_the_driver_is_killed(book: Book, number: int, kills: int) -> None:
-    churn = Churn(book, int(os.environ.get("LANEWISE_SEED", "7")))
+def test_no_address_is_handed_out_twice_or_lost_if_the_driver_is_killed(
+    book: AddressBook, number: int, kills: int
+) -> None:
+    churn = ClaimChurn(book, int(os.environ.get("LANEWISE_SEED", "7")))
     every = 1 + number // (kills * 4)
     while churn.given < number or churn.kills < kills:
         churn.step(kill=churn.kills < kills and churn.number % every == 0)
@@ -304,20 +307,20 @@ def test_no_address_is_given_twice_or_lost_though_the_driver_is_killed(book: Boo
         churn.book.take(uid)
         churn.ended(uid)
     assert churn.book.held() == {} and churn.given == churn.taken
-    nobody_lost(churn.book)
+    check_no_address_is_lost(churn.book)
 
 
-def test_the_order_is_first_in_first_out(book: Book) -> None:
-    """Against a queue, the simplest thing that is right."""
-    dice = random.Random(3)
+def test_addresses_are_reused_first_in_first_out(book: AddressBook) -> None:
+    """Compares with a queue."""
+    generator = random.Random(3)
     queue = deque(f"10.101.0.{number}/28" for number in range(18, 31))
     has: dict[str, str] = {}
     for number in range(400):
-        if queue and (not has or dice.random() < 0.5):
+        if queue and (not has or generator.random() < 0.5):
             uid = str(number)
             has[uid] = book.give(record(uid, device("nic1", 1)))[0]
             assert has[uid] == queue.popleft()
         else:
-            uid = dice.choice(sorted(has))
+            uid = generator.choice(sorted(has))
             book.take(uid)
             queue.append(has.pop(uid))

@@ -5,8 +5,8 @@
 """A job of Open MPI over two nodes, with two NICs a pod: rail I speaks to rail I only, by the counters of the
 interfaces, and the check of `doctor` names the rail when routes are broken.
 
-The nodes are network namespaces, each with a driver of its own that prepares and attaches the claim. Rail 0 is one
-segment, on rail 1 each node has a subnet. A router connects both rails, so that traffic could take a wrong way.
+The nodes are network namespaces, each with its own driver that prepares and attaches the claim. Rail 0 is one
+segment, on rail 1 each node has a subnet. A router connects both rails, so that traffic could take the wrong rail.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class Node:
         return nodes.run(f"ip netns exec {self.pod} {command}")
 
     def checked(self) -> tuple[str, list[str]]:
-        """The result of the doctor's check of rails, and the lines below it."""
+        """The result of the rail check of the doctor, and the lines below it."""
         return doctor.rails(self.ask("doctor"))
 
     def bytes(self) -> dict[int, tuple[int, int]]:
-        """The bytes that the pod has sent and received by each rail."""
+        """The bytes that the pod has sent and received on each rail."""
         shown = json.loads(self.run("ip -s -j link"))
         counters = {one["ifname"]: one["stats64"] for one in shown}
         found = [counters[f"rail{rail}"] for rail in (0, 1)]
@@ -172,7 +172,7 @@ def test_a_job_sends_by_rail_and_the_check_names_a_broken_rail(tmp_path: Path) -
                 assert abs(sent[here][rail][0] - sent[there][rail][1]) < LEAST / 20, sent
         assert across < LEAST / 20
 
-        # a pod's own routes lead rail 1 over rail 0: the job's result is still right
+        # routes of a pod send traffic of rail 1 over rail 0: the result of the job is still right
         (own,) = (one for one in one.ranges if one.rail == 1)
         one.run(f"ip rule del from {one.addresses[1]}")
         one.run(f"ip route replace {own.pool} via {ROUTER} dev rail0")

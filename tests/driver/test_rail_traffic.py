@@ -26,7 +26,7 @@ from lanewise_driver.publish.device import Device
 
 RAILS = (0, 1)
 SENT = 20
-#: Sends SENT datagrams from an address (or any) to another one, and says what failed.
+#: Sends SENT datagrams to an address, from a given address or from any, and prints the error.
 SEND = """
 import socket, sys
 to, source = sys.argv[1], sys.argv[2]
@@ -62,7 +62,7 @@ def plan(reach: str = "rail") -> dict[str, tuple[RailRange, ...]]:
 
 
 class Pods:
-    """Pods `a` and `b`, each with the interfaces rail0 and rail1 that were attached as the driver does it."""
+    """Pods `a` and `b`, each with the interfaces rail0 and rail1, attached as the driver does it."""
 
     def __init__(self, reach: str = "rail", child: str = "", one_segment: bool = False) -> None:
         nodes.without_dad()
@@ -95,12 +95,12 @@ class Pods:
         return self.pods[name].run(command)
 
     def send(self, name: str, to: str, source: str = "") -> str:
-        """What an attempt to send says; empty where it succeeds."""
+        """The error of an attempt to send; empty if it succeeds."""
         script = SEND.format(sent=SENT)
         return self.run(name, f"python3 -c '{script}' {to} '{source}'").strip()
 
-    def left(self, name: str) -> dict[int, int]:
-        """Packets that have left the pod by each of its rails."""
+    def sent_packets(self, name: str) -> dict[int, int]:
+        """The number of packets that the pod has sent on each of its rails."""
         shown = json.loads(self.run(name, "ip -s -j link"))
         counters = {one["ifname"]: one["stats64"]["tx"]["packets"] for one in shown}
         return {rail: counters[f"rail{rail}"] for rail in RAILS}
@@ -112,14 +112,14 @@ class Pods:
 
 def sent_by(pods: Pods, to_rail: int, version: int, bound: bool) -> dict[int, int]:
     """Send from pod a to the address of pod b on a rail; returns how many more packets left by each rail."""
-    before = pods.left("a")
+    before = pods.sent_packets("a")
     source = pods.addresses["a", to_rail, version] if bound else ""
     assert pods.send("a", pods.addresses["b", to_rail, version], source) == ""
-    return {rail: count - before[rail] for rail, count in pods.left("a").items()}
+    return {rail: count - before[rail] for rail, count in pods.sent_packets("a").items()}
 
 
 def learn_neighbors(pods: Pods) -> None:
-    """The routers of rail 1 do not exist here, so pod b answers for them. Neighbor discovery itself is not counted."""
+    """Let pod b answer for the missing routers of rail 1, so that neighbor discovery is not counted."""
     far = json.loads(pods.run("b", "ip -j link show rail1"))[0]["address"]
     gateway = str(next(one.gateway for one in plan()["a"] if one.rail == 1 and one.gateway))
     pods.run("a", f"ip neighbour replace {gateway} lladdr {far} dev rail1 nud permanent")
@@ -149,7 +149,7 @@ def test_traffic_to_a_rail_leaves_by_that_rail(child: str, one_segment: bool) ->
 
 
 def record_of(pods: Pods, name: str) -> Record:
-    """What the driver has on disk of a pod's claim."""
+    """The record of the claim of a pod, as the driver stores it."""
     devices = []
     for rail in RAILS:
         own = [one for one in plan()[name] if one.rail == rail]
@@ -182,7 +182,7 @@ def test_the_check_names_the_rail_whose_routes_are_broken(broken: str, rail: int
     def test() -> None:
         pods = Pods()
         nodes.wait_for_ipv6()
-        # a way out for what is not routed by rail, as a pod's own network has one
+        # a default route, like that of the cluster network of a pod
         pods.run("a", "ip route add default dev rail0 metric 5000")
         records = [record_of(pods, name) for name in "ab"]
         pins = {f"uid-{name}": pod.pin for name, pod in pods.pods.items()}
@@ -207,20 +207,20 @@ def test_the_check_counts_the_addresses_in_use() -> None:
 
 
 @nodes.on_a_node
-def test_an_address_of_a_rail_reaches_this_rail_alone() -> None:
+def test_an_address_of_a_rail_reaches_only_this_rail() -> None:
     pods = Pods()
     nodes.wait_for_ipv6()
     for version in (4, 6):
         for rail in RAILS:
             own, across = pods.addresses["a", rail, version], pods.addresses["b", 1 - rail, version]
-            before = pods.left("a")
+            before = pods.sent_packets("a")
             assert pods.send("a", across, own) == "No route to host", (version, rail)
-            assert all(count - before[one] < SENT / 2 for one, count in pods.left("a").items())
+            assert all(count - before[one] < SENT / 2 for one, count in pods.sent_packets("a").items())
     pods.end()
 
 
 @nodes.on_a_node
-def test_with_reach_all_an_address_reaches_other_rails_by_its_own() -> None:
+def test_with_reach_all_an_address_reaches_other_rails_through_its_own() -> None:
     pods = Pods(reach="all")
     for name in "ab":
         assert "default via 10.101.0" in pods.run(name, "ip route show table all")
@@ -232,7 +232,7 @@ def test_with_reach_all_an_address_reaches_other_rails_by_its_own() -> None:
 
 
 @nodes.on_a_node
-def test_two_interfaces_of_one_rail_each_send_by_themselves() -> None:
+def test_two_interfaces_of_one_rail_send_from_their_own_addresses() -> None:
     nodes.without_dad()
     (own,) = (one for one in plan()["a"] if one.rail == 0 and one.family == "ipv4")
     with nodes.Pod() as pod:
@@ -250,7 +250,7 @@ def test_two_interfaces_of_one_rail_each_send_by_themselves() -> None:
 
 
 @nodes.on_a_node
-def test_fields_of_the_claim_come_before_those_of_the_rail() -> None:
+def test_fields_of_the_claim_override_those_of_the_rail() -> None:
     nodes.without_dad()
     nodes.pair("one")
     nodes.wait_for_ipv6()

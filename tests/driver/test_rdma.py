@@ -46,7 +46,7 @@ def test_devices_of_a_function(tmp_path: Path) -> None:
     sysfs(tmp_path)
     assert rdma.links("0000:8a:00.0", root) == ["mlx5_0"]
     assert rdma.links("0000:8c:00.0", root) == []
-    # one on a part of the function, and a soft one on nothing
+    # a device on a subfunction, and a software device without a function
     part = tmp_path / "devices/pci0000:80/0000:8a:00.0/mlx5_core.sf.4/infiniband/mlx5_7"
     soft = tmp_path / "devices/virtual/infiniband/rxe0"
     for device in (part, soft):

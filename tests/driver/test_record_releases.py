@@ -4,9 +4,10 @@
 
 """Records between releases: after an upgrade or a rollback the driver finds the devices of running pods.
 
-RELEASES has what each release wrote, and its own reader, which is a copy of its code. A release that adds a field or a
-form adds itself here, and changes nothing of those before. Samples with a claim's name behind the phase are of real
-claims (test_claims_releases.py); the others have values for RDMA and VFs that were made up, in the release's encoding.
+The samples are what each release wrote, and RELEASES has its reader, which is a copy of its code. A release that adds a
+field or a format adds itself here and leaves the earlier ones unchanged. Samples with the name of a claim after the
+phase are of real claims (test_claims_releases.py). The others have made-up values for RDMA and VFs, in the encoding of
+the release.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ Object = dict[str, t.Any]
 
 
 def values(record: t.Any) -> Object:
-    """A record's values as JSON, without the number of its form, which the code of a release may or may not keep in it,
-    and without what only later releases write for RDMA devices and shares."""
+    """The values of a record as JSON, without the number of its format, which only some releases keep in it, and
+    without what only later releases write for RDMA devices and shares."""
     found = json.loads(json.dumps(dataclasses.asdict(record)))
     found.pop("schema", None)
     for device in found["devices"]:
@@ -62,15 +63,15 @@ def test_samples_of_a_release_keep_their_meaning(sample: Path) -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("release", RELEASES)
-def test_what_is_written_now_is_read_by_a_release_after_a_rollback(sample: Path, release: str) -> None:
-    """Also by 1.0.0, which takes a field that it does not know for damage, and then forgets the claim's devices."""
+def test_an_older_release_reads_current_records_after_a_rollback(sample: Path, release: str) -> None:
+    """1.0.0 treats a record with an unknown field as damaged, and then forgets the devices of the claim."""
     now = records.encode(records.decode(sample.read_bytes()))
     assert values(RELEASES[release].decode(now)) == values(RELEASES[release].decode(sample.read_bytes()))
     assert records.decode(now) == records.decode(sample.read_bytes())
 
 
-def test_1_0_0_itself_reads_what_is_written_now(tmp_path: Path) -> None:
-    """All of the driver's code that reads a record, and not only that of its module."""
+def test_1_0_0_itself_reads_current_records(tmp_path: Path) -> None:
+    """Runs all code of 1.0.0 that reads a record, not only the copied reader."""
     folders = []
     for sample in SAMPLES:
         store = Store(tmp_path / sample.stem)
@@ -86,7 +87,7 @@ def test_1_0_0_itself_reads_what_is_written_now(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("schema", [FORMS.newest, FORMS.newest + 1])
 def test_fields_of_a_later_release_are_left_out(schema: int) -> None:
-    """As after a rollback from it. Its form may be later, too, if it says that it can be read as this one."""
+    """As after a rollback. Its format may also be later, if the record says that it can be read as this one."""
     for sample in SAMPLES:
         value = json.loads(sample.read_bytes())
         later = {**value, "schema": schema, "readable_by": FORMS.newest, "witness": {"new": [1]}}
@@ -104,7 +105,7 @@ def test_fields_of_a_later_release_are_left_out(schema: int) -> None:
 
 
 def test_a_field_that_holds_its_default_is_not_written() -> None:
-    """So a later release can add one, and an earlier one that refuses unknown fields sees it only if it is used."""
+    """So a later release can add a field, and an earlier one, which refuses unknown fields, sees it only if used."""
     known = Device("d", {"name": "d"})
     minimal = Record("uid", "ns", "name", None, "boot", [records.DeviceRecord("d", "node", "nic", known)])
     assert json.loads(records.encode(minimal)) == {
@@ -118,8 +119,8 @@ def test_a_field_that_holds_its_default_is_not_written() -> None:
     }
 
 
-def of_a_rail(gateway: str) -> Record:
-    """A claim with addresses of its NIC's rail, and a share of the NIC."""
+def rail_record(gateway: str) -> Record:
+    """The record of a claim with an address of the rail of its NIC, and with a share of the NIC."""
     network, pool = ipaddress.ip_network("10.100.4.64/26"), ipaddress.ip_network("10.100.0.0/16")
     given = rails.handed_out(RailRange(0, network, pool, 16, ipaddress.ip_address(gateway)), "10.100.4.65")
     known = Device("net-nic0", {"name": "net-nic0"}, "0000:23:10.0", pf="0000:23:00.0", vf=0)
@@ -130,7 +131,7 @@ def of_a_rail(gateway: str) -> Record:
 
 def test_shares_and_handed_out_addresses_are_kept() -> None:
     """Also with fields of a later release in them. Policies of classes leave nothing in a record."""
-    record = of_a_rail("10.100.255.254")
+    record = rail_record("10.100.255.254")
     stored = json.loads(records.encode(record))
     assert records.decode(json.dumps(stored).encode()) == record
     stored["devices"][0]["share"]["weight"] = 7
@@ -142,7 +143,7 @@ def test_shares_and_handed_out_addresses_are_kept() -> None:
 
 @pytest.mark.parametrize("setting", ["shares: []", "rail_addresses: []"])
 def test_1_0_0_is_not_started_with_shares_or_rails(tmp_path: Path, setting: str) -> None:
-    """It would not know what to give back: it refuses the settings without which no claim has any of this."""
+    """1.0.0 could not return shares and addresses, so it refuses the settings that are needed for them."""
     known = "node_name: a\nkubeconfig: /etc/lanewise/kubeconfig\ntoken_file: /etc/lanewise/token\n"
     (tmp_path / "driver.yml").write_text(f"{known}{setting}\n")
     load(tmp_path / "driver.yml")
@@ -150,8 +151,8 @@ def test_1_0_0_is_not_started_with_shares_or_rails(tmp_path: Path, setting: str)
 
 
 @pytest.fixture
-def next_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A form that this driver might get next, in which two fields are written otherwise."""
+def next_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A possible next format, in which two fields are written differently."""
 
     def up(value: Object) -> Object:
         value["since"] = value.get("since", "").replace("Z", "+00:00")
@@ -166,8 +167,8 @@ def next_form(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FORMS.conversions, FORMS.newest + 1, Conversion(up, down))
 
 
-def test_a_form_is_converted_to_the_next_and_back(next_form: None, tmp_path: Path) -> None:
-    """The release that brings a new form still writes the one before, and works with the new one."""
+def test_a_format_is_converted_to_the_next_and_back(next_format: None, tmp_path: Path) -> None:
+    """The release that introduces a format works with it, but still writes the previous one."""
     store = Store(tmp_path)
     for sample in SAMPLES:
         content = sample.read_bytes()
@@ -178,12 +179,14 @@ def test_a_form_is_converted_to_the_next_and_back(next_form: None, tmp_path: Pat
         assert record.since == old.since.replace("Z", "+00:00")
         before = values(record)
         store.save(record)
-        assert values(record) == before, "writing changes nothing of what is worked on"
+        assert values(record) == before, "saving does not change the record in memory"
         assert values(records_1_0_0.decode(store.path(old.uid).read_bytes())) == values(old)
         assert store.load(old.uid) == record
 
 
-def test_the_next_form_is_written_a_release_later(next_form: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_format_of_records_is_written_one_release_later(
+    next_format: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = records.decode(SAMPLES[0].read_bytes())
     monkeypatch.setattr(FORMS, "written", FORMS.newest)
     written = records.encode(record)
@@ -214,7 +217,7 @@ def test_the_status_says_which_record_needs_a_newer_release(tmp_path: Path, caps
 
 
 def test_1_0_0_refuses_a_setting_that_it_does_not_know(tmp_path: Path) -> None:
-    """So the role, which lets the release check the settings before it is started, changes nothing on a rollback."""
+    """The role lets a release check the settings before it starts it, so a rollback then changes nothing."""
     known = "node_name: a\nkubeconfig: /etc/lanewise/kubeconfig\ntoken_file: /etc/lanewise/token\n"
     (tmp_path / "driver.yml").write_text(known)
     assert old_driver.check(tmp_path / "driver.yml") == ""

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Records on a real disk: they are read back unchanged and complete, whenever their writer dies."""
+"""Records on a real disk are read back unchanged and complete, whenever their writer dies."""
 
 from __future__ import annotations
 
@@ -93,14 +93,15 @@ RECORDS = st.builds(
 
 
 def record(number: int, size: int = 10) -> Record:
-    """A record with the same number in every part, so that a mixture of two would be noticed."""
+    """A record with the same number in every part, so that a mixture of two records is noticed."""
     attributes = {f"a{index}": {"int": number} for index in range(size)}
     known = Device(f"d{number}", {"name": f"d{number}", "attributes": attributes})
     device = DeviceRecord(f"d{number}", "node", "nic", known)
     return Record(UID, "ns", f"claim-{number}", Pod("ns", "pod", str(number)), str(number), [device])
 
 
-def is_whole(found: Record | None) -> int:
+def number_of(found: Record | None) -> int:
+    """The number of a record. Fails if the record is not complete."""
     assert found is not None
     number = int(found.boot)
     assert found == record(number, len(found.devices[0].known.device["attributes"]))
@@ -119,7 +120,7 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path_factory: pytest.TempPa
     assert store.load(UID) is None and os.listdir(store.folder) == []
 
 
-def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_records(tmp_path: Path) -> None:
     store = Store(tmp_path / "none")
     store.sweep()
     assert store.all() == ([], []) and store.load(UID) is None
@@ -140,7 +141,7 @@ def test_a_uid_cannot_be_a_path(tmp_path: Path, uid: str) -> None:
 
 
 def test_the_fabric_role_finds_the_devices_of_pods_in_the_records(tmp_path: Path) -> None:
-    """The role fabric leaves cards alone that pods have, and takes from here what they are."""
+    """The role fabric does not touch cards that pods have, which it finds in these records."""
     attributes = {"linkLayer": {"string": "ethernet"}, "linkSpeedMbps": {"int": 400000}, "ifName": {"string": "eth7"}}
     known = Device("pci", {"name": "pci", "attributes": attributes}, address="0000:19:00.0")
     held = Record(UID, "ns", "claim", Pod("ns", "pod", "1"), "boot", [DeviceRecord("pci", "node", "nic", known)])
@@ -262,7 +263,7 @@ def test_a_record_that_could_not_be_read_back_is_not_written(tmp_path: Path) -> 
     assert store.load(UID) == record(1)
 
 
-def test_a_large_file_takes_no_memory(tmp_path: Path) -> None:
+def test_a_large_file_is_not_read_into_memory(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
     other = store.path(UID[:-1] + "2")
@@ -297,13 +298,13 @@ def test_any_invalid_content_raises_only_value_errors(value: t.Any, noise: bytes
             pass
 
 
-def test_a_write_killed_at_any_step_leaves_a_whole_record(tmp_path: Path) -> None:
-    """Whatever call of the writer is its last: the record is the old one or the new one."""
+def test_a_write_killed_at_any_step_leaves_a_complete_record(tmp_path: Path) -> None:
+    """Whichever call of the writer is its last, the record is the old one or the new one."""
     store = Store(tmp_path / "state")
     store.save(record(1))
     seen = set()
     for _step in killed_at_each_step(lambda: store.save(record(2))):
-        found = is_whole(store.load(UID))
+        found = number_of(store.load(UID))
         seen.add(found)
         assert store.all()[1] == []
         assert store.uids() == [UID]
@@ -315,7 +316,7 @@ def test_a_write_killed_at_any_step_leaves_a_whole_record(tmp_path: Path) -> Non
     assert seen == {1, 2}
 
 
-def test_a_removal_killed_at_any_step_leaves_a_whole_record_or_none(tmp_path: Path) -> None:
+def test_a_removal_killed_at_any_step_leaves_a_complete_record_or_none(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.save(record(1))
     seen = set()
@@ -340,20 +341,20 @@ def _writer(store: Store, number: int) -> tuple[int, t.BinaryIO]:
     return child, os.fdopen(reading, "rb")
 
 
-def test_a_writer_killed_at_any_time_leaves_a_whole_record(tmp_path: Path) -> None:
-    """kill -9 at random times, on this machine's own file system; what the writer has reported as done is on disk."""
+def test_a_writer_killed_at_any_time_leaves_a_complete_record(tmp_path: Path) -> None:
+    """kill -9 at random times, on the file system of this machine. What the writer has reported as done is on disk."""
     store = Store(tmp_path / "state")
-    chance = random.Random(20261121)
+    generator = random.Random(20261121)
     number = 0
     for _round in range(100):
         child, output = _writer(store, number)
         with output:
             acknowledged = int(output.readline())
-            time.sleep(chance.random() / 20)
+            time.sleep(generator.random() / 20)
             os.kill(child, signal.SIGKILL)
             acknowledged = max([acknowledged, *map(int, output.read().split())])
         os.waitpid(child, 0)
-        found = is_whole(store.load(UID))
+        found = number_of(store.load(UID))
         assert found in (acknowledged, acknowledged + 1)
         number = found + 1
 
@@ -368,7 +369,7 @@ def test_readers_never_see_half_a_record(tmp_path: Path) -> None:
             seen = set()
             end = time.monotonic() + 1
             while time.monotonic() < end:
-                seen.add(is_whole(store.load(UID)))
+                seen.add(number_of(store.load(UID)))
             assert len(seen) > 3
         finally:
             os.kill(child, signal.SIGKILL)

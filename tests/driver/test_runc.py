@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A container by real runc, created as the CDI library says: the hook, the network namespace, devices and metadata."""
+"""A container of real runc, created as the CDI library says: the hook, the network namespace, devices and metadata."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ int main(int count, char **path) {
 
 
 def runtimes() -> list[str]:
-    """The machine's own runc, and those that cluster tests have built."""
+    """The runc of the machine, and those that the cluster tests have built."""
     built = sorted((Path.home() / ".cache/lanewise-dra/runc").glob("*/runc"))
     return [str(path) for path in (shutil.which("runc"), *built) if path]
 
@@ -67,12 +67,12 @@ class Answer:
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
         self.refusal = ""
-        self.seen: list[tuple[str, int]] = []
+        self.attached: list[tuple[str, int]] = []
 
     def attach(self, request: AttachRequest) -> None:
         if self.refusal:
             raise Refused(self.refusal)
-        self.seen.append((request.pod_uid, request.netns.stat().st_ino))
+        self.attached.append((request.pod_uid, request.netns.stat().st_ino))
         metadata.write(self.paths, CLAIM, [DeviceMetadata("nic", "node", "a", {}, NETWORK)])
 
 
@@ -125,7 +125,7 @@ def test_a_container_of_runc_starts_with_its_device_or_is_refused(root: Path, ru
     done = run("good")
     assert done.returncode == 0, done.stderr
     first, *objects = done.stdout.splitlines()
-    ((pod, netns),) = answer.seen
+    ((pod, netns),) = answer.attached
     assert pod == "pod-uid" and first == f"{netns} device"
     assert netns != os.stat("/proc/self/ns/net").st_ino
     # what attach wrote is in the file that was mounted before

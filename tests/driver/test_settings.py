@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The settings file: all errors at once, each with its place; an invalid new file changes nothing."""
+"""The settings file: all errors are reported together, each with its place. An invalid new file changes nothing."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, ip
-from ansible_collections.lanewise.dra.tests.driver.shares_world import NIC, SharesWorld, root
+from ansible_collections.lanewise.dra.tests.driver.shares_world import NIC, SharesWorld, root_qdiscs
 from ansible_collections.lanewise.dra.tests.driver.traffic import Traffic
 
 pytestmark = pytest.mark.namespaces
@@ -50,12 +50,12 @@ def shares_of(node: SharesWorld, *amounts: str, **more: t.Any) -> t.Iterator[Tra
             service.unprepare(claim)
         for pod in pods:
             pod.end()
-    assert "htb" not in root()[0]
+    assert "htb" not in root_qdiscs()[0]
 
 
 def test_guarantees_hold_and_idle_bandwidth_is_lent(node: SharesWorld) -> None:
     """Shares of 700 and 200 of 1,000 Mbit/s. With LANEWISE_SLOW, ten times: each reaches its ceiling within a second of
-    the other's end, and gives it back within a second; the median does where the machine has other work, too."""
+    the end of the other, and gives it back within a second. On a busy machine, only the median must."""
     window, rounds = (0.25, 10) if STRICT else (0.5, 1)
     with shares_of(node, "700M", "200M") as traffic:
         traffic.send(0, 1)
@@ -99,7 +99,7 @@ def test_thin_shares_get_less_by_the_same_ratio(node: SharesWorld) -> None:
 
 
 def test_fifty_shares_of_one_nic_get_their_guarantees(node: SharesWorld) -> None:
-    """All are busy, and each gets its guarantee; then one gets what the others leave."""
+    """While all send, each gets its guarantee. Then one sends alone and gets all bandwidth."""
     with shares_of(node, *["20M"] * SHARES) as traffic:
         traffic.send(*range(SHARES))
         traffic.reach(lambda rates: min(rates) >= 0.95 * 20, seconds=4)
@@ -108,7 +108,7 @@ def test_fifty_shares_of_one_nic_get_their_guarantees(node: SharesWorld) -> None
 
 
 def test_traffic_without_a_share_leaves_guarantees_alone(node: SharesWorld) -> None:
-    """The node itself sends by the NIC, too: of a child that no claim has."""
+    """The node itself also sends through the NIC, from a macvlan that belongs to no claim."""
     stranger = Sandbox()
     ip("link", "add", "stranger", "link", NIC, "type", "macvlan", "mode", "private")
     ip("link", "set", "stranger", "netns", str(stranger.pid))

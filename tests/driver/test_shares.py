@@ -30,9 +30,9 @@ from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     Object,
     SharesWorld,
     classes,
-    megabits,
-    root,
-    without,
+    class_rates,
+    root_qdiscs,
+    without_shares,
 )
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from lanewise_driver import daemon
@@ -69,12 +69,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> SharesWorld:
 
 @pytest.fixture
 def shares(node: SharesWorld) -> t.Iterator[SharesWorld]:
-    """The node, on which nothing may be left of a test."""
-    before, qdiscs = host_state(), root()
+    """The node. Checks that a test leaves nothing on it."""
+    before, qdiscs = host_state(), root_qdiscs()
     node.settings = node.with_rule()
     yield node
     node.cluster.claims.clear()
-    assert (root(), classes()) == (qdiscs, {})
+    assert (root_qdiscs(), classes()) == (qdiscs, {})
     # the kernel ends the namespaces of pods a while after their last process
     until(lambda: host_state() == before, why=lambda: differences(before, host_state()))
     assert node.files() == []
@@ -88,13 +88,13 @@ def pods() -> t.Iterator[list[Sandbox]]:
         one.end()
 
 
-def test_two_shares_come_and_go(shares: SharesWorld, pods: list[Sandbox]) -> None:
+def test_two_shares_are_attached_and_returned(shares: SharesWorld, pods: list[Sandbox]) -> None:
     service = shares.service()
     big, small = shares.allocate("big", "700M"), shares.allocate("small", "200M", share={"burst": "500M"})
     shares.attach(service, big, pods[0])
-    assert megabits() == [(700, 1000)] and root()[0] == "qdisc htb 6c77: root"
+    assert class_rates() == [(700, 1000)] and root_qdiscs()[0] == "qdisc htb 6c77: root"
     shares.attach(service, small, pods[1])
-    assert megabits() == [(200, 500), (700, 1000)]
+    assert class_rates() == [(200, 500), (700, 1000)]
     inside = pods[0].links()["net1"]
     assert inside["address"] in classes() and inside["linkinfo"]["info_data"]["mode"] == "private"
     status = shares.cluster.statuses  # written by a thread, which is not started here
@@ -105,20 +105,20 @@ def test_two_shares_come_and_go(shares: SharesWorld, pods: list[Sandbox]) -> Non
     # again as kubelet does it after a restart, also when the settings are others now
     shares.settings = shares.with_rule(mode="vepa", namespace="team-b")
     service.prepare(big)
-    shares.settings = without(shares.settings)
+    shares.settings = without_shares(shares.settings)
     service.prepare(big)
     record = service.store.load(big.uid)
-    assert record and record.phase == ATTACHED and megabits() == [(200, 500), (700, 1000)]
+    assert record and record.phase == ATTACHED and class_rates() == [(200, 500), (700, 1000)]
     service.unprepare(big)
-    assert set(pods[0].links()) == {"lo"} and megabits() == [(200, 500)]
+    assert set(pods[0].links()) == {"lo"} and class_rates() == [(200, 500)]
     service.unprepare(small)
 
 
 def test_a_claim_may_have_two_shares_of_a_nic(shares: SharesWorld, pods: list[Sandbox]) -> None:
     service = shares.service()
-    claim = both(shares, {}, {})
+    claim = claim_with_two_shares(shares, {}, {})
     shares.attach(service, claim, pods[0])
-    assert megabits() == [(200, 1000), (700, 1000)]
+    assert class_rates() == [(200, 1000), (700, 1000)]
     assert {pods[0].links()[name]["address"] for name in ("net1", "net2")} == set(classes())
     (nic,) = service.shares.nics()
     assert nic.totals.asked == 900 * 10**6
@@ -129,7 +129,7 @@ def test_a_claim_may_have_two_shares_of_a_nic(shares: SharesWorld, pods: list[Sa
     assert set(pods[0].links()) == {"lo"}
 
 
-def both(shares: SharesWorld, first: Object, second: Object) -> ClaimRef:
+def claim_with_two_shares(shares: SharesWorld, first: Object, second: Object) -> ClaimRef:
     """A claim with two shares of the NIC, net1 and net2 in the pod, with these fields in their configurations."""
     claim = shares.allocate("both", "700M")
     devices = shares.cluster.claims["both"]["status"]["allocation"]["devices"]
@@ -142,7 +142,7 @@ def both(shares: SharesWorld, first: Object, second: Object) -> ClaimRef:
 
 @contextlib.contextmanager
 def dhcp_server(folder: Path) -> t.Iterator[Path]:
-    """A server of IPv4 addresses at the NIC's other end, and what it logs."""
+    """Run a DHCPv4 server at the other end of the NIC. Yields its log."""
     if not shutil.which("dnsmasq"):
         pytest.skip("needs dnsmasq")
     ip("address", "add", "10.8.0.1/24", "dev", "far")
@@ -164,7 +164,7 @@ def test_a_lease_is_released_if_the_claims_other_device_gets_none(
     shares: SharesWorld, pods: list[Sandbox], tmp_path: Path
 ) -> None:
     service = shares.service()
-    claim = both(shares, {"dhcp": ["ipv4"]}, {"dhcp": ["ipv6"]})
+    claim = claim_with_two_shares(shares, {"dhcp": ["ipv4"]}, {"dhcp": ["ipv6"]})
     with dhcp_server(tmp_path) as log:
         with pytest.raises(KernelError, match="no DHCPv6 server answered in time"):
             shares.attach(service, claim, pods[0])
@@ -178,7 +178,7 @@ def test_a_lease_is_released_if_the_claims_other_device_gets_none(
 
 def test_two_shares_of_a_claim_keep_a_lease_each(shares: SharesWorld, pods: list[Sandbox], tmp_path: Path) -> None:
     service = shares.service()
-    claim = both(shares, {"dhcp": ["ipv4"]}, {"dhcp": ["ipv4"]})
+    claim = claim_with_two_shares(shares, {"dhcp": ["ipv4"]}, {"dhcp": ["ipv4"]})
     with dhcp_server(tmp_path) as log:
         shares.attach(service, claim, pods[0])
         given = set(re.findall(r"DHCPACK\(far\) (\S+)", log.read_text()))
@@ -191,7 +191,7 @@ def test_two_shares_of_a_claim_keep_a_lease_each(shares: SharesWorld, pods: list
 def test_a_problem_is_reported_for_the_share_that_has_it(shares: SharesWorld, pods: list[Sandbox]) -> None:
     service = shares.service()
     service.status.start()
-    claim = both(shares, {}, {})
+    claim = claim_with_two_shares(shares, {}, {})
     shares.attach(service, claim, pods[0])
 
     def ready() -> dict[str, tuple[str, str]]:
@@ -214,7 +214,9 @@ def test_a_problem_is_reported_for_the_share_that_has_it(shares: SharesWorld, po
 
 
 @pytest.mark.parametrize("how", ["ends", "cannot be attached", "was being attached by a killed driver"])
-def test_a_pod_keeps_its_share_when_that_of_its_other_claim(shares: SharesWorld, pods: list[Sandbox], how: str) -> None:
+def test_a_pod_keeps_its_share_if_that_of_its_other_claim_ends_or_fails(
+    shares: SharesWorld, pods: list[Sandbox], how: str
+) -> None:
     service, fails = shares.service(), how == "cannot be attached"
     more = {"addresses": ["198.51.100.7/24"], "routes": [NO_ROUTE]} if fails else {}
     first, second = shares.allocate("first", "300M"), shares.allocate("second", "200M")
@@ -228,7 +230,7 @@ def test_a_pod_keeps_its_share_when_that_of_its_other_claim(shares: SharesWorld,
     def only_the_first() -> bool:
         inside, record = pods[0].links(), service.store.load(first.uid)
         assert set(inside) == {"lo", "net1"} and inside["net1"]["address"] == mac
-        return record is not None and record.phase == ATTACHED and megabits() == [(300, 1000)]
+        return record is not None and record.phase == ATTACHED and class_rates() == [(300, 1000)]
 
     step, killed = 0, False
     while step == 0 or killed:
@@ -259,38 +261,38 @@ def test_thin_shares_change_with_their_neighbours(shares: SharesWorld, pods: lis
         shares.allocate("hard", "1G", share={"hard": True, "guarantee": "500M"}),
     )
     shares.attach(service, soft, pods[0])
-    assert megabits() == [(800, 1000)]
+    assert class_rates() == [(800, 1000)]
     shares.attach(service, hard, pods[1])
-    assert megabits() == [(500, 1000), (500, 1000)]
+    assert class_rates() == [(500, 1000), (500, 1000)]
     (nic,) = service.shares.nics()
     assert (nic.totals.promised, nic.totals.debt) == (1800 * 10**6, 0)
-    # a lowered factor takes nothing from anybody
+    # a lowered factor changes no existing share
     shares.settings = shares.with_rule(factor=1)
     service.inventory.refresh()
-    assert service.shares.refresh() and megabits() == [(500, 1000), (500, 1000)]
+    assert service.shares.refresh() and class_rates() == [(500, 1000), (500, 1000)]
     assert service.shares.nics()[0].totals.debt == 300 * 10**6
     # a part of the NIC is kept for something else: the hard share keeps what it has
     shares.settings = shares.with_rule(factor=2, bandwidth="900M", ceiling="700M")
     service.inventory.refresh()
-    assert service.shares.refresh() and megabits() == [(400, 700), (500, 700)]
+    assert service.shares.refresh() and class_rates() == [(400, 700), (500, 700)]
     service.unprepare(hard)
-    assert megabits() == [(800, 800)]
+    assert class_rates() == [(800, 800)]
     service.unprepare(soft)
 
 
 def test_a_share_may_be_promised_more_than_the_nic_has(shares: SharesWorld, pods: list[Sandbox]) -> None:
-    """The scheduler only knows the capacity. The share has all of the NIC while nobody else has a share."""
+    """The scheduler only knows the capacity. The share gets the whole NIC while no other pod has a share."""
     shares.settings = shares.with_rule(factor=2)
     service = shares.service()
     service.status.start()
     large, other = shares.allocate("large", "1500M"), shares.allocate("other", "250M")
     shares.attach(service, large, pods[0])
-    assert megabits() == [(1000, 1000)] and service.status.wait(20)
+    assert class_rates() == [(1000, 1000)] and service.status.wait(20)
     (device,) = shares.cluster.statuses["large"]
     reported = device["data"]["share"]
     assert (reported["bandwidth"], reported["guaranteed"], reported["ceiling"]) == ("1500M", "750M", "1G")
     shares.attach(service, other, pods[1])
-    assert [round(rate) for rate, _most in megabits()] == [143, 857]
+    assert [round(rate) for rate, _most in class_rates()] == [143, 857]
     for claim in (large, other):
         service.unprepare(claim)
     service.status.stop()
@@ -356,11 +358,11 @@ def test_status_metrics_and_report_show_the_rates_in_force(shares: SharesWorld, 
 def test_a_changed_factor_is_reported_to_those_it_affects(
     shares: SharesWorld, pods: list[Sandbox], published: str
 ) -> None:
-    """Also where nothing was published between the last allocation and the change."""
+    """Also if nothing was published between the last allocation and the change."""
     service = shares.service()
 
     def reports() -> list[tuple[str, str, str]]:
-        named = {soft.name, hard.name}  # those of other tests may still come
+        named = {soft.name, hard.name}  # events of other tests may still arrive
         return [one for one in shares.cluster.events if one[0] in named and one[1] == "ShareGuaranteeChanged"]
 
     soft = shares.allocate(f"soft-{published}", "600M")
@@ -428,7 +430,7 @@ def test_shares_that_the_rule_does_not_allow_are_refused(shares: SharesWorld, po
     shares.attach(service, share, pods[0])
     refused(Busy, "would be promised more than 1 times its", "500M")
     refused(Busy, f"still has a share of net-{NIC}", "", f"net-{NIC}")
-    shares.settings = without(shares.settings)
+    shares.settings = without_shares(shares.settings)
     service.inventory.refresh()
     refused(Busy, "do not divide", "100M")
     shares.settings = shares.with_rule()
@@ -462,7 +464,7 @@ def test_an_unclean_nic_does_not_return_to_its_own_pod(
 
 
 def test_a_vf_as_a_whole_excludes_shares_of_its_card() -> None:
-    """As where the settings divide a card of which a pod has a VF already."""
+    """For example, the settings may divide a card of which a pod already has a VF."""
     pf, name = "0000:23:00.0", "pci-0000-23-00-0"
     share = DeviceRecord(
         f"{name}-share",
@@ -499,7 +501,7 @@ def test_a_class_caps_the_ceiling(shares: SharesWorld, pods: list[Sandbox]) -> N
     hard = allocate("hard", "200M", hard=True, guarantee="200M", burst="300M")
     for claim, pod in ((soft, pods[0]), (hard, pods[1])):
         shares.attach(service, claim, pod)
-    assert megabits() == [(100, 400), (200, 300)]
+    assert class_rates() == [(100, 400), (200, 300)]
     for more, words in (
         ({"burst": "500M"}, "can only lower the burst of 400Mbit/s"),
         ({"hard": True, "guarantee": "500M"}, "can only lower the burst of 400Mbit/s"),
@@ -511,25 +513,25 @@ def test_a_class_caps_the_ceiling(shares: SharesWorld, pods: list[Sandbox]) -> N
         service.unprepare(claim)
 
 
-def test_the_sites_own_qdisc_is_respected(shares: SharesWorld) -> None:
+def test_a_root_qdisc_of_the_site_is_not_replaced(shares: SharesWorld) -> None:
     service = shares.service()
-    shares_world.ip_tc(
+    shares_world.tc(
         "qdisc", "add", "dev", NIC, "root", "handle", "1:", "tbf", "rate", "1gbit", "burst", "9k", "latency", "1ms"
     )
     try:
         with pytest.raises(Busy, match="root qdisc tbf 1: was configured by others"):
             service.prepare(shares.allocate("share", "100M"))
     finally:
-        shares_world.ip_tc("qdisc", "del", "dev", NIC, "root")
+        shares_world.tc("qdisc", "del", "dev", NIC, "root")
 
 
-def test_a_lasting_error_of_shares_is_tried_again_alone_and_stated(
+def test_a_lasting_error_of_shares_is_retried_and_reported(
     shares: SharesWorld, pods: list[Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The site replaces the driver's qdisc: /readyz says so, and the operations on claims are not recovered again."""
+    """The site replaces the qdisc of the driver: /readyz reports it, and claims are not recovered again."""
     claim = shares.allocate("first", "300M")
     shares.attach(shares.service(), claim, pods[0])
-    shares_world.ip_tc(*f"qdisc replace dev {NIC} root handle 1: tbf rate 1gbit burst 9k latency 1ms".split())
+    shares_world.tc(*f"qdisc replace dev {NIC} root handle 1: tbf rate 1gbit burst 9k latency 1ms".split())
     shares.paths.settings.write_text(json.dumps({"node_name": NODE, "virtual_interfaces": [NIC], "shares": [RULE]}))
     reconciled: list[bool] = []
     with monkeypatch.context() as patch:
@@ -548,14 +550,14 @@ def test_a_lasting_error_of_shares_is_tried_again_alone_and_stated(
             reason = f"the shares of net-{NIC} could not be set: .*root qdisc tbf 1: was configured.*; trying again"
             assert [one for one in driver.reasons() if re.fullmatch(reason, one)]
             assert not [reason for reason in driver.reasons() if "operations" in reason]
-            shares_world.ip_tc("qdisc", "del", "dev", NIC, "root")
-            until(lambda: megabits() == [(300, 1000)])
+            shares_world.tc("qdisc", "del", "dev", NIC, "root")
+            until(lambda: class_rates() == [(300, 1000)])
             until(lambda: not [reason for reason in driver.reasons() if "shares" in reason])
         finally:
             driver._stopping.set()
             running.join()
-            if "tbf" in root()[0]:
-                shares_world.ip_tc("qdisc", "del", "dev", NIC, "root")
+            if "tbf" in root_qdiscs()[0]:
+                shares_world.tc("qdisc", "del", "dev", NIC, "root")
             shares.paths.settings.unlink()
             shares.service().unprepare(claim)
     assert reconciled == [True]
@@ -567,8 +569,8 @@ def test_a_driver_killed_before_any_change_restores_all_shares(
 ) -> None:
     """After each restart, exactly the shares of attached claims are in force, by the settings of the restart; at the
     end nothing is left."""
-    stayer, goer = shares.allocate("stayer", "300M"), shares.allocate("goer", "500M")
-    shares.attach(shares.service(), stayer, pods[0])
+    staying, leaving = shares.allocate("staying", "300M"), shares.allocate("leaving", "500M")
+    shares.attach(shares.service(), staying, pods[0])
     changed = shares.with_rule(ceiling="500M", bandwidth="600M", factor=2)
 
     def change() -> None:
@@ -578,48 +580,48 @@ def test_a_driver_killed_before_any_change_restores_all_shares(
         assert one.shares.refresh()
 
     act = {
-        "attach": lambda: shares.attach(shares.service(), goer, pods[1]),
-        "detach": lambda: shares.service().unprepare(goer),
+        "attach": lambda: shares.attach(shares.service(), leaving, pods[1]),
+        "detach": lambda: shares.service().unprepare(leaving),
         "change": change,
     }[operation]
     step, killed = 0, True
     while killed:
         shares.settings = shares.with_rule()
         if operation != "attach":
-            shares.attach(shares.service(), goer, pods[1])
+            shares.attach(shares.service(), leaving, pods[1])
         killed = killed_at(step, act, driver_changes.watch)
         if operation == "change":
             shares.settings = changed
         service = shares.service()
         assert service.recover()
         assert service.shares.refresh()
-        record = service.store.load(goer.uid)
+        record = service.store.load(leaving.uid)
         attached = record is not None and record.phase == ATTACHED
         assert record is None or record.phase in (PREPARED, ATTACHED)
         if operation == "change":
-            assert attached and megabits() == [(225, 500), (375, 500)], step
+            assert attached and class_rates() == [(225, 500), (375, 500)], step
         else:
-            assert megabits() == [(300, 1000)] + [(500, 1000)] * attached, step
+            assert class_rates() == [(300, 1000)] + [(500, 1000)] * attached, step
         assert ("net1" in pods[1].links()) == attached, step
         shares.settings = shares.with_rule()
-        shares.service().unprepare(goer)
-        assert megabits() == [(300, 1000)] and set(pods[1].links()) == {"lo"}
+        shares.service().unprepare(leaving)
+        assert class_rates() == [(300, 1000)] and set(pods[1].links()) == {"lo"}
         step += 1
     print(f"{operation}: killed before each of {step - 1} changes")
     assert step > 5
-    shares.service().unprepare(stayer)
+    shares.service().unprepare(staying)
 
 
 def test_classes_without_a_claim_are_removed(shares: SharesWorld, pods: list[Sandbox]) -> None:
-    """As after a record that could not be read."""
+    """For example, the record of the claim could not be read."""
     service = shares.service()
     claim = shares.allocate("lost", "300M")
     shares.attach(service, claim, pods[0])
     content = service.store.path(claim.uid).read_bytes()
     service.store.path(claim.uid).unlink()
-    assert megabits() == [(300, 1000)]
+    assert class_rates() == [(300, 1000)]
     again = shares.service()
-    assert again.recover() and megabits() == []
+    assert again.recover() and class_rates() == []
     again.store.path(claim.uid).write_bytes(content)
     again.unprepare(claim)
     Path(shares.paths.pin(claim.uid)).unlink(missing_ok=True)
@@ -627,7 +629,7 @@ def test_classes_without_a_claim_are_removed(shares: SharesWorld, pods: list[San
 
 @pytest.mark.parametrize("mechanism", [MACVLAN, VFS])
 def test_after_a_reboot_a_share_is_still_its_vf_or_the_parent_without_rdma(tmp_path: Path, mechanism: str) -> None:
-    """On an example machine, whose names are those after the reboot."""
+    """On an example machine with the names that devices have after the reboot."""
     pf = "0000:c9:00.1"
     share = f"{device_name(pf)}-share"
     rule = {"select": {"address": pf}, "mechanism": mechanism, "namespace": "team-a"}

@@ -4,8 +4,8 @@
 
 """Shares that a real scheduler has allocated: the rates in force on the node follow from `consumedCapacity`.
 
-The claims are those that the compiler writes, the slices those that the driver publishes. With LANEWISE_SLOW the NIC
-has 1,000 random mixes of shares, one after the other.
+The claims come from the compiler, and the slices from the driver. With LANEWISE_SLOW, 1,000 random mixes of shares are
+tested, one after the other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     SHARE,
     SharesWorld,
     classes,
-    megabits,
+    class_rates,
 )
 from environment import Missing
 from lanewise_driver.api.access import from_kubeconfig
@@ -86,7 +86,7 @@ class Scheduled:
         raise AssertionError("there is no device for shares")
 
     def ask(self, device_class: Object | None = None, **share: t.Any) -> str:
-        """Create a claim for a share, and a pod for it; `device_class` is one of the site that it names."""
+        """Create a claim for a share, and a pod for it. `device_class` is a class of the site that the claim names."""
         self.number += 1
         name = f"claim-{self.number}"
         claim = {"name": name, "namespace": NAMESPACE}
@@ -101,7 +101,7 @@ class Scheduled:
         return name
 
     def ask_whole(self) -> str:
-        """As `ask`, for the NIC as a whole."""
+        """Like `ask`, for the whole NIC."""
         self.number += 1
         name = f"claim-{self.number}"
         whole = 'device.driver == "lanewise.dev" && device.attributes["lanewise.dev"].type != "share"'
@@ -160,7 +160,7 @@ class Scheduled:
         self.plane.expect("DELETE", f"{CLAIMS}/{name}")
 
     def check(self) -> None:
-        """The rate in force for each pod follows from its claim's `consumedCapacity` and those of the other claims."""
+        """Check that the rates in force for each pod follow from the `consumedCapacity` of all claims."""
         asked, hard, burst = {}, {}, {}
         for name in self.used:
             allocation = self.claim(name)["status"]["allocation"]["devices"]
@@ -238,11 +238,11 @@ def test_a_nic_is_given_in_shares_or_as_a_whole(empty: Scheduled) -> None:
     empty.plane.wait_for(lambda: empty.waits(late), "the scheduler to refuse a share of a NIC that a pod has")
     empty.end(whole)
     empty.start(late)
-    assert megabits() == [(100, 1000)]
+    assert class_rates() == [(100, 1000)]
 
 
 def test_a_class_caps_the_ceiling(empty: Scheduled) -> None:
-    """Of soft shares and of hard ones, below what the NIC's setting allows; a claim may ask for less."""
+    """The cap applies to soft and hard shares, below what the setting of the NIC allows. A claim may ask for less."""
     capped = {"name": "capped", "kind": "nic", "share": True, "interface": {"share": {"burst": "400M"}}}
     wanted = {
         empty.ask(capped, bandwidth="100M"): (100, 400),
@@ -252,7 +252,7 @@ def test_a_class_caps_the_ceiling(empty: Scheduled) -> None:
     }
     for name in wanted:
         empty.start(name)
-    assert megabits() == sorted(wanted.values())
+    assert class_rates() == sorted(wanted.values())
     config = empty.claim(next(iter(wanted)))["status"]["allocation"]["devices"]["config"]
     assert {"FromClass"} == {one["source"] for one in config if "share" in one["opaque"]["parameters"]}
 
@@ -260,30 +260,30 @@ def test_a_class_caps_the_ceiling(empty: Scheduled) -> None:
 def test_the_rate_follows_from_consumed_capacity(empty: Scheduled) -> None:
     seed = int(os.environ.get("LANEWISE_SEED", random.randrange(2**32)))
     print(f"LANEWISE_SEED={seed}")
-    chance, factor, mixes, refused = random.Random(seed), "1", 0, 0
+    generator, factor, mixes, refused = random.Random(seed), "1", 0, 0
     while mixes < MIXES:
-        if chance.random() < 0.08:
-            factor = chance.choice(["1", "1.25", "1.5", "2", "4"])
-            empty.set(factor=float(factor), step=chance.choice(["1M", "1M", "10M"]))
-        elif empty.used and (len(empty.used) == MOST or chance.random() < 0.45):
-            empty.end(chance.choice(sorted(empty.used)))
+        if generator.random() < 0.08:
+            factor = generator.choice(["1", "1.25", "1.5", "2", "4"])
+            empty.set(factor=float(factor), step=generator.choice(["1M", "1M", "10M"]))
+        elif empty.used and (len(empty.used) == MOST or generator.random() < 0.45):
+            empty.end(generator.choice(sorted(empty.used)))
             empty.publisher.publish("a share has ended")
             empty.refreshed.clear()
         else:
-            refused += not _come(empty, chance, factor)
+            refused += not _start_random_pod(empty, generator, factor)
         empty.check()
         mixes += bool(empty.used)
     print(f"{mixes} mixes, {refused} claims that the scheduler refused as predicted")
 
 
-def _come(node: Scheduled, chance: random.Random, factor: str) -> bool:
-    """One more pod asks for a share. Returns whether it got one, which must be as predicted."""
-    amount = chance.choice([chance.randint(1, 100), chance.randint(1, 600)])
+def _start_random_pod(node: Scheduled, generator: random.Random, factor: str) -> bool:
+    """Let one more pod ask for a share. Returns whether it got one, and checks that this was predicted."""
+    amount = generator.choice([generator.randint(1, 100), generator.randint(1, 600)])
     share: Object = {"bandwidth": f"{amount}M"}
-    if chance.random() < 0.3:
+    if generator.random() < 0.3:
         share.update(hard=True, factor=float(factor))
-    if chance.random() < 0.3:
-        share["burst"] = f"{chance.randint(amount, 1000)}M"
+    if generator.random() < 0.3:
+        share["burst"] = f"{generator.randint(amount, 1000)}M"
     taken = 0
     for name in node.used:
         (result,) = node.claim(name)["status"]["allocation"]["devices"]["results"]

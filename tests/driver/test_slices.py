@@ -64,7 +64,7 @@ def test_eight_pfs_of_sixteen_vfs_stay_within_every_limit(
     if features.counters:
         sets = [entry["name"] for entry in found[0]["spec"]["sharedCounters"]]
         assert len(sets) == 8 and "devices" not in found[0]["spec"]
-        # a PF stands with its VFs: three families of 17 are what a slice of 64 takes
+        # a PF is in the slice of its VFs, and a slice of 64 holds three families of 17
         assert [len(one["spec"].get("devices", ())) for one in found] == [0, 51, 51, 34]
         for one in found[1:]:
             used = {device["consumesCounters"][0]["counterSet"] for device in one["spec"]["devices"]}
@@ -116,7 +116,7 @@ def test_features_whose_fields_the_server_drops_are_switched_off() -> None:
     assert cut(Features(), []) == Features()
 
 
-def test_several_roots_are_a_list_where_the_server_keeps_lists(tmp_path: Path) -> None:
+def test_several_roots_are_a_list_if_the_server_keeps_lists(tmp_path: Path) -> None:
     facts = as_dict(probe(str(build("gb300", tmp_path / "gb300"))))
     published = publication(facts, policy=Policy())
     for features in (Features(), Features(lists=True), Features(taints=False, counters=False, lists=True)):
@@ -150,7 +150,7 @@ def test_several_roots_are_a_list_where_the_server_keeps_lists(tmp_path: Path) -
         ("v2", True, False),
     ],
 )
-def test_lists_are_published_where_the_scheduler_reads_them(server: str, keeps: bool, expected: bool) -> None:
+def test_lists_are_published_if_the_scheduler_reads_them(server: str, keeps: bool, expected: bool) -> None:
     """A server without the gate drops the values, and then finds the attribute invalid."""
 
     def create(body: Object) -> Object | None:
@@ -166,7 +166,7 @@ def test_lists_are_published_where_the_scheduler_reads_them(server: str, keeps: 
     ("server", "keeps", "expected"),
     [("v1.37.1", True, True), ("v1.36.0", True, True), ("v1.35.9", True, False), ("v1.37.1", False, False)],
 )
-def test_shares_are_published_where_the_scheduler_divides_devices(server: str, keeps: bool, expected: bool) -> None:
+def test_shares_are_published_if_the_scheduler_divides_devices(server: str, keeps: bool, expected: bool) -> None:
     def create(body: Object) -> Object | None:
         stored = copy.deepcopy(body)
         for device in stored["spec"].get("devices", ()) if not keeps else ():
@@ -227,7 +227,7 @@ def stored(objects: t.Iterable[Object]) -> list[Object]:
 
 @st.composite
 def pools(draw: st.DrawFn, node: str = NODE) -> list[Object]:
-    """Desired slices of a small pool; a page of 64 is filled up so that there are several."""
+    """Desired slices of a small pool, filled up with whole pages of 64 devices so that there are several slices."""
     fill = draw(st.integers(0, 2)) * 64
     picked = draw(st.lists(st.integers(0, 7), unique=True, max_size=5))
     devices: list[Object] = [{"name": f"fill-{number}"} for number in range(fill)]
@@ -242,7 +242,7 @@ def pools(draw: st.DrawFn, node: str = NODE) -> list[Object]:
 
 @st.composite
 def leftovers(draw: st.DrawFn) -> list[Object]:
-    """Slices of an earlier time, of anybody: other generations, other names, another pool, some lost."""
+    """Older slices from any writer: other generations, other names, another pool, some of them lost."""
     found = [one for one in draw(pools()) if draw(st.booleans())]
     for number, one in enumerate(found):
         one["spec"]["pool"]["generation"] = draw(st.integers(0, 3))
@@ -256,7 +256,7 @@ def leftovers(draw: st.DrawFn) -> list[Object]:
 @settings(max_examples=400, deadline=None)
 @given(leftovers(), pools(), st.lists(st.integers(0, 6), max_size=3))
 def test_plans_lead_to_the_desired_slices(existing: list[Object], desired: list[Object], cuts: list[int]) -> None:
-    for steps in cuts:  # the API server goes away in the middle, some times
+    for steps in cuts:  # the API server fails in the middle, several times
         existing = perform(existing, plan(existing, desired), steps)
     todo = plan(existing, desired)
     after = perform(existing, todo)
@@ -276,10 +276,10 @@ def test_plans_lead_to_the_desired_slices(existing: list[Object], desired: list[
 @settings(max_examples=200, deadline=None)
 @given(pools(), pools())
 def test_the_generation_grows_unless_one_update_does_it(before: list[Object], desired: list[Object]) -> None:
-    """The rule of Kubernetes' own controller, checked by what a scheduler sees in between.
+    """This is the rule of the controller of Kubernetes, checked by what a scheduler sees in between.
 
-    At each point between two requests, the slices of the highest generation are either not all there, or they are
-    exactly the old or the new ones.
+    At each point between two requests, the slices of the highest generation are either incomplete, or exactly the old
+    or the new ones.
     """
     generation = before[0]["spec"]["pool"]["generation"]
     existing = perform([], plan([], before))

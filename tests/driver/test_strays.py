@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A pod moves its macvlan child, or one that it made, to another namespace, to keep it when its claim ends: the driver
-removes the child wherever it is, and withholds the NIC where it cannot tell whose an interface is. Its neighbours on
-the NIC keep theirs."""
+"""A pod moves its macvlan child, or one that it created, to another namespace, to keep it when its claim ends. The
+driver removes the child wherever it is, and withholds the NIC if it cannot determine the owner of an interface. The
+neighbours on the NIC keep their children."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from lanewise_driver.kernel.netlink import Netlink
 
 MACVLAN = {"name": "net1", "child": {"type": "macvlan"}}
 OTHER_MAC = "02:00:00:00:0e:01"
-#: A macvlan on the pod's child is one on the child's parent.
+#: A macvlan on the child of a pod is a macvlan on the parent of the child.
 TAP = "ip link add link net1 name tap0"
 _BRIDGE = "type macvlan mode bridge"
 Object = dict[str, t.Any]
@@ -67,7 +67,7 @@ class Children:
         return found
 
     def end(self, name: str, patience: float = 0) -> list[str]:
-        """A claim ends. Returns why its NIC must be withheld."""
+        """End a claim. Returns the reasons why its NIC must be withheld."""
         outcome = take_back.take_back(
             ONE, self.hosts[name], self.pods[name].pin, MACVLAN, patience=patience, siblings=self.siblings(name)
         )
@@ -79,8 +79,8 @@ def links(pod: Pod | HiddenNamespace) -> set[str]:
     return {one["ifname"] for one in json.loads(pod.run("ip -j link"))} - {"lo"}
 
 
-def asks_for(mac: str, interface: str, where: Path | None) -> socket.socket:
-    """A program's socket for which an interface receives one more address."""
+def socket_for_address(mac: str, interface: str, where: Path | None) -> socket.socket:
+    """A socket for which an interface also receives frames to this address."""
     made = netns.run(where, socket.socket, socket.AF_PACKET, socket.SOCK_RAW, 0)
     with Netlink(where) as connection:
         link = kernel_links.get(connection, name=interface)
@@ -167,7 +167,7 @@ def test_a_nic_with_an_interface_in_a_hidden_namespace_is_withheld(mac: str, nei
 
 
 @on_a_node
-def test_interfaces_of_the_node_and_of_others_stay() -> None:
+def test_macvlans_of_the_node_and_of_other_pods_stay() -> None:
     without_dad()
     pair("one")
     with Pod("before") as before, Pod("ended") as ended:
@@ -177,18 +177,21 @@ def test_interfaces_of_the_node_and_of_others_stay() -> None:
         host = interfaces.snapshot(ONE)
         interfaces.attach(ONE, host, MACVLAN, ended.pin)
         run("ip link add link one name shim type macvlan mode bridge; ip link set shim up")
-        asked = [asks_for(OTHER_MAC, "mv0", before.pin), asks_for("02:00:00:00:0e:06", "shim", None)]
+        sockets = [
+            socket_for_address(OTHER_MAC, "mv0", before.pin),
+            socket_for_address("02:00:00:00:0e:06", "shim", None),
+        ]
         assert {OTHER_MAC, "02:00:00:00:0e:06"} <= set(run("bridge fdb show dev one").split())
         outcome = take_back.take_back(ONE, host, ended.pin, MACVLAN, patience=0, siblings={})
         assert outcome == take_back.Outcome()
         assert links(before) == {"mv0"} and "shim" in run("ip -o link") and not links(ended)
-        for one in asked:
+        for one in sockets:
             one.close()
 
 
 @on_a_node
 def test_a_child_of_another_claim_with_the_same_address_stays() -> None:
-    """A claim may choose its MAC address, also that of a neighbour that comes later."""
+    """A claim may choose its MAC address, and a later neighbour may choose the same one."""
     one = Children("pod", "neighbour")
     with one.pods["pod"], one.pods["neighbour"] as neighbour:
         mac = one.hosts["pod"]["child"]["mac"]
@@ -247,7 +250,7 @@ def test_the_address_of_a_child_that_still_works_is_not_handed_out(
             assert entry.text.endswith(f"; until then not handed out: {address.partition('/')[0]}")
             with pytest.raises(Busy, match="net-nic0 is withheld from pods until .*tap0"):
                 node.service.prepare(claim("next", NICS[0]))
-            node.service = node.start()  # a new driver knows it, too
+            node.service = node.start()  # a new driver knows it too
             assert not node.service.retry_unclean()
             node.attach(second, pods["second"].path)
             assert given("second") and given("second") != [address]
@@ -261,7 +264,7 @@ def test_the_address_of_a_child_that_still_works_is_not_handed_out(
             node.service.unprepare(second)
             third = claim("third", NICS[1])
             node.attach(third, pods["third"].path)
-            assert given("third") == [address]  # it came back before the one of `second`
+            assert given("third") == [address]  # it was released before that of `second`
             node.service.unprepare(third)
         finally:
             for pod in pods.values():

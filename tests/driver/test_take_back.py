@@ -4,7 +4,7 @@
 
 """What a pod leaves on its interface, or does with it, does not reach the next pod. Real namespaces, veth and macvlan.
 
-"HiddenNamespace" is a namespace that only an open file keeps: no process is in it and nothing is mounted.
+A hidden namespace is one that only an open file keeps: no process is in it and nothing is mounted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def supported(kind: str) -> bool:
     return done.returncode == 0
 
 
-MADE = {
+KINDS = {
     "macvlan bridge": "type macvlan mode bridge",
     "macvlan private": "type macvlan mode private",
     "macvlan passthru": "type macvlan mode passthru",
@@ -62,19 +62,19 @@ MADE = {
 
 
 @pytest.mark.parametrize("up", ["up", "down"])
-@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("made", KINDS)
 @on_a_node
 def test_a_child_interface_that_a_pod_moved_away_is_removed(made: str, up: str) -> None:
     without_dad()
     pair("one")
-    if not supported(MADE[made].split()[1]):
-        pytest.skip(f"this kernel makes no {made}")
+    if not supported(KINDS[made].split()[1]):
+        pytest.skip(f"this kernel cannot create {made}")
     run("ip addr add 10.1.0.2/24 dev one")
     wait_for_ipv6()
     before, host = shown("one"), interfaces.snapshot(ONE)
     with Pod() as pod, Pod("other") as other:
         interfaces.attach(ONE, host, {}, pod.pin)
-        pod.run(f"ip link add link one name tap0 {MADE[made]}")
+        pod.run(f"ip link add link one name tap0 {KINDS[made]}")
         run(f"nsenter --net={pod.pin} ip link set tap0 netns {other_name(other)}")
         other.run(f"ip link set tap0 {up}")
         outcome = take_back.take_back(ONE, host, pod.pin, {})
@@ -93,7 +93,7 @@ def other_name(pod: Pod) -> str:
 
 @on_a_node
 def test_a_tap_in_another_pod_receives_nothing_of_the_next_pod() -> None:
-    """The attack itself: a macvlan in another pod, in source mode, which takes what comes from an address."""
+    """The attack itself: a macvlan on the interface, which the pod has moved to another pod."""
     pair("one")
     host = interfaces.snapshot(ONE)
     with Pod() as pod, Pod("other") as other, Pod("next") as follower:
@@ -130,23 +130,23 @@ def test_a_macvlan_in_a_hidden_namespace_is_removed_or_withholds_its_parent(how:
         assert [one.word for one in again.reasons] == ["stacked"]
         hidden.show()
         assert "tap0" in hidden.run("ip -o link")
-        # as soon as it can be seen, it is ended
+        # it is removed as soon as its namespace can be seen
         assert take_back.take_back(ONE, host, None, {}) == take_back.Outcome()
         assert "tap0" not in hidden.run("ip -o link")
 
 
 @pytest.mark.parametrize("made", ["macvlan bridge", "vlan"])
 @on_a_node
-def test_what_is_in_a_namespace_that_the_kernel_is_about_to_end_is_waited_for(made: str) -> None:
+def test_take_back_waits_for_a_namespace_that_the_kernel_is_about_to_end(made: str) -> None:
     """A namespace cannot be listed once its last user is gone, and ends some time after that."""
     pair("one")
-    if not supported(MADE[made].split()[1]):
-        pytest.skip(f"this kernel makes no {made}")
+    if not supported(KINDS[made].split()[1]):
+        pytest.skip(f"this kernel cannot create {made}")
     host = interfaces.snapshot(ONE)
     hidden = HiddenNamespace(passed=True)
     with Pod() as pod:
         interfaces.attach(ONE, host, {}, pod.pin)
-        pod.run(f"ip link add link one name tap0 {MADE[made]}")
+        pod.run(f"ip link add link one name tap0 {KINDS[made]}")
         pod.run(f"ip link set tap0 netns {hidden.path()}")
         hidden.hide()
         impatient = take_back.take_back(ONE, host, pod.pin, {}, patience=0)
@@ -159,7 +159,7 @@ def test_what_is_in_a_namespace_that_the_kernel_is_about_to_end_is_waited_for(ma
 
 @on_a_node
 def test_a_link_that_ended_with_its_pod_withholds_no_interface() -> None:
-    """On a busy machine, while the kernel destroys many namespaces: when hardware comes back, and at the next pod."""
+    """On a busy machine, while the kernel destroys many namespaces, both when hardware returns and at the next pod."""
     pair("one")
     host = interfaces.snapshot(ONE)
     with busy():
@@ -171,7 +171,7 @@ def test_a_link_that_ended_with_its_pod_withholds_no_interface() -> None:
                 pod.end()
             assert take_back.take_back(ONE, host, None, {}) == take_back.Outcome()
             with Pod("other") as other:
-                tap_from_afar(other, "one")
+                tap_from_pod(other, "one")
             with Pod("next") as follower:
                 interfaces.attach(ONE, host, {}, follower.pin)
                 assert take_back.take_back(ONE, host, follower.pin, {}) == take_back.Outcome()
@@ -179,7 +179,7 @@ def test_a_link_that_ended_with_its_pod_withholds_no_interface() -> None:
 
 
 @on_a_node
-def test_what_the_node_made_of_an_interface_stays() -> None:
+def test_interfaces_that_the_node_stacked_on_an_interface_stay() -> None:
     pair("one")
     run("ip link add link one name own0 type macvlan mode bridge")
     host = interfaces.snapshot(ONE)
@@ -191,9 +191,9 @@ def test_what_the_node_made_of_an_interface_stays() -> None:
     assert "own0@one" in run("ip -o link")
 
 
-def tap_from_afar(pod: Pod, name: str) -> None:
-    """What a pod with NET_ADMIN alone does: a macvlan of the node's interface, by the number that its own interface
-    names the node's namespace with."""
+def tap_from_pod(pod: Pod, name: str) -> None:
+    """Create a macvlan on an interface of the node, as a pod with only NET_ADMIN can: its own interface shows the ID of
+    the namespace of the node."""
     run(f"ip link add eth0 type veth peer name cni0; ip link set eth0 netns {pod.pin}")
     index = int(run(f"cat /sys/class/net/{name}/ifindex"))
     with Netlink(pod.pin) as connection:
@@ -210,7 +210,7 @@ def test_an_interface_that_another_pod_has_tapped_is_withheld() -> None:
     pair("one")
     host = interfaces.snapshot(ONE)
     with Pod() as pod, Pod("other") as other:
-        tap_from_afar(other, "one")
+        tap_from_pod(other, "one")
         host = interfaces.snapshot(ONE)
         with pytest.raises(KernelError, match=r"give one to a pod: the macvlan tap0 of .*/other uses it"):
             interfaces.attach(ONE, host, {}, pod.pin)
@@ -251,7 +251,7 @@ def test_a_query_changes_nothing() -> None:
 
 
 def namespaces_kept_open() -> set[str]:
-    """The network namespaces of which this process has an open file."""
+    """The network namespaces that this process has open."""
     found = set()
     for entry in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -261,7 +261,7 @@ def namespaces_kept_open() -> set[str]:
 
 @on_a_node
 def test_no_namespace_is_kept_open_by_a_query() -> None:
-    """The mode of RDMA devices in namespaces can be changed only while there is no namespace but the node's."""
+    """The RDMA mode can be changed only while no namespace exists except that of the node."""
     pair("one")
     before = namespaces_kept_open()
     with Netlink() as connection:
@@ -273,7 +273,7 @@ def test_no_namespace_is_kept_open_by_a_query() -> None:
         assert stacked.evidence(connection, link) == ""
 
 
-# ---- an interface that was moved on
+# ---- an interface that was moved to another pod
 
 
 @pytest.mark.parametrize("peer", ["on the node", "elsewhere", "in the pod that has it now"])
@@ -291,7 +291,7 @@ def test_an_interface_that_a_pod_gave_to_another_pod_comes_back(peer: str) -> No
         run("ip addr add 10.1.0.2/24 dev one")
         wait_for_ipv6()
         before, host = shown("one"), interfaces.snapshot(ONE)
-        # others that look like it, whose other ends have the same numbers elsewhere
+        # similar interfaces, whose peers have the same index in another namespace
         for number in range(3):
             other.run(f"ip link add like{number} type veth peer name ekil{number}")
         interfaces.attach(ONE, host, {}, pod.pin)
@@ -353,7 +353,7 @@ def test_settings_that_outlive_the_namespace_are_restored(setting: str) -> None:
     before, host = shown("one"), interfaces.snapshot(ONE)
     with Pod() as pod, Pod("next") as follower:
         interfaces.attach(ONE, host, {}, pod.pin)
-        # what a kernel may lack is tried all the same
+        # settings that the kernel lacks are tried, too
         made = f"unshare -m sh -c 'mount -t sysfs sys /sys; {SETTINGS[setting]}'"
         pod.run(made, check=setting not in NOT_EVERYWHERE)
         assert take_back.take_back(ONE, host, pod.pin, {}) == take_back.Outcome()
@@ -367,7 +367,7 @@ def test_settings_that_outlive_the_namespace_are_restored(setting: str) -> None:
 
 @on_a_node
 def test_bpf_programs_of_a_pod_are_removed() -> None:
-    """The kernel keeps programs of XDP and tcx over a move, and those that a link holds refuse to be taken by name."""
+    """The kernel keeps XDP and tcx programs during a move, and refuses to detach those of BPF links by name."""
     pair("one")
     host = interfaces.snapshot(ONE)
     with Pod() as pod:
@@ -385,7 +385,7 @@ def test_bpf_programs_of_a_pod_are_removed() -> None:
 
 
 def xdp_socket(pod: Pod, name: str) -> socket.socket:
-    """An AF_XDP socket that gets all packets of the first queue (linux/if_xdp.h). Raises OSError."""
+    """An AF_XDP socket that receives all packets of the first queue (linux/if_xdp.h). Raises OSError."""
     area = mmap.mmap(-1, 64 * 4096)
     held = ctypes.addressof(ctypes.c_char.from_buffer(area))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -410,7 +410,7 @@ def xdp_socket(pod: Pod, name: str) -> socket.socket:
 
 _AF_XDP, _SOL_XDP = 44, 283
 _RX_RING, _UMEM_REG, _FILL_RING, _COMPLETION_RING = 2, 4, 5, 6
-_areas: list[mmap.mmap] = []  # the kernel has them while a socket is open
+_areas: list[mmap.mmap] = []  # the kernel uses them while a socket is open
 
 
 @on_a_node

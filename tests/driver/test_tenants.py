@@ -4,7 +4,7 @@
 
 """Whatever a tenant changes on its interface, neither the next tenant nor the node sees it.
 
-The settings tried come from the kernel's netlink specifications and from its files, not from a list of ours.
+The settings come from the netlink specifications of the kernel and from its files, not from a fixed list.
 `LANEWISE_TENANTS` is the number of tenants in the stress test, 1,000 by default, and `LANEWISE_SEED` the seed of its
 random choices. It runs only with `LANEWISE_SLOW=1`.
 """
@@ -52,7 +52,7 @@ def changes_to_try(pod: Pod, specs: Path) -> list[tenant.Change]:
 
 @on_a_node
 def test_no_setting_of_the_kernel_reaches_the_next_tenant(specs: Path) -> None:
-    """All attributes of all messages about a link, in batches; a failure names its batch."""
+    """Tries all attributes of all messages about a link, in batches. A failure names its batch."""
     host = node()
     before, expected = interfaces.snapshot(ONE), {}
     with Pod("first") as pod:
@@ -81,7 +81,8 @@ def one_tenant(
     specs: Path,
     generator: random.Random | None = None,
 ) -> tuple[int, list[str]]:
-    """A tenant makes these changes and ends: how many the kernel accepted, and what node and next tenant see."""
+    """Run a tenant that makes these changes. Returns how many the kernel accepted, and what then differs on the node
+    and for the next tenant."""
     with Pod(name) as pod, Pod(f"{name}-next") as follower:
         interfaces.attach(ONE, host, {}, pod.pin)
         accepted = sum(change.does(pod) for change in batch)

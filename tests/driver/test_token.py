@@ -37,7 +37,7 @@ def token(claims: t.Any) -> str:
 def test_a_bound_token_names_its_node_and_is_due_after_half_its_life() -> None:
     found = read(token(CLAIMS))
     assert found == Token("lanewise-system", "lanewise-driver", "worker-1", "u", 1000, 5000)
-    assert found.due() == 3000  # half of its life is left for an API server that is away
+    assert found.due() == 3000  # the other half is left in case the API server is unavailable
 
 
 def test_an_unbound_token_names_no_node() -> None:

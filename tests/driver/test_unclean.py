@@ -27,7 +27,7 @@ DEVICE = "net-wire0"
 KNOWN = Device(DEVICE, {"name": DEVICE})
 
 
-def test_a_note_holds_for_its_boot_and_its_device_alone(tmp_path: Path) -> None:
+def test_a_note_applies_only_to_its_boot_and_its_device(tmp_path: Path) -> None:
     notes = Unclean(tmp_path, "boot 1")
     wrong = Outcome(reasons=[Reason("changed", f"reason {number}") for number in range(100)])
     assert notes.settle(DEVICE, KNOWN, {}, wrong) == "reason 0; reason 1; reason 2 (and 17 more)"
@@ -43,7 +43,7 @@ def test_claims_with_children_of_one_device_share_its_note(tmp_path: Path) -> No
     notes, child = Unclean(tmp_path, "boot 1"), {"child": {"type": "macvlan"}}
     stray = Outcome(reasons=[Reason("stacked", "a macvlan uses it")])
     notes.settle(DEVICE, KNOWN, {"uppers": []}, stray, child, ["10.1.0.1"])
-    # the stray was there when the second claim began, which is no reason to forget it when that one ends
+    # the stray existed before the second claim began, so it must not be forgotten when that claim ends
     second: dict[str, list[list[int]]] = {"uppers": [[1]]}
     assert notes.settle(DEVICE, KNOWN, second, Outcome(), child, ["10.1.0.2"]) == ""
     assert notes.addresses() == {"10.1.0.1"}
@@ -51,7 +51,7 @@ def test_claims_with_children_of_one_device_share_its_note(tmp_path: Path) -> No
     (entry,) = notes.all().values()
     assert entry.host == {"uppers": []} and entry.config == child
     changed = Outcome(reasons=[Reason("changed", "its MTU")])
-    notes.settle("net-wire1", KNOWN, {}, changed, None, ["10.1.0.3"])  # nobody can use that one
+    notes.settle("net-wire1", KNOWN, {}, changed, None, ["10.1.0.3"])  # no other pod can use this address
     assert notes.addresses() == {"10.1.0.1", "10.1.0.2"}
 
 
@@ -88,7 +88,7 @@ NOTE = {"device": DEVICE, "word": "changed", "reasons": ["r"], "known": KNOWN.as
     ],
     ids=["cut", "nested", "empty", "list", "known", "known device", "reasons", "newer", "config", "addresses"],
 )
-def test_a_note_that_cannot_be_read_keeps_its_device(tmp_path: Path, content: str) -> None:
+def test_a_note_that_cannot_be_read_withholds_its_device(tmp_path: Path, content: str) -> None:
     notes = Unclean(tmp_path, "boot 1")
     (tmp_path / f"{DEVICE}.json").write_text(content)
     assert "cannot be read" in notes.all()[DEVICE].text and notes.all()[DEVICE].lock == DEVICE

@@ -25,7 +25,7 @@ from ansible_collections.lanewise.dra.tests.driver.uplink_cases import (
     FAR,
     HOLDS,
     LEADS,
-    Cannot,
+    Unsupported,
     ip,
     make,
     run,
@@ -36,10 +36,10 @@ from lanewise_driver.kernel import netns
 from lanewise_driver.publish.inventory import Inventory
 
 
-def made(name: str) -> None:
+def make_or_skip(name: str) -> None:
     try:
         make(name)
-    except Cannot as reason:
+    except Unsupported as reason:
         pytest.skip(str(reason))
 
 
@@ -51,7 +51,7 @@ def driver() -> dict[str, str]:
 @pytest.mark.parametrize("name", CASES)
 @on_a_node
 def test_interfaces_that_carry_the_nodes_traffic_are_found(name: str) -> None:
-    made(name)
+    make_or_skip(name)
     expected = dict(CASES[name].carried)
     assert driver() == expected
     assert management_interfaces(System()) == expected
@@ -60,7 +60,7 @@ def test_interfaces_that_carry_the_nodes_traffic_are_found(name: str) -> None:
 @pytest.mark.skipif(not shutil.which("sshd", path="/usr/sbin:/usr/bin"), reason="sshd is not installed")
 @on_a_node
 def test_clients_that_are_not_logged_in_do_not_count() -> None:
-    """A real server on another port: unauthenticated clients, also with the name of a user; then one with a key."""
+    """A real server on another port, with unauthenticated clients (one sends a user name), and one with a key."""
     world()
     run("mkdir -p /run/sshd /run/keys; chmod 700 /run/keys")
     for name in ("host", "user"):
@@ -79,7 +79,7 @@ def test_clients_that_are_not_logged_in_do_not_count() -> None:
         stranger = netns.run(FAR, socket.create_connection, ("192.0.0.1", 2022), 20)
         stranger.settimeout(20)
         assert stranger.recv(100).startswith(b"SSH-2.0")
-        # is asked for a password, and never sends one
+        # a client that is asked for a password and never sends one
         run(
             "cat > /run/keys/ask; chmod 700 /run/keys/ask",
             text="#!/bin/sh\nwhile kill -0 $PPID 2>/dev/null; do sleep 0.2; done\n",
@@ -101,7 +101,7 @@ def test_clients_that_are_not_logged_in_do_not_count() -> None:
             client.wait()
         stranger.close()
         until(lambda: management_interfaces(System()) == {})
-        assert dict(node.carried()) == expected, "who has been logged in will be again"
+        assert dict(node.carried()) == expected, "a client that was logged in still counts"
     finally:
         for process in (*clients, server):
             process.kill()
@@ -114,7 +114,7 @@ def titles() -> str:
 
 @on_a_node
 def test_the_connection_of_ansible_counts_although_no_socket_shows_it() -> None:
-    """As behind a proxy, or if the session's server is in another network namespace."""
+    """For example behind a proxy, or if the server of the session is in another network namespace."""
     world()
     ip("route add 198.51.100.1 via 192.0.2.9", "route add 203.0.113.0/24 via 192.0.3.9")
     connection = "198.51.100.1 40000 192.0.1.1 22"

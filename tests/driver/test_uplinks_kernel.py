@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Kernel queries for what carries a node's traffic: as often as needed, as few as possible; and what happens if one
+"""Kernel queries for the interfaces that carry the traffic of a node: how often they are sent, and what happens if one
 fails."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ansible_collections.lanewise.dra.tests.driver.uplink_cases import (
     DEFAULT,
     LEADS,
     connection,
-    kept,
+    kept_open,
     server_named,
     world,
 )
@@ -61,8 +61,8 @@ def test_a_change_is_noticed_at_once(change: str) -> None:
 
 
 @on_a_node
-def test_routes_to_networks_are_no_change() -> None:
-    """They are looked up each time. More messages than the kernel queues until they are read count as a change."""
+def test_routes_to_networks_do_not_count_as_a_change() -> None:
+    """They are looked up each time. More messages than the kernel can queue count as a change."""
     world()
     watch = Watch()
     run("ip route add 10.1.0.0/16 via 192.0.0.9; ip -6 route add fd00:1::/32 via 2001:db8:1::9")
@@ -96,7 +96,7 @@ def test_an_old_answer_is_reused_within_its_age_unless_routes_change() -> None:
 
 @on_a_node
 def test_an_answer_is_as_old_as_the_oldest_list_that_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor one of old files: the age of an answer is that of the oldest thing that it follows from."""
+    """The age of an answer is that of the oldest list or file that it uses."""
     world()
     clock = [1000.0]
     monkeypatch.setattr(carried, "time", SimpleNamespace(monotonic=lambda: clock[0]))
@@ -179,10 +179,10 @@ def test_connections_and_processes_do_not_slow_the_lookup() -> None:
 
 @on_a_node
 def test_both_lists_of_connections_agree() -> None:
-    """sock_diag and /proc/net/tcp, which is read if the kernel does not have the former."""
+    """sock_diag, and /proc/net/tcp, which is read if the kernel has no sock_diag."""
     world()
     connection("192.0.2.1", 22, "192.0.2.9", listen="::")
-    kept[0].close()  # which listens at every address
+    kept_open[0].close()  # it listens on every address
     connection("192.0.1.1", 22, "192.0.1.9")
     connection("2001:db8:1::1", 22, "2001:db8:1::9")
     session_to("192.0.1.9", 3260, "192.0.1.1")
@@ -204,7 +204,7 @@ def test_both_lists_of_connections_agree() -> None:
 @pytest.mark.parametrize("many", [1, 2, 3, 30])
 @on_a_node
 def test_the_kernel_selects_connections_by_ranges_of_ports(many: int) -> None:
-    """Each of a list of ranges, with both its ends, and nothing beside."""
+    """All ports of each range, including both ends, and no others."""
     server = socket.create_server(("127.0.0.2", 5000))
     clients = []
     for port in range(6000, 6000 + 3 * many):
@@ -218,7 +218,7 @@ def test_the_kernel_selects_connections_by_ranges_of_ports(many: int) -> None:
 
 def test_addresses_of_proc_net_tcp_are_decoded() -> None:
     local = ipaddress.ip_address("127.0.0.1")
-    assert sys.byteorder == "little", "the examples are of such machines"
+    assert sys.byteorder == "little", "the examples are from little-endian machines"
     assert sockets.endpoint("0100007F:0016") == (local, 22)
     assert sockets.endpoint("0000000000000000FFFF00000100007F:0016") == (local, 22)
     assert sockets.endpoint("000080FE00000000FF010002010000FE:01BB")[0] == ipaddress.ip_address("fe80::200:1ff:fe00:1")
@@ -226,7 +226,7 @@ def test_addresses_of_proc_net_tcp_are_decoded() -> None:
 
 @on_a_node
 def test_unreadable_routes_count_as_carried_traffic(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whatever has an address then; what has none carries nothing of it."""
+    """Then every interface with an address counts, and no other."""
     world()
     run("ip addr flush dev nic3; ip -6 addr flush dev nic3; ip route add default via 192.0.0.9")
 
@@ -249,7 +249,7 @@ def test_unreadable_routes_count_as_carried_traffic(monkeypatch: pytest.MonkeyPa
 
 @on_a_node
 def test_storage_that_no_connection_shows_counts(tmp_path: Path) -> None:
-    """RDMA has no TCP connection, and a server that is away has none either."""
+    """RDMA has no TCP connection, and an unreachable server has none either."""
     world()
     run("ip route add 198.51.100.0/24 nexthop via 192.0.1.9 nexthop via 192.0.2.9")
     for name, text in {
@@ -271,8 +271,8 @@ def test_storage_that_no_connection_shows_counts(tmp_path: Path) -> None:
 
 
 @on_a_node
-def test_many_clients_are_looked_up_to_a_bound_and_do_not_hide_others() -> None:
-    """For one address there is a limit; its interface is reported anyway, and so is a client of another address."""
+def test_many_clients_are_looked_up_to_a_limit_and_do_not_hide_others() -> None:
+    """The limit is per address of the node. Its interface is reported anyway, and so is a client of another address."""
     world()
     server = socket.create_server(("192.0.1.1", 2049))
     most = range(100, 100 + carried._MOST + 10)
@@ -290,14 +290,14 @@ def test_many_clients_are_looked_up_to_a_bound_and_do_not_hide_others() -> None:
 
 
 @on_a_node
-def test_clients_that_were_here_are_remembered_to_a_bound() -> None:
+def test_ended_clients_are_remembered_up_to_a_limit() -> None:
     world()
     rule = Rule(remember=True)
     for number in range(3):
         server_named("sshd", f"192.0.{number}.1", 22, f"192.0.{number}.9")
     found = rule.now().by_name
     assert found == {f"nic{number}": f"{LEADS} 192.0.{number}.9" for number in range(3)}
-    for one in kept:
+    for one in kept_open:
         one.close() if isinstance(one, socket.socket) else one.communicate()
     assert all(one.own_port != 22 for one in sockets.established([(22, 22)], ()))
     assert rule.now().by_name == found
@@ -344,7 +344,7 @@ def test_a_server_that_systemd_listens_for_is_found_once_it_runs(monkeypatch: py
 
 @on_a_node
 def test_a_foreign_source_address_does_not_hide_the_route() -> None:
-    """As of a connection that another machine has taken over, or whose address has just gone."""
+    """For example, another machine has taken over the connection, or the address has just been removed."""
     world()
     run("ip route add 198.51.100.1 via 192.0.2.9")
     with netlink.Connection() as kernel:

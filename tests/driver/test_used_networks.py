@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pools of addresses for pods that a node uses itself are found before the driver hands out of them."""
+"""Address pools that overlap networks of the node are found before the driver hands out their addresses."""
 
 from __future__ import annotations
 

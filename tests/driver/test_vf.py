@@ -27,7 +27,7 @@ WANTED = {"mac": "02:00:00:00:00:02", "vlan": 9, "spoofchk": False, "trust": Tru
 
 
 class Card:
-    """Takes every setting but those with the numbers that it refuses."""
+    """Accepts every setting except those with the numbers that it refuses."""
 
     def __init__(self, *refused: int) -> None:
         self.refused = refused

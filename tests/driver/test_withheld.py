@@ -12,7 +12,7 @@ import pytest
 from lanewise_driver.publish.withheld import Withheld
 
 
-def test_a_reason_is_logged_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+def test_reasons_are_logged_only_when_they_change(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log = Withheld()
 

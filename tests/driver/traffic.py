@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""TCP traffic from network namespaces to an address of this one, and what arrives there from each.
+"""TCP traffic from network namespaces to an address of this one, and the bytes that arrive from each.
 
 Run as a program, it reads JSON lines, each the list of the senders that are to send from now on, and writes a line for
 each: the bytes that have arrived so far, by sender, and the time.
@@ -86,7 +86,7 @@ class Traffic:
         return [(b - a) * 8 / (last.time - first.time) for a, b in zip(first.bytes, last.bytes)]
 
     def reach(self, enough: t.Callable[[list[float]], bool], seconds: float = 0.5) -> Reached:
-        """Measure the rates over this many seconds, again and again, until they are enough. Raises AssertionError after
+        """Measure the rates over this many seconds, repeatedly, until they are enough. Raises AssertionError after
         PATIENCE."""
         start = time.monotonic()
         while True:

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Nodes with their own traffic: what causes it, and which interfaces carry it.
+"""Cases of traffic of a node itself: what causes it, and which interfaces carry it.
 
 nic0 to nic3 of the node are connected to a namespace that stands for the rest of the network. A case lists the commands
 that set it up and every interface that then carries traffic, with the reasons; all other interfaces carry none. This
-file needs none of the tests' own tools, so that nodes of the lab can run the cases that this kernel does not support.
+file needs no other test helper than `ipv6`, so that nodes of the lab can run cases that this kernel does not support.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from lanewise_driver.kernel import netns
 from lanewise_driver.uplinks import netlink
 
 FAR = "/run/netns/far"
-#: Files that have to stay open as long as the node is there.
-kept: list[t.Any] = []
+#: Sockets, files and processes that must stay open as long as the node exists.
+kept_open: list[t.Any] = []
 
 
-class Cannot(Exception):
-    """This kernel lacks what a case needs."""
+class Unsupported(Exception):
+    """This kernel does not support what a case needs."""
 
 
 def run(command: str, check: bool = True, text: str | None = None) -> str:
@@ -41,7 +41,7 @@ def run(command: str, check: bool = True, text: str | None = None) -> str:
 
 
 def world() -> None:
-    """The node with nic0 .. nic3 (192.0.N.1, 2001:db8:N::1), each by a cable to the world (.9, ::9).
+    """Create the node with nic0 .. nic3 (192.0.N.1, 2001:db8:N::1), each with a cable to the world (.9, ::9).
 
     The world also has 198.51.100.1 and 2001:db8:100::1, to which the node has no route.
     """
@@ -56,7 +56,7 @@ def world() -> None:
         far += [f"addr add 2001:db8:{number}::9/64 dev far{number} nodad"]
     far += ["addr add 198.51.100.1/32 dev lo", "addr add 2001:db8:100::1/128 dev lo nodad"]
     run("mkdir -p /run/netns; ip netns add far")
-    for where in ("", "ip netns exec far "):  # addresses need not be proven unique, which takes seconds
+    for where in ("", "ip netns exec far "):  # no duplicate address detection, which takes seconds
         run(f"{where}sysctl -qw net.ipv6.conf.default.accept_dad=0")
     run("ip -batch -", text="\n".join(near))
     run("ip -n far -batch -", text="\n".join(far))
@@ -67,9 +67,9 @@ def world() -> None:
 
 
 def connection(own: str, port: int, far: str, mark: int = 0, listen: str = "", device: str = "") -> None:
-    """A client of the world at the address `far` is connected with a server of the node at `own`.
+    """Connect a client of the world at the address `far` with a server of the node at `own`.
 
-    The server listens at `listen` where that is another address, and is bound to `device`.
+    The server listens on `listen` if that is given, and is bound to `device`.
     """
     server = _socket(listen or own, mark)
     if device:
@@ -81,7 +81,7 @@ def connection(own: str, port: int, far: str, mark: int = 0, listen: str = "", d
     client.settimeout(20)
     client.connect((own, port))
     server.settimeout(20)
-    kept.extend((server, client, server.accept()))
+    kept_open.extend((server, client, server.accept()))
 
 
 def _socket(address: str, mark: int = 0) -> socket.socket:
@@ -93,7 +93,7 @@ def _socket(address: str, mark: int = 0) -> socket.socket:
 
 
 def session(to: str, port: int, own: str) -> None:
-    """The node's client at the address `own` is connected with a server of the world."""
+    """Connect a client of the node at the address `own` with a server of the world."""
     server = netns.run(FAR, _socket, to)
     server.bind((to, port))
     server.listen()
@@ -101,11 +101,11 @@ def session(to: str, port: int, own: str) -> None:
     client.bind((own, 0))
     client.settimeout(20)
     client.connect((to, port))
-    kept.extend((server, client))
+    kept_open.extend((server, client))
 
 
 def server_named(name: str, own: str, port: int, far: str) -> None:
-    """As `connection`, of a program of that name."""
+    """Like `connection`, with a server process of that name."""
     program = (
         f"import socket, sys\nopen('/proc/self/comm', 'w').write({name!r})\n"
         f"server = socket.create_server(({own!r}, {port}))\nprint('up', flush=True)\n"
@@ -119,41 +119,41 @@ def server_named(name: str, own: str, port: int, far: str) -> None:
     client.settimeout(20)
     netns.run(FAR, client.connect, (own, port))
     assert process.stdout.readline() == "in\n"
-    kept.extend((process, client))
+    kept_open.extend((process, client))
 
 
 def tun(name: str, tap: bool = False) -> None:
-    """An interface whose packets go to a program, which is this one. Raises Cannot without /dev/net/tun."""
+    """Create an interface whose packets go to this program. Raises Unsupported without /dev/net/tun."""
     try:
         opened = os.open("/dev/net/tun", os.O_RDWR)
     except OSError as error:
-        raise Cannot(f"needs /dev/net/tun: {error.strerror}") from None
+        raise Unsupported(f"needs /dev/net/tun: {error.strerror}") from None
     fcntl.ioctl(opened, 0x400454CA, struct.pack("16sH22x", name.encode(), (2 if tap else 1) | 0x1000))  # TUNSETIFF
-    kept.append(opened)
+    kept_open.append(opened)
     run(f"ip link set {name} up")
 
 
 def ip(*commands: str) -> None:
-    """Run commands of ip. Raises Cannot if this kernel lacks the kind of link."""
+    """Run commands of ip. Raises Unsupported if this kernel lacks the kind of link."""
     for command in commands:
         done = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
         if "nknown device type" in done.stderr or "Operation not supported" in done.stderr:
-            raise Cannot(f"this kernel cannot 'ip {command}': {done.stderr.strip()}")
+            raise Unsupported(f"this kernel cannot 'ip {command}': {done.stderr.strip()}")
         assert not done.returncode, f"ip {command}: {done.stderr}"
 
 
 def no_compat() -> None:
-    """Routes name their nexthop objects only, as FRR and others have it."""
+    """Let routes name only their nexthop objects, as FRR and others configure it."""
     run("echo 0 > /proc/sys/net/ipv4/nexthop_compat_mode")
 
 
 def accept_in_vrfs() -> None:
-    """A server that is in no VRF gets the connections of all."""
+    """Let a server outside all VRFs accept connections of all VRFs."""
     run("echo 1 > /proc/sys/net/ipv4/tcp_l3mdev_accept")
 
 
 def wireguard() -> None:
-    """A peer at 192.0.1.9, by generic netlink as wg(8) does it."""
+    """Add a peer at 192.0.1.9, by generic netlink as wg(8) does it."""
     key = bytes(range(1, 33))
     peer = struct.pack("=H", socket.AF_INET) + struct.pack("!H", 51820) + socket.inet_aton("192.0.1.9") + bytes(8)
     with netlink.Connection(netlink.NETLINK_GENERIC) as kernel:
@@ -169,24 +169,24 @@ HOLDS = "it has the address of an SSH session from"
 LEADS = "it is on the route to the SSH client"
 NEXTHOPS = ("nexthop add id 1 via 192.0.0.9 dev nic0", "nexthop add id 2 via 192.0.1.9 dev nic1")
 NEXTHOPS6 = ("nexthop add id 1 via 2001:db8:0::9 dev nic0", "nexthop add id 2 via 2001:db8:1::9 dev nic1")
-#: The node's address is on its loopback interface, and the world knows two ways to it.
+#: The address of the node is on its loopback interface, and the world has two routes to it.
 LOOPBACK = (
     "addr add 203.0.113.1/32 dev lo",
     "-n far route add 203.0.113.0/24 nexthop via 192.0.0.1 nexthop via 192.0.1.1",
 )
-#: All but nic0 is in a VRF, by which the world is reached over nic2.
+#: All interfaces except nic0 are in a VRF, in which the world is reached over nic2.
 VRF = (
     *("link add red type vrf table 100", "link set red up", "link set nic1 master red", "link set nic2 master red"),
     *("link set nic3 master red", "route add 198.51.100.1 via 192.0.2.9 vrf red"),
 )
-Made = t.Union[str, t.Callable[[], None]]
+Step = t.Union[str, t.Callable[[], None]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """`made` are commands of ip and functions, in their order; `carried` reasons by interface."""
+    """`steps` are commands of ip and functions, in order. `carried` are the reasons by interface."""
 
-    made: t.Sequence[Made]
+    steps: t.Sequence[Step]
     carried: t.Mapping[str, str]
 
 
@@ -312,7 +312,7 @@ CASES: dict[str, Case] = {
         [lambda: connection("192.0.1.1", 3260, "192.0.1.9")],
         {"nic1": "it is on the route to the iSCSI client 192.0.1.9"},
     ),
-    # what links stand on
+    # interfaces below others
     "a bridge": Case(
         ["link add br0 type bridge", "link set nic0 master br0", "link set br0 up", "addr add 192.0.9.1/24 dev br0"]
         + ["route add default via 192.0.9.9"],
@@ -440,19 +440,19 @@ def link_local(own: str, far: str, interface: str) -> None:
     client.bind((far, 0, 0, other))
     client.settimeout(20)
     client.connect((own, 22, 0, other))
-    kept.extend((server, client, server.accept()))
+    kept_open.extend((server, client, server.accept()))
 
 
 def to_itself(own: str, other: str) -> None:
     server = socket.create_server((own, 22))
     client = socket.create_connection((own, 22), 20, (other, 0))
-    kept.extend((server, client, server.accept()))
+    kept_open.extend((server, client, server.accept()))
 
 
 def make(name: str) -> None:
-    """The node of that case. Raises Cannot."""
+    """Create the node of a case. Raises Unsupported."""
     world()
-    for one in CASES[name].made:
+    for one in CASES[name].steps:
         if callable(one):
             one()
         else:

@@ -125,7 +125,7 @@ class Listener:
             text, source, vlan = line.split()
             self._received.append(Received(text, source, int(vlan)))
 
-    def all(self, last: Host) -> list[Heard]:
+    def all(self, last: Host) -> list[Received]:
         """What was received until a broadcast of `last`, which is sent now."""
         end = time.monotonic() + PATIENCE
         while self.permitted and not any(one.text == _END for one in self._received):
