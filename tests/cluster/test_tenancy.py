@@ -238,7 +238,7 @@ def guarded(planes: t.Callable[[str], ControlPlane], version: str) -> ControlPla
     plane = planes(version)
     for name in claims_strategies.NAMESPACES:
         labels = {"resource.kubernetes.io/admin-access": "true"} if name == "monitoring" else None
-        with contextlib.suppress(Exception):  # an earlier test has planned it
+        with contextlib.suppress(Exception):  # an earlier test has made it
             plane.add_namespace(name, labels)
     for item in interface_policy.objects({}) + tenancy_policy.objects({}):
         plane.expect("POST", place_of(item), item)

@@ -60,8 +60,8 @@ def on_a_node(function: t.Callable[..., None]) -> t.Callable[..., None]:
                 sys.stderr.flush()
                 os._exit(status)
         os.close(writer)
-        with os.fdopen(reader) as heard:
-            text = heard.read()
+        with os.fdopen(reader) as reports:
+            text = reports.read()
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status == _SKIPPED:
             pytest.skip(text)

@@ -58,7 +58,7 @@ def test_a_range_follows_from_the_index() -> None:
     assert str(found["b"][2].gateway) == "10.101.2.33"
 
 
-def test_the_driver_reads_what_the_plan_says() -> None:
+def test_the_driver_reads_the_ranges_of_the_plan() -> None:
     reader = Reader()
     read = read_ranges(reader, ranges_of(PLAN, 17), "rail_addresses")
     assert not reader.problems
@@ -137,7 +137,7 @@ def test_all_problems_are_reported_together() -> None:
     assert all(f"{name}: " in reported for name in "bcd")
 
 
-def test_plans_of_their_own_pools_do_not_disturb_each_other() -> None:
+def test_plans_with_different_pools_do_not_affect_each_other() -> None:
     other = {"rails": [{"rail": 0, "pool": "10.200.0.0/16"}]}
     found = site_plan([node("a", 0), node("b", 0, other), NodeInput("c", None, None)])
     assert set(found.ranges) == {"a", "b"}
@@ -156,8 +156,8 @@ def test_the_plan_is_written_as_csv_and_as_lines() -> None:
 # random plans
 
 
-class Dice:
-    """Random plans, right and wrong ones."""
+class RandomPlans:
+    """Random plans, valid and invalid ones."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -213,9 +213,9 @@ def check_disjoint(site: Site) -> None:
 
 
 def test_random_plans_are_disjoint_or_refused() -> None:
-    dice, planned, refusals = Dice(7), 0, 0
+    generator, planned, refusals = RandomPlans(7), 0, 0
     for _each in range(PLANS):
-        nodes = dice.nodes()
+        nodes = generator.nodes()
         try:
             site = site_plan(nodes)
         except Problems:
@@ -223,7 +223,7 @@ def test_random_plans_are_disjoint_or_refused() -> None:
             continue
         planned += 1
         check_disjoint(site)
-        # a node that goes changes no other node's ranges
+        # removing a node changes no ranges of other nodes
         rest = site_plan(nodes[1:])
         assert {name: rest.ranges[name] for name in rest.ranges} == {
             name: ranges for name, ranges in site.ranges.items() if name != nodes[0].name

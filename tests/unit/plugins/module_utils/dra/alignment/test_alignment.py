@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Promises of claims against slices and against the kernel's word, on the example machines.
+"""Promises of claims are compared with slices and with what the kernel reports, on example machines.
 
-Claims are allocated by hand here: which devices they have is the test's choice, aligned or not.
+Each test chooses the devices of its claims, aligned or not.
 
-The file has more than 500 lines because it has a case for each verdict of each promise.
+This file has more than 500 lines because it has a case for each verdict of each promise.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class World:
         self.claims: list[Object] = []
 
     def publish(self) -> None:
-        """Let the drivers publish the node as its facts have it now."""
+        """Let the drivers publish the node as its facts describe it now."""
         self.slices = slices(offers(self.node, self.facts, self.drivers), generation=3)
 
     def devices(self) -> dict[str, Object]:
@@ -69,7 +69,7 @@ class World:
         return found
 
     def published(self, address: str) -> Object:
-        """The device of a slice, to be changed."""
+        """The device in its slice, so that a test can change it."""
         wanted = self.devices()[address]
         for one in self.slices:
             for device in one["spec"].get("devices", ()):
@@ -115,7 +115,7 @@ class World:
         self.claims.append(made)
         return made
 
-    def take_away(self, address: str) -> None:
+    def move_into_pod(self, address: str) -> None:
         """Show the NIC as a probe does while a pod has it: its interface and RDMA device are in another namespace."""
         fact = self.machine.nics[address]
         fact["elsewhere"] = ["interface"] + ["rdma_device"] * bool(fact["rdma_devices"])
@@ -178,7 +178,7 @@ def test_a_promise_is_unknown_if_the_slices_moved_a_device() -> None:
     # without a probe, only the published values count
     broken = world.only(machines=False)
     assert broken["verdict"] == "broken" and ids(broken, "error") == ["promise-broken"]
-    # and where the kernel says so too, it is broken beyond doubt
+    # if the kernel reports the same value, the promise is broken
     world.facts["functions"][nic]["kubernetes"]["pcieRoot"] = "pci0000:ff"
     assert world.only()["verdict"] == "broken"
 
@@ -190,7 +190,7 @@ def test_a_promise_is_unknown_if_only_the_topology_changed() -> None:
     world.facts["functions"][nic]["kubernetes"]["pcieRoot"] = "pci0000:ff"
     report = world.only()
     assert report["verdict"] == "unknown" and "the kernel reports pci0000:ff" in report["promises"][0]["reason"]
-    # both moved together: the promise holds, by other values than those published
+    # both moved together: the promise holds, with other values than those published
     world.facts["functions"][gpu]["kubernetes"]["pcieRoot"] = "pci0000:ff"
     report = world.only()
     assert report["verdict"] == "kept" and "driver-and-kernel-differ" in ids(report, "warning")
@@ -318,7 +318,7 @@ def nearest(world: World, gpu: str) -> str:
 
 
 def test_shared_counters_of_a_pf_and_its_vfs_are_not_free() -> None:
-    """A PF of which a claim has a VF cannot be given away: their counters say so."""
+    """A PF cannot be allocated while a claim has one of its VFs, because of their counters."""
     world = World("hgx-h100")
     gpu, nic = world.pair("SYS")
     near = nearest(world, gpu)
@@ -338,7 +338,7 @@ def test_shared_counters_of_a_pf_and_its_vfs_are_not_free() -> None:
         ({"bandwidth": "400"}, [{"bandwidth": "300"}, {"bandwidth": "100"}], "of which ml/other-1 has a part"),
         ({"bandwidth": "400", "slots": "8"}, [{"bandwidth": "1", "slots": "8"}], "of which ml/other-0 has a part"),
         ({"bandwidth": "1k"}, [{"bandwidth": "999"}], "which is free"),
-        ({}, [None, None], "which is free"),  # nothing that could be used up
+        ({}, [None, None], "which is free"),  # no capacity that could be used up
         ({"bandwidth": "400"}, [{"bandwidth": "100"}, None], "which is shared"),
         ({"bandwidth": "400", "slots": "8"}, [{"bandwidth": "1"}], "which is shared"),
         ({"bandwidth": "400", "slots": "8"}, [{"bandwidth": "400"}], "of which ml/other-0 has a part"),
@@ -359,7 +359,7 @@ def test_a_shared_device_is_free_while_something_is_left(
         claim = world.claim({"nic": near}, name=f"other-{index}")
         if share is not None:
             claim["status"]["allocation"]["devices"]["results"][0]["consumedCapacity"] = share
-    # admin access uses nothing up
+    # admin access consumes nothing
     watching = world.claim({"nic": near}, name="watching")
     watching["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
     [finding] = world.check()["claims"][0]["findings"]
@@ -367,7 +367,7 @@ def test_a_shared_device_is_free_while_something_is_left(
 
 
 def share_counters(world: World, pf: str) -> str:
-    """Publish a VF of a PF and the counters that the two draw on; the VF's address."""
+    """Publish a VF of a PF and the counters that both use. Returns the address of the VF."""
     vf = f"{pf[:-1]}7"
     world.facts["functions"][vf] = {**world.facts["functions"][pf], "physfn": pf}
     world.facts["nics"].append({**world.machine.nics[pf], "address": vf, "physfn": pf, "speed_mbps": 1})
@@ -397,25 +397,25 @@ def test_a_tainted_nic_is_not_suggested_as_a_better_one() -> None:
     assert all("at PIX" not in one["summary"] for one in world.only()["findings"])
 
 
-def test_a_nic_in_use_is_still_like_others() -> None:
+def test_a_nic_in_use_is_still_compared_with_others() -> None:
     """The probe sees neither rate nor link layer of a NIC while a pod has it: its driver still publishes them."""
     world = World("hgx-h100")
     gpu, nic = world.pair("SYS")
     near = [one for one in world.machine.nics if world.machine.level(gpu, one)[0] == "PIX"]
     world.claim({"gpu": gpu, "nic": nic})
     expected = world.only()["findings"]
-    world.take_away(nic)
+    world.move_into_pod(nic)
     assert world.only()["findings"] == expected and "which is free" in expected[0]["summary"]
     # two NICs in pods are not alike only because the probe sees the speed of neither
     for one in near:
-        world.take_away(one)
+        world.move_into_pod(one)
         world.published(one)["attributes"]["linkSpeedMbps"] = {"int": 25_000}
     assert all("at PIX" not in one["summary"] for one in world.only()["findings"])
-    assert world.facts["nics"] == list(world.machine.nics.values()), "what was given is left alone"
+    assert world.facts["nics"] == list(world.machine.nics.values()), "the given facts are not changed"
 
 
 def test_a_root_complex_is_not_a_switch() -> None:
-    """pcieRoot is kept, and a NIC at the GPU's own switch would still be nearer."""
+    """The promise of pcieRoot is kept, but a NIC at the switch of the GPU would be nearer."""
     world = World("dgx-a100")
     gpu, nic = world.pair("PHB", "PXB")
     near = [one for one in world.machine.nics if world.machine.level(gpu, one)[0] == "PIX"]
@@ -429,7 +429,7 @@ def test_a_root_complex_is_not_a_switch() -> None:
 
 @pytest.mark.parametrize("machine", ["azure-vm", "vmd"])
 def test_an_unknown_level_is_reported_without_a_better_pair(machine: str) -> None:
-    """Where the machine does not say, no pair is near, none is promised, and none could be nearer."""
+    """If the machine does not report the level, no pair is near or promised, and no better pair is suggested."""
     world = World(machine)
     known = world.devices()
     gpu = next((one for one in world.machine.gpus if one in known), None)
@@ -534,7 +534,7 @@ def test_shares_of_one_device_are_proven_like_devices() -> None:
 
 
 def test_lists_of_numa_nodes_begin_with_the_devices_own() -> None:
-    """The first number is the kernel's; equally near nodes follow."""
+    """The first number is that of the kernel. Equally near nodes follow."""
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     world.claim({"gpu": gpu, "nic": nic}, match("gpu", "nic", attribute=NUMA_NODE))
@@ -546,17 +546,17 @@ def test_lists_of_numa_nodes_begin_with_the_devices_own() -> None:
     world.published(nic)["attributes"][NUMA_NODE] = {"ints": [1 - own, own]}
     report = world.only()
     assert report["verdict"] == "unknown" and f"the kernel reports {own}" in report["promises"][0]["reason"]
-    # two nodes that are as good for each other: kept, and the kernel does not say that they are
+    # two equally near nodes: kept, but the kernel does not confirm it
     world.facts["functions"][nic]["kubernetes"]["numaNode"] = 1 - own
     assert (world.only()["verdict"], world.only()["proven"]) == ("kept", False)
-    # nor that lists have nothing in common
+    # nor does the kernel confirm that two lists have nothing in common
     world.claims[0]["spec"]["devices"]["constraints"] = [{"distinctAttribute": NUMA_NODE}]
     for address, nodes in ((gpu, [own]), (nic, [1 - own, 7])):
         world.published(address)["attributes"][NUMA_NODE] = {"ints": nodes}
     assert (world.only()["verdict"], world.only()["proven"]) == ("kept", False)
 
 
-class Says:
+class FixedEngine:
     """An engine that gives every selector the same answer, or raises the same error."""
 
     def __init__(self, answer: bool | Exception) -> None:
@@ -586,16 +586,18 @@ def gpu_by_selector(*constraints: Object, gpus: int = 2) -> World:
     return world
 
 
-def test_selectors_are_promises_where_they_can_be_evaluated() -> None:
+def test_selectors_are_promises_if_they_can_be_evaluated() -> None:
     world = gpu_by_selector()
     classes = [device_class("gpu"), device_class("any")]
-    assert world.only(engine=Says(True), classes=classes)["verdict"] == "kept"
-    broken = world.only(engine=Says(False), classes=classes)
+    assert world.only(engine=FixedEngine(True), classes=classes)["verdict"] == "kept"
+    broken = world.only(engine=FixedEngine(False), classes=classes)
     assert broken["verdict"] == "broken" and "no longer matches" in broken["promises"][0]["reason"]
 
 
-@pytest.mark.parametrize("engine", [None, Says(Uncheckable("no such function here"))], ids=["no engine", "its limit"])
-def test_selectors_that_cannot_be_checked_are_unknown(engine: Says | None) -> None:
+@pytest.mark.parametrize(
+    "engine", [None, FixedEngine(Uncheckable("no such function here"))], ids=["no engine", "its limit"]
+)
+def test_selectors_that_cannot_be_checked_are_unknown(engine: FixedEngine | None) -> None:
     """A selector is a promise: without an engine, or beyond its limits, the verdict is unknown."""
     world = gpu_by_selector()
     [promise] = world.only(engine=engine)["promises"]
@@ -636,7 +638,7 @@ def in_use_by_dranet(kind: str, rdma_too: bool, *selectors: str) -> tuple[World,
     before = world.only(engine=Engine(), classes=classes)
     assert selectors or (before["verdict"], before["proven"]) == ("kept", True)
     rdma = world.machine.nics[nic]["rdma_devices"]
-    world.take_away(nic)
+    world.move_into_pod(nic)
     if not rdma_too:
         world.machine.nics[nic].update(rdma_devices=rdma)
     world.publish()
@@ -692,13 +694,13 @@ def test_attributes_that_a_driver_publishes_for_a_nic_in_use_count(text: str, ve
 def test_requirements_of_a_deleted_class_are_unknown() -> None:
     world = gpu_by_selector()
     for classes in ([device_class("gpu")], []):
-        report = world.only(engine=Says(True), classes=classes)
+        report = world.only(engine=FixedEngine(True), classes=classes)
         gone = [one for one in report["promises"] if one["rule"] == "class"]
         assert [one["subject"] for one in gone] == (["any"] if classes else ["gpu", "any"])
         assert {one["verdict"] for one in gone} == {"unknown"} and "is gone" in gone[0]["reason"]
         assert (report["verdict"], report["proven"]) == ("unknown", False) and not failures([report])
-    # if classes were not requested, only the claim's own selectors are checked
-    assert world.only(engine=Says(True))["verdict"] == "kept"
+    # without classes, only the selectors of the claim itself are checked
+    assert world.only(engine=FixedEngine(True))["verdict"] == "kept"
 
 
 def test_taints_and_conditions_are_warnings_and_pending_claims_are_counted() -> None:
@@ -787,7 +789,7 @@ def test_the_pci_address_is_read_from_the_name_or_an_attribute() -> None:
 
 @pytest.mark.parametrize("machine", names())
 def test_every_pair_has_the_level_of_the_matrix(machine: str) -> None:
-    """The levels are those of the probe, though they are computed from its facts."""
+    """Levels that are computed from the facts equal those of the probe."""
     known = facts(machine)
     rebuilt = Machine(known)
     order = known["affinity"]["devices"]
@@ -803,7 +805,7 @@ WORLDS = {name: World(name) for name in ("hgx-h100", "epyc-nps4", "mi300x")}
 
 @given(data=st.data())
 def test_only_equal_published_values_are_called_kept(data: st.DataObject) -> None:
-    """Whatever is lost or changed, a claim that is called kept has equal values in what is published now."""
+    """Whatever is lost or changed, the values of a kept claim are equal in the current slices."""
     world = copy.deepcopy(WORLDS[data.draw(st.sampled_from(sorted(WORLDS)))])
     known = sorted(world.devices())
     gpus = [one for one in world.machine.gpus if one in known]

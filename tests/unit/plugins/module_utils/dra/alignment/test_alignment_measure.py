@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What measuring programs printed: iperf3 3.12 on loopback, perftest 6.24 over soft-RoCE on a virtual machine, less
-their addresses.
+"""Recorded output of measuring programs: iperf3 3.12 on loopback, and perftest 6.24 over soft-RoCE on a virtual
+machine, without addresses.
 
-The tables of nccl-tests are written in the form that its source has, and were printed by no GPU.
+The tables of nccl-tests follow the format in its source; no GPU printed them.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def test_nccl_tests_output_is_read():
         read("all_gather_perf", NCCL.replace("values : 0 OK", "values : 3 FAILED"))
 
 
-def test_a_run_that_failed_is_no_measurement():
-    """Of a run that crashes later, the first sizes stand in the table."""
+def test_a_failed_run_is_not_a_measurement():
+    """The table of a run that crashes later has only the first sizes."""
     begun = "".join(NCCL.splitlines(keepends=True)[:-4])
     assert read("all_gather_perf", begun, 0)["bytes"] < 8589934592
     with pytest.raises(Unreadable, match="ended with 3: .* 46.49 "):
@@ -96,7 +96,7 @@ def test_a_run_that_failed_is_no_measurement():
         assert read(tool, text) == read(tool, text, 0)
         with pytest.raises(Unreadable, match="ended with 1"):
             read(tool, text, 1)
-    # the program's own error comes first
+    # the error of the program itself takes precedence
     with pytest.raises(Unreadable, match="^unable to connect"):
         read("iperf3", REFUSED, 1)
     with pytest.raises(Unreadable, match="did not end in time"):
@@ -104,7 +104,7 @@ def test_a_run_that_failed_is_no_measurement():
 
 
 def test_nccl_tests_output_under_mpirun_is_read():
-    """`mpirun --tag-output` marks each line, and lines of the ranks' own logs stand between them."""
+    """`mpirun --tag-output` marks each line, and log lines of the ranks appear between them."""
     tagged = "".join(f"[1,0]<stdout>:{line}\n" for line in NCCL.splitlines())
     other = "[1,1]<stdout>:node-1:21:21 [0] NCCL INFO comm 0x7f9c0c000f60 rank 1 nranks 2 - Destroy COMPLETE\n"
     lines = tagged.splitlines(keepends=True)
@@ -144,7 +144,7 @@ def test_nccl_tests_columns_are_found_by_their_names(columns, row):
         st.sampled_from([TCP, RATE, LATENCY, NCCL]).flatmap(lambda t: st.integers(0, len(t)).map(lambda n: t[:n])),
     )
 )
-def test_truncated_output_gives_an_error_or_a_whole_measurement(tool, text):
+def test_truncated_output_gives_an_error_or_a_complete_measurement(tool, text):
     try:
         found = read(tool, text)
     except Unreadable as error:
@@ -185,14 +185,14 @@ def test_pods_measure_with_a_pod_on_another_node_if_there_is_one():
     [alone] = pairs(reports[:1], claims, pods, pools, 5)
     assert (alone["client"]["pod"], alone["server"], alone["commands"]) == ("claim-0", None, {})
     here = [{**report, "node": "node-1"} for report in reports]
-    assert len(pairs(here, claims, pods, pools, 5)) == 2, "on one node where there is no other"
+    assert len(pairs(here, claims, pods, pools, 5)) == 2, "on the same node if there is no other"
     pods[0]["metadata"]["uid"] = "another"
     assert [entry["client"]["pod"] for entry in pairs(reports, claims, pods, pools, 5)] == ["claim-1"]
     assert pairs(reports[:1], claims, pods, pools, 5) == []
 
 
 def test_a_pod_does_not_measure_with_itself():
-    """Between two claims of one pod, what is sent goes over loopback."""
+    """Traffic between two claims of one pod would go over loopback."""
     world = World("hgx-h100")
     nics = [nic for nic in world.machine.nics if nic in world.devices()]
     claims = [addressed(world, f"claim-{number}", nics[number], number) for number in (0, 1)]
@@ -218,7 +218,7 @@ def test_admin_access_does_not_count_for_measurements():
 
 
 def test_commands_run_where_the_devices_are():
-    """A pod may begin with a container that has no devices, and each request may be another container's."""
+    """The first container of a pod may have no devices, and each request may belong to another container."""
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     other = next(one for one in world.machine.nics if one not in (gpu, nic) and one in world.devices())

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What is reported of claims with `align: nearest`, allocated as a scheduler does or by hand."""
+"""Reports of claims with `align: nearest`, allocated as by a scheduler or by hand."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ class Pairs(World):
         [self.spec] = [item["spec"]["spec"]["devices"] for item in made if item["kind"] == "ResourceClaimTemplate"]
 
     def allocated(self) -> dict[str, str]:
-        """The address of each request that a scheduler gives first."""
+        """The address that a scheduler allocates for each request."""
         classes = {item["metadata"]["name"]: item for item in self.classes}
         offered = offers(NODE, self.facts, DRIVERS)
         answer = allocator.allocate([{"devices": self.spec}], classes, offered, Engine())
         assert isinstance(answer, allocator.Allocation)
         return {one.request: one.offer.address for one in answer.results}
 
-    def has(self, given: dict[str, str]) -> Object:
+    def report_for(self, given: dict[str, str]) -> Object:
         self.claim(given, *self.spec["constraints"], requests=self.spec["requests"])
         return self.only(engine=Engine(), classes=self.classes)
 
 
 def test_a_nearest_pair_is_kept_and_proven() -> None:
     world = Pairs("hgx-h100")
-    report = world.has(world.allocated())
+    report = world.report_for(world.allocated())
     assert (report["verdict"], report["proven"]) == ("kept", True)
     assert [one["rule"] for one in report["promises"]].count("nearest") == 1
     assert report["pairs"][0]["promised"] and report["pairs"][0]["level"] == "PIX"
@@ -60,32 +60,32 @@ def test_a_nearest_pair_is_kept_and_proven() -> None:
     assert report["preferences"] == [] and "fallback" not in ids(report)
 
 
-def test_gpu_and_nic_that_are_no_pair_are_broken() -> None:
+def test_a_gpu_and_a_nic_that_are_not_a_pair_break_the_promise() -> None:
     world = Pairs("hgx-h100")
     [form] = pair_forms(world.spec)
     given = world.allocated()
     gpu = next(name for name in given if name.startswith("gpu/"))
     other = next(name for name in form.theirs if not form.allowed(gpu.partition("/")[2], name))
     nic = other.replace("-", ":", 2).replace("-", ".")
-    report = world.has({gpu: given[gpu], f"nic/{other}": _nic_near(world, nic)})
+    report = world.report_for({gpu: given[gpu], f"nic/{other}": _nic_near(world, nic)})
     assert report["verdict"] == "broken"
     [promise] = [one for one in report["promises"] if one["rule"] == "nearest"]
     assert "are not a pair of this claim" in promise["reason"]
 
 
-def test_a_nic_that_is_no_longer_the_nearest_is_broken() -> None:
-    """The board's map changed after the claim was allocated."""
+def test_a_nic_that_is_no_longer_the_nearest_breaks_the_promise() -> None:
+    """The map of the board changed after the claim was allocated."""
     world = Pairs("hgx-h100")
     given = world.allocated()
     gpu, nic = sorted(given)
     far = next(one for one in _near(world) if one != given[nic] and world.machine.level(given[gpu], one)[0] != "PIX")
-    report = world.has({gpu: given[gpu], nic: far})
+    report = world.report_for({gpu: given[gpu], nic: far})
     [promise] = [one for one in report["promises"] if one["rule"] == "nearest"]
     assert promise["verdict"] == "broken"
     assert "is at PIX now" in promise["reason"] and "render the claims" in promise["fix"]
 
 
-def test_without_a_probe_it_is_not_proven() -> None:
+def test_a_nearest_pair_is_not_proven_without_a_probe() -> None:
     world = Pairs("hgx-h100")
     given = world.allocated()
     world.claim(given, *world.spec["constraints"], requests=world.spec["requests"])
@@ -95,7 +95,7 @@ def test_without_a_probe_it_is_not_proven() -> None:
 
 def test_the_level_of_a_list_is_reported_once() -> None:
     world = Pairs("gb300", ["nearest", "any"], "PXB")
-    report = world.has(world.allocated())
+    report = world.report_for(world.allocated())
     assert report["preferences"] == [
         {"request": "nic", "chosen": "nearest", "rank": 1, "of": 2, "better": []},
     ]

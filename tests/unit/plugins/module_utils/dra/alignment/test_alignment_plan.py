@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Predictions have bounds and an order, and comparisons name devices that exist and claims that only these fit."""
+"""Predictions have ordered bounds. Comparisons name existing devices, and claims that only these devices fit."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def grace(known, cpu, port):
 
 @pytest.mark.parametrize(("cpu", "port"), [(None, "22b8"), ("Neoverse-V2", "22b1"), ("NVIDIA Grace CPU", "22b1")])
 def test_the_published_pair_of_gb200_lies_in_the_range(cpu, port):
-    """OCI's GB200 with NICs of 400 Gbit/s: 46 GB/s aligned, where no pair is nearer than NODE; unaligned 25."""
+    """OCI's GB200 with NICs of 400 Gbit/s: 46 GB/s aligned (no pair is nearer than NODE), 25 GB/s unaligned."""
     machine = Machine(grace(facts("gb200"), cpu, port))
     aligned, far = one(machine, at(machine, "NODE")), one(machine, at(machine, "SYS"))
     assert aligned["gb_per_s"]["low"] <= 46 <= aligned["gb_per_s"]["high"] and aligned["direct"] is None
@@ -98,7 +98,7 @@ def test_only_an_nvidia_gpu_on_grace_may_be_direct_beyond_the_host_bridge():
     assert one(machine, at(machine, "NODE"))["direct"] is False
 
 
-def test_flows_share_what_they_cross():
+def test_flows_share_the_links_that_they_cross():
     machine = Machine(facts("hgx-h100"))
     gpus = [gpu for gpu in machine.gpus if machine.numa_of(gpu) == 0]
     far = [nic for nic in machine.nics if all(machine.level(gpu, nic)[0] == "SYS" for gpu in gpus)]
@@ -131,7 +131,7 @@ def test_predictions_have_ordered_bounds_below_the_rate_of_the_nic(name):
             assert bounds["high"] <= rate * 1.001
 
 
-def test_an_idle_gpu_is_no_bound():
+def test_the_lowered_link_speed_of_an_idle_gpu_is_not_a_limit():
     """It lowers the speed of its link, which the port above shows too, and raises it when it sends."""
     known = facts("hgx-h100")
     machine = Machine(known)
@@ -229,7 +229,7 @@ def _tainted(pools, address):
 
 
 class _Engine:
-    """Selectors by what they compare, for tests that run without a CEL engine: name == value, joined by &&."""
+    """Evaluates comparisons (name == value, joined by &&), for tests that run without a CEL engine."""
 
     def matches(self, expression, device, driver):
         for part in expression.split(" && "):
@@ -249,7 +249,7 @@ class _Engine:
 
 
 @pytest.mark.parametrize("name", ["hgx-h100", "dgx-a100", "mi300x"])
-def test_claims_for_both_get_just_these_devices(name):
+def test_comparison_claims_get_exactly_the_planned_devices(name):
     machine, pools = Machine(facts(name)), pools_of(name)
     gpu = next(iter(machine.gpus))
     plan = placements(NODE, machine, pools.on(NODE), gpu)
@@ -303,7 +303,7 @@ def test_a_gpu_of_which_a_partition_is_held_is_in_use():
     assert "in use" in placements(NODE, world.machine, Pools(world.slices).on(NODE), gpu, held)["reason"]
 
 
-def test_nics_in_use_are_predicted_with():
+def test_predictions_include_nics_in_use():
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     world.claim({"gpu": gpu, "nic": nic})
@@ -313,13 +313,13 @@ def test_nics_in_use_are_predicted_with():
         return of_claims(check.run(world.claims)["claims"], check.machines)["ml/claim"]
 
     expected = predicted()
-    world.take_away(nic)
+    world.move_into_pod(nic)
     assert predicted() == expected and expected[0]["gb_per_s"]["likely"] > 40
     del world.published(nic)["attributes"]["linkSpeedMbps"]
     assert predicted()[0]["gb_per_s"] is None
 
 
-def test_each_gpu_of_a_claim_sends_by_its_nearest_nic():
+def test_each_gpu_of_a_claim_sends_through_its_nearest_nic():
     world = World("hgx-h100")
     known = world.devices()
     gpus = [gpu for gpu in world.machine.gpus if gpu in known]
@@ -337,7 +337,7 @@ def test_each_gpu_of_a_claim_sends_by_its_nearest_nic():
 
 
 def partitioned(world, gpu, count):
-    """Publish partitions of a GPU instead of it; as what claims have of them."""
+    """Publish partitions of a GPU instead of the whole GPU. Returns them as parts of allocation results."""
     [one] = [one for one in world.slices if one["spec"]["driver"] == "gpu.nvidia.com"]
     whole = world.published(gpu)
     one["spec"]["devices"].remove(whole)
@@ -347,8 +347,8 @@ def partitioned(world, gpu, count):
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["claims", "one claim"])
-def test_partitions_of_a_gpu_are_flows_of_their_own(apart):
-    """Two that send by one NIC have half of it each, whether claims share the NIC or one claim has both."""
+def test_partitions_of_a_gpu_are_separate_flows(apart):
+    """Two partitions that send through one NIC get half of it each, whether one or two claims have them."""
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     whole = world.claim({"gpu": gpu, "nic": nic}, name="whole")

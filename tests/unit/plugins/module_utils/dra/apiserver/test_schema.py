@@ -13,7 +13,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.comparison i
 SCALARS = {"string", "bool", "int64", "quantity", "time", "raw"}
 
 
-def test_every_type_is_there():
+def test_every_field_has_a_known_type():
     for struct, fields in schema.STRUCTS.items():
         for name, field in fields.items():
             item = field.type.lstrip("*").removeprefix("[]").removeprefix("{}")
@@ -33,7 +33,7 @@ def test_every_structure_is_used():
     assert seen == set(schema.STRUCTS)
 
 
-def test_requests_are_flat_in_v1beta1_alone():
+def test_requests_are_flat_only_in_v1beta1():
     flat, nested = (set(schema.fields("DeviceRequest", version, 37)) for version in (versions.V1BETA1, versions.V1))
     assert nested == {"name", "exactly", "firstAvailable"}
     assert flat == {"name", "firstAvailable", *schema.fields("ExactDeviceRequest", versions.V1, 37)}

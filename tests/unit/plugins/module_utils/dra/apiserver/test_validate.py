@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Every rule once. That the rules are the server's own is shown by tests/cluster/test_validation.py.
+"""Each validation rule once. tests/cluster/test_validation.py checks that the rules are those of the server.
 
-So it is a list of more than 500 lines.
+This file has more than 500 lines because it lists all rules.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ for one in PER_DEVICE["spec"]["devices"]:
 
 
 def change(obj, *edits):
-    """A copy of `obj` with (path, value) pairs written into it; GONE takes the field away."""
+    """A copy of `obj` with (path, value) pairs written into it; GONE removes the field."""
     obj = copy.deepcopy(obj)
     for path, value in edits:
         steps = [int(index) if index else name for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path)]
@@ -125,7 +125,7 @@ def test_valid_objects_have_no_problems(obj):
 REQUEST = "spec.devices.requests[0].exactly"
 MANY = 40
 RULES = [
-    # what is changed, to what, and where and by which rule it is reported
+    # object, changed path, new value, path of the problem, rule
     (CLASS, "spec.selectors", [{"cel": {"expression": "true"}}] * 33, "spec.selectors", "too-many"),
     (CLASS, "spec.selectors[0].cel", GONE, "spec.selectors[0].cel", "required"),
     (CLASS, "spec.selectors[0].cel.expression", "", "spec.selectors[0].cel.expression", "required"),
@@ -493,7 +493,7 @@ def test_paths_are_those_of_the_version():
     assert problems(device) == {("spec.devices[0].basic.attributes[model]", "exactly-one")}
 
 
-def test_fields_behind_a_gate_are_not_judged():
+def test_fields_behind_a_gate_that_is_off_are_not_validated():
     wrong = change(CLASS, ("spec.extendedResourceName", "gpu"))
     assert problems(wrong, "1.34") == set()
     assert problems(wrong, "1.34", {"DRAExtendedResource": True}) == {("spec.extendedResourceName", "name")}
@@ -629,7 +629,7 @@ def test_generated_names_are_validated():
     assert faults("gpu-") == faults("gpu.a-") == faults("x" * 100) == set()
     assert faults("-") == {"metadata.generateName", "metadata.name"}
     assert faults("x" * 254) == {"metadata.generateName"}
-    assert faults("x" * 254, CLASS) == set(), "the server cuts it, and judges what comes out"
+    assert faults("x" * 254, CLASS) == set(), "the server truncates the prefix and validates the result"
     assert faults("x" * 254, CLASS, "1.34") == {"metadata.generateName"}
     assert faults("a/b", CLASS) == {"metadata.generateName", "metadata.name"}
 
@@ -669,7 +669,7 @@ def test_invalid_releases_are_refused(kubernetes):
         validate(CLAIM, kubernetes)
 
 
-def test_wrong_types_hide_the_rest():
+def test_after_a_wrong_type_no_other_problem_is_reported():
     wrong = change(CLAIM, ("spec.devices.requests[0].name", 5), ("spec.devices.requests[1].name", "A"))
     assert problems(wrong) == {("spec.devices.requests[0].name", "type")}
 
@@ -699,7 +699,7 @@ json = st.recursive(
 
 
 @given(json, json, st.sampled_from(sorted(versions.SERVED)), st.sampled_from(MINORS), st.booleans())
-def test_any_object_gets_a_verdict(metadata, spec, served, kubernetes, on):
+def test_any_object_can_be_validated(metadata, spec, served, kubernetes, on):
     version, kind = served
     obj = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
     for problem in validate(obj, kubernetes, ALL_ON if on else None):

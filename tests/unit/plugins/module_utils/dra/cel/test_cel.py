@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The engine by hand-picked cases; that they are what a server says is proved in tests/oracle/test_cel.py."""
+"""Hand-picked cases for the engine. tests/oracle/test_cel.py checks that a server gives the same results."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_device_is_read_in_the_format_of_the_api():
     assert ENGINE.matches("device.attributes.size() == 0", {"attributes": None}, "d.io")
 
 
-# What devices of one driver have in i; to Python 1, 1.0 and true are the same
+# Values of the attribute i. In Python, 1, 1.0 and true are equal.
 VALUES = [None, {"int": 1}, {"int": 0}, {"bool": True}, {"bool": False}, {"string": "1"}, {"version": "1.0.0"}]
 
 
@@ -163,7 +163,7 @@ VALUES = [None, {"int": 1}, {"int": 0}, {"bool": True}, {"bool": False}, {"strin
         (f"cel.bind(m, {D}, has(m.i))", [False, True, True, True, True, True, True]),
     ],
 )
-def test_an_answer_is_kept_for_devices_that_look_the_same_only(expression, results):
+def test_answers_are_cached_only_for_devices_that_look_the_same(expression, results):
     engine = Engine()
     for _again in range(2):
         found = []
@@ -176,7 +176,7 @@ def test_an_answer_is_kept_for_devices_that_look_the_same_only(expression, resul
 
 
 @needs_engine
-def test_an_answer_is_kept_for_devices_of_one_driver_only():
+def test_answers_are_cached_only_for_devices_of_one_driver():
     shared = {**DEVICE, "allowMultipleAllocations": True}
     for _again in range(2):
         assert ENGINE.matches('device.driver == "d.io"', DEVICE, "d.io")

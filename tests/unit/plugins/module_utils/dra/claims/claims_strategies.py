@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Hypothesis strategies for all that an inventory can express: sites, of which most compile, and configurations."""
+"""Hypothesis strategies for everything that an inventory can express: sites, most of which compile, and
+configurations."""
 
 from __future__ import annotations
 
@@ -54,14 +55,14 @@ _VALUES: dict[str, st.SearchStrategy[t.Any]] = {
     "pci_address": st.just("0000:8a:00.0"),
     "pcie_root": st.just("pci0000:80"),
     "uuid": st.just("GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"),
-    # quotes, backslashes and what is beyond ASCII have to survive the way into CEL
+    # quotes, backslashes and non-ASCII characters must survive the conversion to CEL
     "model": st.sampled_from(["H100", 'a "b"', "back\\slash", "ConnectX®-7", "{x}", "tab\tand\nline"]),
     "interface": st.sampled_from(["eth0", "enp1s0f0np0"]),
     "architecture": st.just("Hopper"),
     "rdma": st.booleans(),
 }
 
-#: What NVIDIA's driver takes with all of its feature gates off.
+#: A configuration that NVIDIA's driver accepts with all of its feature gates off.
 GPU_CONFIG = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig"}
 
 
@@ -79,7 +80,7 @@ def labels(draw: st.DrawFn) -> Values:
 
 @st.composite
 def filters(draw: st.DrawFn, kind: str, known: DriverKnowledge) -> Values:
-    """Filters that the driver answers."""
+    """Filters that the driver supports."""
     answered = sorted(name for name in known.kinds[kind].filters if name in FILTERS[kind])
     chosen = draw(st.lists(st.sampled_from(answered), unique=True, max_size=4)) if answered else []
     return {name: draw(_VALUES.get(name, st.integers(1, 4))) for name in chosen}
@@ -149,7 +150,7 @@ _ALIGN = [["pcie_root"], ["numa_node"], ["any"], ["pcie_root", "any"], ["pcie_ro
 
 
 def _least(groups: list[Values]) -> int:
-    """How many devices a claim asks for at least."""
+    """The smallest number of devices that a claim asks for."""
     return sum(
         group.get("count", 1) * min(line.get("count", 1) for line in device.get("first_of", [device]))
         for group in groups
@@ -199,7 +200,7 @@ def claims(draw: st.DrawFn, name: str, site: Values, modern: bool, classes: list
 
 @st.composite
 def sites(draw: st.DrawFn, modern: bool = True) -> Values:
-    """The variables of a site. Without `modern`, only what Kubernetes 1.34 has switched on."""
+    """The variables of a site. Without `modern`, only what Kubernetes 1.34 enables."""
     site: Values = {}
     gpu = draw(st.sampled_from(sorted(GPU_DRIVERS)))
     chosen = {gpu: GPU_DRIVERS[gpu]}
@@ -252,7 +253,7 @@ def sites(draw: st.DrawFn, modern: bool = True) -> Values:
 
 
 def compiled(values: Values, kubernetes: str = "1.37") -> compiler.Site:
-    """The site, without the claims that its drivers cannot answer; anything else that is wrong is raised."""
+    """The site, without the claims that its drivers cannot serve. Any other problem is raised."""
     try:
         return compiler.compile_site(values, None, kubernetes)
     except Problems as error:
@@ -266,15 +267,15 @@ def compiled(values: Values, kubernetes: str = "1.37") -> compiler.Site:
         return compiler.compile_site(kept, None, kubernetes)
 
 
-# InterfaceConfig, from its own table: right values, and wrong ones next to them
+# InterfaceConfig, generated from its table: valid values, and similar invalid ones
 
-_RIGHT: dict[str, list[t.Any]] = {
+_VALID: dict[str, list[t.Any]] = {
     "ip": ["10.0.0.1", "fd00::1", "0.0.0.0", "::", "2001:DB8::A", "::1.2.3.4"],
     "address": ["10.0.0.2/24", "fd00::2/64", "10.0.0.0/8", "0.0.0.0/0", "::/0", "10.1.2.3/32"],
     "network": ["10.0.0.0/8", "0.0.0.0/0", "::/0", "fd00::/8", "192.168.1.1/32"],
     "bool": [True, False],
 }
-_WRONG: list[t.Any] = [
+_INVALID: list[t.Any] = [
     None,
     "",
     "x" * 300,
@@ -340,9 +341,9 @@ _KEYS = [
 @st.composite
 def _value(draw: st.DrawFn, form: Field, bad: int) -> t.Any:
     if bad and draw(st.integers(0, 99)) < bad:
-        return draw(st.sampled_from(_WRONG))
-    if form.type in _RIGHT:
-        return draw(st.sampled_from(_RIGHT[form.type]))
+        return draw(st.sampled_from(_INVALID))
+    if form.type in _VALID:
+        return draw(st.sampled_from(_VALID[form.type]))
     if form.type == "int" or (form.type == "setting" and draw(st.booleans())):
         inside = [form.least, form.most, (form.least + form.most) // 2, min(form.most, max(form.least, 1500))]
         return draw(st.sampled_from(inside + ([form.least - 1, form.most + 1] if bad else [])))
@@ -375,7 +376,7 @@ def _object(draw: st.DrawFn, form: Field, bad: int, most: int = 5) -> Values:
 
 @st.composite
 def configs(draw: st.DrawFn, bad: int = 4) -> t.Any:
-    """An InterfaceConfig; each value is wrong with a chance of `bad` in 100, and rules between fields are not kept."""
+    """An InterfaceConfig. Each value is wrong with a chance of `bad` in 100, and rules between fields may be broken."""
     if bad and draw(st.integers(0, 99)) < bad:
         return draw(st.sampled_from([{}, {"kind": "InterfaceConfig"}, {"apiVersion": "v1", "kind": "Pod"}]))
     return draw(_object(interface_config.CONFIG, draw(st.sampled_from([0, bad]))))
@@ -383,7 +384,7 @@ def configs(draw: st.DrawFn, bad: int = 4) -> t.Any:
 
 @st.composite
 def shares(draw: st.DrawFn, bad: int = 0) -> t.Any:
-    """What an InterfaceConfig says of a share: wrong ones only with `bad`, and one in eight against the rules."""
+    """The share of an InterfaceConfig: wrong values only with `bad`, and one in eight breaks rules between fields."""
     form = interface_config.FIELDS["share"]
     found = draw(_value(form, bad))
     while not bad and draw(st.integers(0, 7)) and interface_config.validate({"share": found}, "", complete=False):
@@ -393,7 +394,7 @@ def shares(draw: st.DrawFn, bad: int = 0) -> t.Any:
 
 @st.composite
 def interfaces(draw: st.DrawFn) -> Values:
-    """What an inventory says in `interface`; right, and of one device."""
+    """A valid value of `interface` in an inventory, for one device."""
     fields = interface_config.FIELDS
     names = draw(st.lists(st.sampled_from(sorted(set(fields) - {"name", "addresses", "mac"})), unique=True, max_size=4))
     found = {name: draw(_value(fields[name], 0)) for name in names}
@@ -403,13 +404,13 @@ def interfaces(draw: st.DrawFn) -> Values:
 
 
 def _of_whole_devices(interface: Values) -> Values:
-    """Only a class of shares says how much a share may use."""
+    """The settings without `share`, which only a class of shares may have."""
     return {name: value for name, value in interface.items() if name != "share"}
 
 
 @st.composite
 def policies(draw: st.DrawFn, bad: int = 0) -> t.Any:
-    """An InterfacePolicy; each value is wrong with a chance of `bad` in 100. A right one opens most fields."""
+    """An InterfacePolicy. Each value is wrong with a chance of `bad` in 100. A valid policy allows most fields."""
     if bad:
         return draw(_object(tenancy.POLICY, bad))
     tenants = []

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the compiler refuses of a site."""
+"""Checks that the compiler refuses a site."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def refused(values: Values, nodes: Values | None = None, kubernetes: str = "1.37
     return caught.value.problems
 
 
-def one(values: Values, path: str, rule: str, *words: str, **more: t.Any) -> None:
-    """Check that a site has one problem, here by this rule, which has these words."""
+def one_problem(values: Values, path: str, rule: str, *words: str, **more: t.Any) -> None:
+    """Check that a site has exactly one problem, at this path and by this rule, and that its text has these words."""
     problems = refused(values, **more)
     assert [(problem.path, problem.rule) for problem in problems] == [(path, rule)], problems
     for word in words:

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Inventories to objects: what is written, what is refused and why, and where claims can run on example machines.
+"""From inventories to objects: what is written, what is refused and why, and on which machines claims can run.
 
-It has more than 500 lines because each key of the language has its cases.
+This file has more than 500 lines because each key of the language has its cases.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems imp
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler import allocator
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.refusals import one, refused
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.refusals import one_problem, refused
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import relevant_facts
 from hypothesis import given, settings
 
@@ -63,15 +63,17 @@ def test_a_claim_cannot_change_what_its_class_sets() -> None:
         return site({"devices": [{"name": "nic", "class": of, "interface": interface}]}, classes=classes)
 
     path = "dra_claims_templates[0].devices[0].interface"
-    one(asked("tenant", vf={"vlan": 100, "trust": True}), f"{path}.vf", "tenancy", "'tenant' sets vf", "leave it")
-    one(asked("tenant", vf={"vlan": 200}, mtu=9000), f"{path}.vf", "tenancy")
-    one(asked("tenant", mtu=1500), f"{path}.mtu", "tenancy")
+    one_problem(
+        asked("tenant", vf={"vlan": 100, "trust": True}), f"{path}.vf", "tenancy", "'tenant' sets vf", "leave it"
+    )
+    one_problem(asked("tenant", vf={"vlan": 200}, mtu=9000), f"{path}.vf", "tenancy")
+    one_problem(asked("tenant", mtu=1500), f"{path}.mtu", "tenancy")
     assert compile_site(asked("tenant", name="net1", mtu=9000))
     assert compile_site(asked("free", mtu=1400))
-    one(asked("free", vf={"vlan": 200}), f"{path}.vf.vlan", "tenancy", "'free' does not let claims set vf.vlan")
+    one_problem(asked("free", vf={"vlan": 200}), f"{path}.vf.vlan", "tenancy", "'free' does not let claims set vf.vlan")
     alternatives = [{"name": "a", "class": "free"}, {"name": "b", "class": "tenant"}]
     either = {"name": "nic", "first_of": alternatives, "interface": {"mtu": 1400}}
-    one(site({"devices": [either]}, classes=classes), f"{path}.mtu", "tenancy", "tenant")
+    one_problem(site({"devices": [either]}, classes=classes), f"{path}.mtu", "tenancy", "tenant")
 
 
 def test_a_class_says_who_may_use_it_and_what_they_may_set() -> None:
@@ -88,11 +90,11 @@ def test_a_class_says_who_may_use_it_and_what_they_may_set() -> None:
     filled = {**allow, "vf": {**allow["vf"], "trust": {}}, "name": {}}
     assert config["opaque"]["parameters"]["tenants"] == [{**tenants[0], "allow": filled}, tenants[1]]
     path = "dra_claims_templates[0].devices[0]"
-    one(asked(vf={"vlan": 200}), f"{path}.interface.vf.vlan", "tenancy", "only to at least 100, at most 199")
-    one(asked(dhcp=["ipv4"]), f"{path}.interface.dhcp", "tenancy", "does not let claims set dhcp")
-    one(asked("ml", mtu=1500), f"{path}.interface.mtu", "tenancy")
+    one_problem(asked(vf={"vlan": 200}), f"{path}.interface.vf.vlan", "tenancy", "only to at least 100, at most 199")
+    one_problem(asked(dhcp=["ipv4"]), f"{path}.interface.dhcp", "tenancy", "does not let claims set dhcp")
+    one_problem(asked("ml", mtu=1500), f"{path}.interface.mtu", "tenancy")
     assert compile_site(asked("ml"))
-    one(asked("monitoring"), f"{path}.class", "tenancy", "not for claims of namespace 'monitoring'")
+    one_problem(asked("monitoring"), f"{path}.class", "tenancy", "not for claims of namespace 'monitoring'")
     for wrong, place, rule in (
         ({"allow": {"vlan": True}}, "tenants[0].allow.vlan", "unknown-key"),
         ({"allow": {"mtu": 9000}}, "tenants[0].allow.mtu", "wrong-type"),
@@ -101,10 +103,10 @@ def test_a_class_says_who_may_use_it_and_what_they_may_set() -> None:
         ({"namespaces": ["ml"]}, "tenants[0].allow", "missing"),
     ):
         of_site = site({"devices": [{"name": "nic", "kind": "vf"}]}, classes=[{**classes[0], "tenants": [wrong]}])
-        one(of_site, f"dra_claims_classes[0].{place}", rule)
+        one_problem(of_site, f"dra_claims_classes[0].{place}", rule)
 
 
-def test_a_site_says_what_claims_may_set_where_a_class_does_not() -> None:
+def test_a_site_says_what_claims_may_set_if_a_class_does_not() -> None:
     default = [{"namespaces": ["ml"], "allow": {"name": True}}]
     own = [{"allow": {"addresses": {"within": ["10.1.0.0/16"]}}}]
     classes = [
@@ -126,20 +128,22 @@ def test_a_site_says_what_claims_may_set_where_a_class_does_not() -> None:
         return found
 
     filled = [{"namespaces": ["ml"], "allow": {"name": {}}}]
-    # also of a class that is made for a kind, and not of other drivers' devices
+    # also for a class that is generated for a kind, but not for devices of other drivers
     made = policies(compile_site(asked({"kind": "rdma"})))
     assert made == {"own": [own], "set": [filled], "any": [filled], "rdma": [filled], "accelerator": []}
     path = "dra_claims_templates[0].devices[0]"
-    one(asked({"kind": "rdma", "interface": {"addresses": ["10.1.0.2/16"]}}), f"{path}.interface.addresses", "tenancy")
-    one(asked({"class": "set", "interface": {"dhcp": ["ipv4"]}}), f"{path}.interface.dhcp", "tenancy")
+    one_problem(
+        asked({"kind": "rdma", "interface": {"addresses": ["10.1.0.2/16"]}}), f"{path}.interface.addresses", "tenancy"
+    )
+    one_problem(asked({"class": "set", "interface": {"dhcp": ["ipv4"]}}), f"{path}.interface.dhcp", "tenancy")
     assert compile_site(asked({"class": "set", "interface": {"name": "net1", "mtu": 9000}}))
     assert compile_site(asked({"class": "own", "interface": {"addresses": ["10.1.0.2/24"]}}))
-    one(asked({"kind": "rdma"}, namespace="training"), f"{path}.class", "tenancy", "namespace 'training'")
-    # an empty list closes all of them, and nothing is the driver's default
-    one(asked({"class": "set"}, []), f"{path}.class", "tenancy")
+    one_problem(asked({"kind": "rdma"}, namespace="training"), f"{path}.class", "tenancy", "namespace 'training'")
+    # an empty list allows nothing, and without a list the default of the driver applies
+    one_problem(asked({"class": "set"}, []), f"{path}.class", "tenancy")
     assert "InterfacePolicy" not in str(objects(compile_site(asked({"class": "set"}, None)), "DeviceClass")["set"])
-    one(asked({"kind": "rdma"}, [{"allow": {"mtu": 1}}]), "dra_claims_tenants[0].allow.mtu", "wrong-type")
-    one(asked({"kind": "rdma"}, {"allow": {}}), "dra_claims_tenants", "wrong-type")
+    one_problem(asked({"kind": "rdma"}, [{"allow": {"mtu": 1}}]), "dra_claims_tenants[0].allow.mtu", "wrong-type")
+    one_problem(asked({"kind": "rdma"}, {"allow": {}}), "dra_claims_tenants", "wrong-type")
 
 
 def test_class_holds_the_kind_and_request_the_filters() -> None:
@@ -165,7 +169,9 @@ def test_class_names_have_the_driver_if_several_serve_a_kind() -> None:
     ]
     made = compile_site(site({"devices": wanted}, drivers=both))
     assert sorted(objects(made, "DeviceClass")) == ["gpu-amd", "gpu-nvidia"]
-    one(site({"devices": [GPU]}, drivers=both), "dra_claims_templates[0].devices[0].kind", "ambiguous", "gpu.amd.com")
+    one_problem(
+        site({"devices": [GPU]}, drivers=both), "dra_claims_templates[0].devices[0].kind", "ambiguous", "gpu.amd.com"
+    )
 
 
 def test_site_names_its_own_class() -> None:
@@ -174,7 +180,7 @@ def test_site_names_its_own_class() -> None:
     assert sorted(objects(made, "DeviceClass")) == ["accelerator"]
     assert devices(made)["requests"][0]["exactly"]["deviceClassName"] == "accelerator"
     wrong = {"name": "gpu", "kind": "rdma"}
-    one(site({"devices": [GPU]}, classes=[wrong]), "dra_claims_classes[0].name", "duplicate-name", "kind gpu")
+    one_problem(site({"devices": [GPU]}, classes=[wrong]), "dra_claims_classes[0].name", "duplicate-name", "kind gpu")
 
 
 def test_a_partition_has_a_separate_class() -> None:
@@ -182,7 +188,7 @@ def test_a_partition_has_a_separate_class() -> None:
     assert sorted(objects(made, "DeviceClass")) == ["gpu-partition"]
     classes = [{"name": "whole", "kind": "gpu", "where": {"model": "H100"}}]
     wrong = {"name": "gpu", "class": "whole", "where": {"partition": "1g.10gb"}}
-    one(
+    one_problem(
         site({"devices": [wrong]}, classes=classes),
         "dra_claims_templates[0].devices[0].where.partition",
         "contradiction",
@@ -190,7 +196,7 @@ def test_a_partition_has_a_separate_class() -> None:
     )
 
 
-def test_repeated_group_has_one_constraint_a_repetition() -> None:
+def test_a_repeated_group_has_one_constraint_per_repetition() -> None:
     made = compile_site(site({"groups": [{"count": 2, "align": "pcie_root", "devices": [GPU, NIC]}]}))
     assert [request["name"] for request in devices(made)["requests"]] == ["gpu-0", "nic-0", "gpu-1", "nic-1"]
     assert devices(made)["constraints"] == [
@@ -213,8 +219,8 @@ def test_preference_list_puts_carriers_before_their_anchor() -> None:
     ]
 
 
-def _taken(made: Site, facts: Values, drivers: Values, name: str = "t0", order: t.Any = None) -> list[str]:
-    """The requests, with their levels, that the allocator takes on a free node."""
+def _chosen(made: Site, facts: Values, drivers: Values, name: str = "t0", order: t.Any = None) -> list[str]:
+    """The requests, with their levels, that the allocator chooses on a free node."""
     from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 
     spec = devices(made, name)
@@ -227,25 +233,25 @@ def _taken(made: Site, facts: Values, drivers: Values, name: str = "t0", order: 
     return sorted(result.request for result in answer.results if "/" in result.request)
 
 
-def test_preference_list_takes_the_nearest_level_there_is(machines: t.Callable[[str], Values]) -> None:
-    """On the HGX board each GPU has a NIC of its own on its root; on NPS4 half of them only on its NUMA node."""
+def test_a_preference_list_gets_the_nearest_available_level(machines: t.Callable[[str], Values]) -> None:
+    """On the HGX board each GPU has its own NIC on its root. On NPS4, half of them only have one on their NUMA node."""
     group = {"count": 1, "align": ["pcie_root", "numa_node", "any"], "devices": [GPU, NIC]}
     made = compile_site(site({"groups": [{**group, "count": 8}]}))
     drivers = {**NVIDIA, **OURS}
-    assert _taken(made, machines("hgx-h100"), drivers) == [f"nic-{index}/pcie-root" for index in range(8)]
+    assert _chosen(made, machines("hgx-h100"), drivers) == [f"nic-{index}/pcie-root" for index in range(8)]
     made = compile_site(site({"groups": [group]}))
-    assert _taken(made, machines("epyc-nps4"), drivers) == ["nic/pcie-root"]
+    assert _chosen(made, machines("epyc-nps4"), drivers) == ["nic/pcie-root"]
     # no GPU of this board shares a root with a NIC
-    assert _taken(made, machines("gb200"), drivers) == ["nic/numa-node"]
+    assert _chosen(made, machines("gb200"), drivers) == ["nic/numa-node"]
 
 
-def test_listing_anchors_first_would_lose_the_level(machines: t.Callable[[str], Values]) -> None:
-    """Why carriers stand first: with GPUs before NICs, the next GPU decides, though another has a NIC on its root."""
+def test_listing_anchors_first_would_lose_the_nearest_level(machines: t.Callable[[str], Values]) -> None:
+    """Why carriers come first: with GPUs before NICs, the next GPU is used although another has a NIC on its root."""
     group = {"count": 2, "align": ["pcie_root", "numa_node", "any"], "devices": [GPU, NIC]}
     made = compile_site(site({"groups": [group]}))
     drivers, facts = {**NVIDIA, **OURS}, machines("epyc-nps4")
-    assert _taken(made, facts, drivers) == ["nic-0/pcie-root", "nic-1/pcie-root"]
-    swapped = _taken(made, facts, drivers, order=lambda request: (request["name"][-1], request["name"][:3] != "gpu"))
+    assert _chosen(made, facts, drivers) == ["nic-0/pcie-root", "nic-1/pcie-root"]
+    swapped = _chosen(made, facts, drivers, order=lambda request: (request["name"][-1], request["name"][:3] != "gpu"))
     assert swapped == ["nic-0/pcie-root", "nic-1/any"]
 
 
@@ -259,7 +265,7 @@ def test_alternatives_are_multiplied_by_levels() -> None:
     assert names == ["pcie-root-fast", "pcie-root-any", "numa-node-fast", "numa-node-any"]
     assert made["constraints"][0]["requests"] == ["gpu", "nic/pcie-root-fast", "nic/pcie-root-any"]
     many = {"name": "nic", "first_of": [{**NIC, "name": f"a{index}"} for index in range(5)]}
-    one(
+    one_problem(
         site({"align": ["pcie_root", "numa_node"], "devices": [GPU, many]}),
         "dra_claims_templates[0].devices[1]",
         "too-many",
@@ -285,7 +291,7 @@ def test_devices_that_cannot_be_aligned_are_refused_with_a_fix(
     drivers: Values, align: str, kinds: list[Values], words: list[str]
 ) -> None:
     values = site({"align": align, "devices": kinds}, drivers=drivers)
-    one(values, "dra_claims_templates[0].align", "no-common-attribute", *words)
+    one_problem(values, "dra_claims_templates[0].align", "no-common-attribute", *words)
 
 
 def test_two_attributes_tie_devices_through_one_that_has_both() -> None:
@@ -444,7 +450,7 @@ def test_quota_counts_devices_and_extended_resources() -> None:
 
 
 @pytest.mark.parametrize(("version", "warned"), [("0.5.0", True), ("25.12.0", True), ("25.8.0", False)])
-def test_an_extended_resource_that_the_drivers_own_chart_has(version: str, warned: bool) -> None:
+def test_an_extended_resource_that_the_chart_of_the_driver_has_gives_a_warning(version: str, warned: bool) -> None:
     classes = [{"name": "old", "kind": "gpu", "extended_resource": "nvidia.com/gpu"}]
     made = compile_site(
         site({"devices": [{"class": "old"}]}, classes=classes, drivers={"gpu.nvidia.com": {"version": version}})
@@ -457,7 +463,7 @@ def test_an_unpublished_version_is_a_warning() -> None:
     assert any("no release 25.10.0 of NVIDIA GPU DRA driver" in words for words in made.warnings)
 
 
-def test_configuration_is_shared_by_repetitions_and_numbered_where_asked() -> None:
+def test_configuration_is_shared_by_repetitions_and_numbered_on_request() -> None:
     shared = {"groups": [{"count": 3, "devices": [{**NIC, "interface": {"mtu": 9000}}]}]}
     numbered = {"groups": [{"count": 2, "devices": [{**NIC, "interface": {"name": "rdma{index}"}}]}]}
     made = compile_site(site(shared, numbered))
@@ -496,10 +502,10 @@ def test_claim_that_no_node_satisfies_is_refused(machines: t.Callable[[str], Val
     nodes = {f"gb200-{index}": machines("gb200") for index in range(4)}
     values = site({"align": "pcie_root", "devices": [GPU, NIC]})
     words = ["PCIe roots are disjoint on this board: gpu and nic never share one", "align on numa_node", "4 node(s)"]
-    one(values, "dra_claims_templates[0].align", "disjoint-roots", *words, nodes=nodes)
+    one_problem(values, "dra_claims_templates[0].align", "disjoint-roots", *words, nodes=nodes)
     allowed = compile_site({**values, "dra_claims_allow_unreachable": True}, nodes)
     assert len(allowed.reach[0].refused) == 4
-    one(
+    one_problem(
         site({"devices": [{**GPU, "count": 9}]}),
         "dra_claims_templates[0].devices[0]",
         "unreachable",
@@ -526,7 +532,7 @@ def test_a_node_whose_cards_are_in_pods_can_satisfy_claims(machines: t.Callable[
     assert refused(site(pairs), nodes={"busy": busy})[0].rule == "unreachable"
 
 
-def test_a_whole_nic_for_a_part_of_its_rate_is_warned_about() -> None:
+def test_a_whole_nic_for_a_part_of_its_rate_gives_a_warning() -> None:
     part = {"name": "nic", "kind": "rdma", "bandwidth": "200G"}
     (warning,) = compile_site(site({"devices": [part]})).warnings
     assert warning.startswith("dra_claims_templates[0].devices[0].bandwidth: lanewise.dev gives a NIC away whole")
@@ -537,8 +543,7 @@ def test_a_whole_nic_for_a_part_of_its_rate_is_warned_about() -> None:
 
 
 def test_errors_of_all_kinds_are_reported_together(machines: t.Callable[[str], Values]) -> None:
-    """A wrong form, a filter that nothing answers, a release that does not exist and a claim that no node can
-    satisfy."""
+    """A wrong type, an unknown filter and driver, a missing release, and a claim that no node can satisfy."""
     broken = {"count": "two", "devices": [{**NIC, "where": {"numa_nod": 1}}, {**GPU, "driver": "gpu.amd.co"}]}
     values = site({"groups": [broken]}, {"devices": [{**GPU, "count": 9}]}, {"devices": [GPU, {"kind": "cpu"}]})
     found = {(problem.path, problem.rule) for problem in refused(values, {"n": machines("hgx-h100")}, "1.4")}
@@ -581,7 +586,7 @@ def test_a_selector_of_another_kind_ends_the_scheduling(machines: t.Callable[[st
     assert unreachable == "class c: the scheduler only supports selectors of kind cel, and this one has rego"
 
 
-def test_the_fields_that_a_release_keeps_decide(machines: t.Callable[[str], Values]) -> None:
+def test_reach_depends_on_the_fields_that_a_release_keeps(machines: t.Callable[[str], Values]) -> None:
     nodes = {"n": machines("hgx-h100")}
     own = manifest_class({"cel": {"expression": 'device.driver == "lanewise.dev"'}})
     distinct = manifest(constraints=[{"distinctAttribute": "lanewise.dev/rail"}])
@@ -622,7 +627,7 @@ def test_an_invalid_rate_gives_no_capacity(machines: t.Callable[[str], Values]) 
 
 @settings(max_examples=40, deadline=None)
 @given(claims_strategies.sites())
-def test_whatever_compiles_is_valid_and_compiles_again_alike(values: Values) -> None:
+def test_compiled_objects_are_valid_and_reproducible(values: Values) -> None:
     made = claims_strategies.compiled(values)
     for item in made.objects:
         if item["apiVersion"].startswith("resource.k8s.io/"):
@@ -633,14 +638,16 @@ def test_whatever_compiles_is_valid_and_compiles_again_alike(values: Values) -> 
 
 
 def test_an_error_of_a_driver_is_the_only_problem_of_claims_that_use_it() -> None:
-    one(site({"devices": [GPU]}, drivers={"gpu.nvidia.com": {}}), "dra_claims_drivers.gpu.nvidia.com", "version")
+    one_problem(
+        site({"devices": [GPU]}, drivers={"gpu.nvidia.com": {}}), "dra_claims_drivers.gpu.nvidia.com", "version"
+    )
 
 
 def test_interface_settings_that_a_class_cannot_have_are_refused() -> None:
     own = {"name": "own", "kind": "rdma", "interface": {"name": "rdma{index}", "mtu": 9000}}
-    one(site(classes=[own]), "dra_claims_classes[0].interface.name", "contradiction", "{index}")
+    one_problem(site(classes=[own]), "dra_claims_classes[0].interface.name", "contradiction", "{index}")
     of_gpu = {"name": "own", "kind": "gpu", "interface": {"mtu": 9000}}
-    one(site(classes=[of_gpu]), "dra_claims_classes[0].interface", "config-driver", "gpu.nvidia.com")
+    one_problem(site(classes=[of_gpu]), "dra_claims_classes[0].interface", "config-driver", "gpu.nvidia.com")
 
 
 @pytest.mark.parametrize("text", ["x" * 11000, "\ud800"])
@@ -649,7 +656,7 @@ def test_a_class_with_cel_that_cannot_be_written_is_refused(text: str) -> None:
 
 
 def test_raw_objects_are_checked_against_the_classes() -> None:
-    """Those of the inventory, with the site's default, and raw ones."""
+    """Both classes of the inventory, with the default of the site, and raw ones."""
     default = [{"allow": {"name": True}}]
     classes = [{"name": "tenant", "kind": "vf", "interface": {"mtu": 9000}}]
     policy = {"apiVersion": "lanewise.dev/v1alpha1", "kind": "InterfacePolicy", "tenants": []}
@@ -676,18 +683,24 @@ def test_raw_objects_are_checked_against_the_classes() -> None:
 
     assert compile_site(of_site(claim("tenant", name="net1", mtu=9000), closed))
     path = "dra_claims_raw[0].spec.devices.config[0].opaque.parameters"
-    one(of_site(claim("tenant", mtu=1500)), f"{path}.mtu", "tenancy", "'tenant' sets mtu")
-    one(of_site(claim("tenant", addresses=["10.1.0.2/16"])), f"{path}.addresses", "tenancy", "does not let claims set")
-    one(of_site(claim("closed"), closed), "dra_claims_raw[0].spec.devices.requests[0]", "tenancy", "not for claims")
+    one_problem(of_site(claim("tenant", mtu=1500)), f"{path}.mtu", "tenancy", "'tenant' sets mtu")
+    one_problem(
+        of_site(claim("tenant", addresses=["10.1.0.2/16"])), f"{path}.addresses", "tenancy", "does not let claims set"
+    )
+    one_problem(
+        of_site(claim("closed"), closed), "dra_claims_raw[0].spec.devices.requests[0]", "tenancy", "not for claims"
+    )
     assert compile_site(of_site(claim("of-others", addresses=["10.1.0.2/16"])))
 
 
 def test_a_raw_object_that_is_also_generated_or_repeated_is_refused() -> None:
     raw = {"apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}
-    one(site({"devices": [GPU]}, raw=[raw]), "dra_claims_raw[0]", "duplicate-name", "templates[0].devices[0].kind")
+    one_problem(
+        site({"devices": [GPU]}, raw=[raw]), "dra_claims_raw[0]", "duplicate-name", "templates[0].devices[0].kind"
+    )
     two = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": n}} for n in ("a", "b")]
     assert len(compile_site(site(raw=two)).objects) == 2
-    one(site(raw=[two[0], two[0]]), "dra_claims_raw[1]", "duplicate-name", "dra_claims_raw[0]")
+    one_problem(site(raw=[two[0], two[0]]), "dra_claims_raw[1]", "duplicate-name", "dra_claims_raw[0]")
 
 
 def test_a_gate_is_on_or_off() -> None:
@@ -695,7 +708,7 @@ def test_a_gate_is_on_or_off() -> None:
         compile_site(site(), None, "1.34", {"DRADeviceTaints": t.cast("bool", "false")})
 
 
-def test_levels_of_one_name_in_two_domains() -> None:
+def test_levels_of_one_name_in_several_domains_get_different_names() -> None:
     group = {"align": ["a.example/zone", "b.example/zone", "c.example/Zone"], "devices": [GPU, NIC]}
     nic = devices(compile_site(site({"groups": [group]})))["requests"][0]
     assert [entry["name"] for entry in nic["firstAvailable"]] == ["zone", "zone-2", "zone-3"]
@@ -710,7 +723,7 @@ def test_distinct_devices_of_two_drivers_use_a_common_attribute() -> None:
 def test_a_device_of_an_unknown_driver_does_not_tie_two_others() -> None:
     both = {"gpu.amd.com": {"version": "1.0.0"}, **CPU}
     trio = [GPU, {"name": "cpu", "kind": "cpu"}, {"name": "other", "class": "theirs"}]
-    one(
+    one_problem(
         site({"devices": trio, "align": "numa_node"}, drivers=both),
         "dra_claims_templates[0].align",
         "no-common-attribute",
@@ -732,7 +745,7 @@ def test_taints_of_the_site_keep_claims_away_and_do_not_stop_the_site(machines: 
     assert "publishes 8" in str(refused(site({"devices": [too_many]}, taints=[taint]), nodes=nodes)[0])
 
 
-def test_reach_is_that_of_the_release(machines: t.Callable[[str], Values]) -> None:
+def test_reach_depends_on_the_release(machines: t.Callable[[str], Values]) -> None:
     nodes = {"n": machines("sriov")}
     pf = {"name": "nic", "kind": "nic", "where": {"pci_address": "0000:49:00.0"}}
     assert compile_site(site({"devices": [pf]}), nodes).reach[0].nodes == ["n"]

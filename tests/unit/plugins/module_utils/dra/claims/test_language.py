@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What is wrong with an inventory in itself: each error is reported once, with its path as the user wrote it."""
+"""Errors within an inventory: each is reported once, with the path that the user wrote."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_a_claim_that_may_get_more_than_32_devices_is_refused() -> None:
     assert not read(groups({"count": 32, "devices": [GPU]}))[1]
 
 
-def test_blanks_around_an_amount_do_not_count() -> None:
+def test_blanks_around_an_amount_are_ignored() -> None:
     """The server trims a quantity in a field, and the quantity() of a selector fails on blanks."""
     inventory, problems = read(template({"kind": "gpu", "where": {"min_memory": " 80Gi "}}))
     assert problems == []
     assert inventory.claims[0].groups[0].devices[0].where == {"min_memory": "80Gi"}
 
 
-def test_a_claim_of_a_tier_has_its_tolerations() -> None:
+def test_a_claim_of_a_tier_gets_the_tolerations_of_the_tier() -> None:
     tiers = [{"name": "gold"}, {"name": "batch", "grace": 30}]
     own = {"key": "x", "operator": "Exists"}
     either = {"name": "nic", "first_of": [{"kind": "nic"}, {"kind": "rdma"}]}
@@ -352,7 +352,7 @@ def _holders(value: t.Any) -> list[tuple[t.Any, t.Any]]:
 @settings(max_examples=60, deadline=None)
 @given(claims_strategies.sites(), st.data())
 def test_no_inventory_breaks_the_reader(values: Values, data: st.DataObject) -> None:
-    """Any value anywhere: no traceback, and paths of variables that are there, but for what is missing."""
+    """Any value in any place gives problems with paths of variables, and never a traceback."""
     values = copy.deepcopy(values)
     for _change in range(data.draw(st.integers(1, 4))):
         holder, key = data.draw(st.sampled_from(_holders(values)))

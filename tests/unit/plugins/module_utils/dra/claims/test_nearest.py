@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""`align: nearest`: what is written for which board, and that only nearest pairs are ever allocated.
+"""`align: nearest`: what is written for each board, and that only nearest pairs are allocated.
 
-Levels between GPUs and NICs of example machines are replaced by random ones; what the allocator answers is compared
+Levels between GPUs and NICs of example machines are replaced by random ones. The answers of the allocator are compared
 with a matching of the free devices, whatever other pods have.
 
-It has more than 500 lines because the matching and the random levels serve all of its tests.
+This file has more than 500 lines because the matching and the random levels serve all of its tests.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def diagonal(facts: Values) -> Values:
 
 
 class World:
-    """A node on which claims of a site come and go."""
+    """A node on which claims of a site are allocated and released."""
 
     def __init__(self, values: Values, nodes: Values, node: str = "node", name: str = "pair") -> None:
         facts = nodes[node]
@@ -197,7 +197,7 @@ def test_without_a_common_attribute_each_pair_is_an_alternative(machines: t.Call
     assert made.boards[0].gpus and not made.boards[0].without
 
 
-def test_a_plain_attribute_is_written_where_it_is_equivalent(machines: t.Callable[[str], Values]) -> None:
+def test_a_plain_attribute_is_written_if_it_is_equivalent(machines: t.Callable[[str], Values]) -> None:
     made = compile_site(site([GPU, NIC]), {"node": machines("hgx-h100")})
     plain = compile_site(site([GPU, NIC], align="pcie_root"), {"node": machines("hgx-h100")})
     assert templates(made) == templates(plain)
@@ -256,7 +256,7 @@ def test_requests_that_nearest_cannot_pair_are_refused(machines: t.Callable[[str
     assert "does not go over all groups" in refused(over, nodes).message
 
 
-def test_more_constraints_than_a_claim_may_have_are_refused_before(machines: t.Callable[[str], Values]) -> None:
+def test_more_constraints_than_a_claim_may_have_are_refused(machines: t.Callable[[str], Values]) -> None:
     board = diagonal(machines("hgx-h100"))
     made = compile_site(site([GPU, NIC], count=6), {"node": board})
     assert len(templates(made)["pair"]["constraints"]) == 30
@@ -267,7 +267,7 @@ def test_more_constraints_than_a_claim_may_have_are_refused_before(machines: t.C
 
 
 def test_a_claim_that_could_take_the_scheduler_long_is_refused(machines: t.Callable[[str], Values]) -> None:
-    """Where GPUs have some NICs in common but not all, every order of pairs is another way to fail."""
+    """If GPUs share some NICs but not all, the scheduler may try every order of pairs."""
     board = with_own(machines("hgx-h100"), lambda i: {(i + step) % 8 for step in range(7)})
     assert compile_site(site([GPU, NIC], count=3), {"node": board})
     problem = refused(site([GPU, NIC], count=6), {"node": board})
@@ -291,14 +291,14 @@ def test_a_quota_counts_one_device_for_all_alternatives(machines: t.Callable[[st
     assert charged == limit == {"gpu": 2, "rdma": 2}
 
 
-def test_without_an_attribute_in_common_the_claim_is_refused(machines: t.Callable[[str], Values]) -> None:
+def test_a_claim_without_a_common_attribute_is_refused(machines: t.Callable[[str], Values]) -> None:
     # the roots are common, so they cannot tell wrong pairs apart; DRANET publishes no pciBusID
     problem = refused(site([GPU, NIC], {**NVIDIA, **DRANET}), {"node": diagonal(machines("hgx-h100"))})
     assert problem.rule == "no-common-attribute"
     assert "lanewise.dev" in problem.fix
 
 
-def test_dranet_is_written_by_addresses_where_roots_differ(machines: t.Callable[[str], Values]) -> None:
+def test_claims_for_dranet_use_addresses_if_the_roots_differ(machines: t.Callable[[str], Values]) -> None:
     facts = machines("gb200")
     values = site([GPU, NIC], {"gpu.nvidia.com": {"version": "0.4.0"}, **DRANET}, at_least="NODE")
     world = World(values, {"node": facts})
@@ -313,7 +313,7 @@ def test_dranet_is_written_by_addresses_where_roots_differ(machines: t.Callable[
 
 
 def _drained(values: Values, nodes: Values, node: str, name: str, at_least: str = "PHB") -> tuple[int, int]:
-    """How many claims a node takes, all of them right, and how many a matching says."""
+    """The number of claims that a node takes, and the number that a matching allows. Checks the pairs."""
     world = World(values, nodes, node, name)
     while world.take(len(world.held)):
         pass
@@ -323,7 +323,7 @@ def _drained(values: Values, nodes: Values, node: str, name: str, at_least: str 
 
 
 def test_boards_with_the_same_gpus_share_a_template(machines: t.Callable[[str], Values]) -> None:
-    """NICs publish their own map, so boards that differ in it share the alternatives."""
+    """NICs publish their map, so boards with different maps share the alternatives."""
     nodes = {
         "a": with_own(machines("hgx-h100"), lambda i: [i]),
         "b": with_own(machines("hgx-h100"), lambda i: [(3 * i + 1) % 8]),
@@ -360,8 +360,8 @@ def test_boards_that_do_not_fit_in_one_object_get_one_each(machines: t.Callable[
         compile_site(claims, nodes)
 
 
-def test_an_unknown_board_gets_nothing(machines: t.Callable[[str], Values]) -> None:
-    """Addresses mean something else on another board: the name of the map decides."""
+def test_nothing_is_allocated_on_an_unknown_board(machines: t.Callable[[str], Values]) -> None:
+    """Addresses have another meaning on another board, so the name of the map decides."""
     # six GPUs are more than an attribute can list
     here = with_own(machines("hgx-h100"), lambda i: [0] if i < 6 else [1])
     values = site([GPU, NIC])
@@ -371,7 +371,7 @@ def test_an_unknown_board_gets_nothing(machines: t.Callable[[str], Values]) -> N
     moved = World(values, {"node": here})
     moved.offers = offers("node", with_own(machines("hgx-h100"), lambda i: [i]), values["dra_claims_drivers"])
     assert not moved.take(0)
-    # with the published map a NIC is given by what its own board says
+    # with the published map, a NIC is allocated by the map of its own board
     mapped = World(values, {"node": diagonal(machines("hgx-h100"))})
     other = with_own(machines("hgx-h100"), lambda i: [i])
     mapped.offers, mapped.board = offers("node", other, values["dra_claims_drivers"]), board_map(other)
@@ -470,10 +470,10 @@ def test_a_list_tries_nearest_before_what_is_farther(machines: t.Callable[[str],
 
 @settings(max_examples=12, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_only_nearest_pairs_and_every_one_that_is_free(
+def test_exactly_the_free_nearest_pairs_are_allocated(
     machines: t.Callable[[str], Values], data: st.DataObject
 ) -> None:
-    """Claims of one to three pairs come and go beside pods that have single devices, on boards with random levels."""
+    """Claims of one to three pairs start and end beside pods with single devices, on boards with random levels."""
     name = data.draw(st.sampled_from(["gb300", "hgx-h100", "mi300x", "gb200", "missing-nic", "degraded"]))
     levels = data.draw(
         st.lists(st.sampled_from(["PIX", "PXB", "PHB", "NODE", "SYS", "SYS"]), min_size=400, max_size=400)
@@ -506,13 +506,13 @@ def test_only_nearest_pairs_and_every_one_that_is_free(
 
 
 def _taken(world: World) -> set[str]:
-    """What nobody gets: devices of other claims, and NICs whose link is down."""
+    """Devices that cannot be allocated: those of other claims, and NICs whose link is down."""
     tainted = {one.address for one in world.offers if one.device.get("taints")}
     return tainted | {one.offer.address for held in world.held.values() for one in held}
 
 
 class _Whole(Search):
-    """The scheduler's own search: it does not count before it searches."""
+    """Searches like the scheduler, which does not count devices first."""
 
     def _short(self) -> bool:
         return False
@@ -520,7 +520,7 @@ class _Whole(Search):
 
 @settings(max_examples=15, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_the_scheduler_never_looks_more_often_than_the_bound(
+def test_the_search_of_the_scheduler_stays_within_the_bound(
     machines: t.Callable[[str], Values], data: st.DataObject
 ) -> None:
     number = 4

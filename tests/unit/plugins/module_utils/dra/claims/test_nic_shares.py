@@ -20,7 +20,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided i
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
-from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.refusals import one, refused
+from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.refusals import one_problem, refused
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import relevant_facts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,11 +115,11 @@ def test_a_hard_share_takes_the_factor_of_its_amount(factor: float, taken: str) 
 def test_a_hard_share_is_for_one_factor() -> None:
     nodes = {"a": node({"factor": 2}), "b": node({"factor": 1})}
     path = f"{PLACE}.share.hard"
-    one(site(nic(bandwidth="10G", hard=True)), path, "contradiction", "factors 1, 2", nodes=nodes)
-    one(site(nic(bandwidth="10G", hard=True)), path, "missing", "share.factor")
+    one_problem(site(nic(bandwidth="10G", hard=True)), path, "contradiction", "factors 1, 2", nodes=nodes)
+    one_problem(site(nic(bandwidth="10G", hard=True)), path, "missing", "share.factor")
     made = compile_site(site(nic(bandwidth="10G", hard=True, factor=2)), nodes)
     assert made.reach[0].nodes == ["a"]
-    one(site(nic(bandwidth="10G", factor=3)), f"{PLACE}.share.factor", "unreachable", "1, 2", nodes=nodes)
+    one_problem(site(nic(bandwidth="10G", factor=3)), f"{PLACE}.share.factor", "unreachable", "1, 2", nodes=nodes)
     assert compile_site(site(nic(bandwidth="10G", hard=True, factor=1.5)))
 
 
@@ -172,7 +172,7 @@ def test_a_nic_of_another_namespace_gives_no_share() -> None:
     assert by_claim["ml/a"].nodes == ["n"] and by_claim["other/a"].nodes == []
     assert "shares that namespace other may have" in by_claim["other/a"].refused["n"]
     assert isinstance(allocated(made, node({}), "other"), Refusal)
-    one(values, f"{PLACE}.share", "unreachable", "namespace other", nodes={"n": node({})})
+    one_problem(values, f"{PLACE}.share", "unreachable", "namespace other", nodes={"n": node({})})
 
 
 def test_a_bandwidth_that_is_rounded_up_gives_a_warning() -> None:
@@ -192,9 +192,11 @@ def test_a_class_may_select_shares() -> None:
     made = compile_site(site({**device, "count": 2}, dra_claims_classes=classes))
     assert "capacity" not in devices(made)["requests"][0]["exactly"] and devices(made)["constraints"]
     whole = [{"name": "part", "kind": "rdma"}]
-    one(site({**device, "share": {"bandwidth": "5G"}}, dra_claims_classes=whole), f"{PLACE}.share", "contradiction")
+    one_problem(
+        site({**device, "share": {"bandwidth": "5G"}}, dra_claims_classes=whole), f"{PLACE}.share", "contradiction"
+    )
     wrong = [{"name": "part", "kind": "vf", "share": True}]
-    one(site(GPU, dra_claims_classes=wrong), "dra_claims_classes[0].share", "contradiction")
+    one_problem(site(GPU, dra_claims_classes=wrong), "dra_claims_classes[0].share", "contradiction")
 
 
 def test_a_class_caps_the_burst() -> None:
@@ -210,11 +212,13 @@ def test_a_class_caps_the_burst() -> None:
         [config] = devices(compile_site(ask(**share)))["config"]
         assert set(config["opaque"]["parameters"]["share"]) <= {"burst", "hard", "guarantee"}
     words = "above what class 'capped' lets one share use: 30G"
-    one(ask(bandwidth="5G", burst="31G"), f"{PLACE}.share.burst", "out-of-range", words)
-    one(ask(bandwidth="31G"), f"{PLACE}.share.bandwidth", "out-of-range", words)
-    one(ask(bandwidth="31G", hard=True, factor=1), f"{PLACE}.share.bandwidth", "out-of-range", words)
+    one_problem(ask(bandwidth="5G", burst="31G"), f"{PLACE}.share.burst", "out-of-range", words)
+    one_problem(ask(bandwidth="31G"), f"{PLACE}.share.bandwidth", "out-of-range", words)
+    one_problem(ask(bandwidth="31G", hard=True, factor=1), f"{PLACE}.share.bandwidth", "out-of-range", words)
     whole = [{"name": "capped", "kind": "nic", "interface": {"share": {"burst": "30G"}}}]
-    one(site(GPU, dra_claims_classes=whole), "dra_claims_classes[0].interface.share", "contradiction", "share: true")
+    one_problem(
+        site(GPU, dra_claims_classes=whole), "dra_claims_classes[0].interface.share", "contradiction", "share: true"
+    )
 
 
 def test_whole_nics_and_shares_exclude_each_other() -> None:
@@ -258,13 +262,13 @@ def test_servers_without_the_fields_have_no_shares() -> None:
         given = offers("n", t.cast(t.Any, facts), DRIVERS, server=Server(kubernetes))
         assert not [offer for offer in given if offer.device["name"].endswith("-share")]
         words = f"Kubernetes {kubernetes} cannot divide a NIC"
-        one(site(nic(bandwidth="1G")), f"{PLACE}.share", "dropped", words, kubernetes=kubernetes)
+        one_problem(site(nic(bandwidth="1G")), f"{PLACE}.share", "dropped", words, kubernetes=kubernetes)
     with pytest.raises(Problems, match="feature gate DRAConsumableCapacity is off"):
         compile_site(site(nic(bandwidth="1G")), None, "1.37", {"DRAConsumableCapacity": False})
 
 
 def test_it_is_unknown_whether_a_nic_in_a_pod_can_be_divided() -> None:
-    """The speed of its link is unknown, and so is whether the node fits."""
+    """The speed of its link is unknown, so it is also unknown whether the node can satisfy the claim."""
     facts = node({})
     away = [{**one, "elsewhere": ["interface"], "interfaces": [], "speed_mbps": None} for one in facts["nics"]]
     made = compile_site(site(nic(bandwidth="10G")), {"n": {**facts, "nics": away}})
@@ -296,13 +300,13 @@ def test_it_is_unknown_whether_a_nic_in_a_pod_can_be_divided() -> None:
 )
 def test_impossible_shares_are_refused(device: Values, place: str, rule: str) -> None:
     if rule:
-        one(site(device), f"{PLACE}.{place}", rule)
+        one_problem(site(device), f"{PLACE}.{place}", rule)
     else:
         assert compile_site(site(device))
 
 
 def test_the_driver_of_another_nic_divides_nothing() -> None:
-    one(site(nic(bandwidth="1G"), drivers={"dra.net": {"version": "1.4.0"}}), f"{PLACE}.share", "no-capacity")
+    one_problem(site(nic(bandwidth="1G"), drivers={"dra.net": {"version": "1.4.0"}}), f"{PLACE}.share", "no-capacity")
 
 
 @pytest.mark.parametrize(
@@ -355,7 +359,7 @@ def test_shares_beyond_the_settings_of_the_nodes_are_refused(
 def test_infiniband_is_not_divided() -> None:
     facts = node({"select": {"type": "pf"}})
     ib = {**facts, "nics": [{**nic, "link_layer": "infiniband"} for nic in facts["nics"]]}
-    one(site(nic(bandwidth="1G")), f"{PLACE}.share", "unreachable", "it is InfiniBand", nodes={"n": ib})
+    one_problem(site(nic(bandwidth="1G")), f"{PLACE}.share", "unreachable", "it is InfiniBand", nodes={"n": ib})
 
 
 def test_all_problems_are_reported_together() -> None:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Claims of a site whose nodes are known by their ResourceSlices alone: recorded ones of real nodes."""
+"""Claims of a site whose nodes are known only by their ResourceSlices, which were recorded on real nodes."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def address_of(node: str, driver: str, root: str) -> list[tuple[str, str]]:
 
 
 def test_free_devices_whose_partners_are_in_use_are_named_with_the_claim() -> None:
-    """On p4d two GPUs share a root with one NIC. The node can satisfy the claim, once its devices are given back."""
+    """On p4d two GPUs share a root with one NIC. The node can satisfy the claim once its devices are released."""
     gpus = address_of("eks-p4d", "gpu.nvidia.com", "pci0000:10")
     ((nic, address),) = address_of("eks-p4d", "dra.net", "pci0000:10")
     other = recorded("eks-p4d")
@@ -121,14 +121,14 @@ def test_free_devices_whose_partners_are_in_use_are_named_with_the_claim() -> No
     objects = [*recorded("eks-p4d"), *other]
     (aligned, anything) = site([*objects, in_use("job", ("dra.net", "eks-p4d", nic))], claims).reach
     assert aligned.nodes == anything.nodes == ["another", "eks-p4d"]
-    says = [f"gpu {gpu} is free, its nic {address} is in use by ml/job" for _name, gpu in gpus]
-    assert aligned.unpaired == {"eks-p4d": says} and not anything.unpaired
-    assert [f"  eks-p4d: {one}" for one in says] == [line for line in aligned.lines() if "in use" in line]
-    # if both GPUs of the root are in use, its free NIC is of no use
+    expected = [f"gpu {gpu} is free, its nic {address} is in use by ml/job" for _name, gpu in gpus]
+    assert aligned.unpaired == {"eks-p4d": expected} and not anything.unpaired
+    assert [f"  eks-p4d: {one}" for one in expected] == [line for line in aligned.lines() if "in use" in line]
+    # if both GPUs of the root are in use, its free NIC cannot be used
     held = in_use("job", *(("gpu.nvidia.com", "eks-p4d", name) for name, _gpu in gpus))
-    says = [f"nic {address} is free, its gpu {gpus[0][1]} is in use by ml/job"]
-    assert site([*objects, held], claims).reach[0].unpaired == {"eks-p4d": says}
-    # admin access takes nothing, and without claims nothing is known
+    expected = [f"nic {address} is free, its gpu {gpus[0][1]} is in use by ml/job"]
+    assert site([*objects, held], claims).reach[0].unpaired == {"eks-p4d": expected}
+    # admin access uses no device, and without claims nothing is known to be in use
     for objects_now in ([*objects, in_use("admin", ("dra.net", "eks-p4d", nic), admin=True)], objects):
         assert not site(objects_now, claims).reach[0].unpaired
 
@@ -160,7 +160,7 @@ def test_a_pool_that_is_being_written_is_unknown() -> None:
     assert (yes, no) == ([], {}) and "belong to several nodes" in unknown["eks-p4d"]
 
 
-def test_the_sites_own_taints_count() -> None:
+def test_taints_of_the_site_count() -> None:
     taint = {"name": "gpus", "driver": "gpu.nvidia.com", "key": "example.com/x", "effect": "NoSchedule"}
     body = {"devices": [{"name": "gpu", "kind": "gpu"}]}
     made = site(recorded("eks-p4d"), {"gpu": body}, dra_claims_taints=[{**taint, "device": "gpu-0"}])
@@ -170,8 +170,8 @@ def test_the_sites_own_taints_count() -> None:
 
 
 @pytest.mark.parametrize("machine", names())
-def test_slices_of_a_machine_say_what_its_probe_says(machine: str) -> None:
-    """A fleet by its slices has the answers of the same fleet by its probe, where that is sure of them."""
+def test_slices_of_a_machine_give_the_answers_of_its_probe(machine: str) -> None:
+    """The slices of a fleet give the same answers as its probe, where the probe has a definite answer."""
     drivers = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
     known = facts(machine)
     published = slices(offers("node", known, drivers))
@@ -208,7 +208,7 @@ def test_an_object_that_is_not_a_slice_is_an_error(change: t.Callable[[Object], 
 
 
 def test_plans_and_claims_read_the_same_devices() -> None:
-    """Of the same slices, but a plan takes what is published now for what it is."""
+    """From the same slices. A plan uses the values that are published now as they are."""
     objects = recorded(*NODES)
     now, free = PublishedNodes(objects), stand_in(objects)
     assert list(now.nodes) == list(free.nodes) == sorted(NODES)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Written selectors: accepted, true exactly where the same test in Python is, and without failure on any device."""
+"""Selectors are accepted, hold exactly where the same test in Python does, and fail on no device."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def joined(inner):
 @needs_engine
 @settings(max_examples=600, deadline=None)
 @given(written=st.recursive(primitives(), joined, max_leaves=8), subjects=st.lists(devices(), min_size=1, max_size=4))
-def test_written_text_is_accepted_and_means_what_it_says(written, subjects):
+def test_selectors_are_accepted_and_mean_what_they_say(written, subjects):
     selector, meaning = written
     verdict = ENGINE.judge(selector.text)
     assert verdict.errors == verdict.unchecked == ()
@@ -213,7 +213,7 @@ def test_any_quoted_text_reads_back(text):
     assert not ENGINE.matches(selectors.equals(name, f"{text}\0").text, device, "other.example.com")
 
 
-def test_text_is_plain_where_it_can_be():
+def test_selectors_are_written_in_plain_text_if_possible():
     assert selectors.equals("a.io/b", "NVIDIA H100 80GB HBM3").text == (
         'has(device.attributes["a.io"].b) && "NVIDIA H100 80GB HBM3" == device.attributes["a.io"].b'
     )

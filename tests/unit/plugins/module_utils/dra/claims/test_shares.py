@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Parts of a GPU, rendered for the engine of the site, and opaque configurations that NVIDIA's driver refuses."""
+"""Shares of a GPU, rendered for the engine of the site, and opaque configurations that NVIDIA's driver refuses."""
 
 from __future__ import annotations
 
@@ -158,8 +158,8 @@ def test_each_part_can_be_kept_by_some_engine() -> None:
     )
 
 
-def test_shares_of_one_gpu_each_with_a_nic_below_its_root() -> None:
-    """As whole GPUs: the nodes that can keep them are found, and those that cannot are not."""
+def test_a_share_of_a_gpu_can_be_aligned_with_a_nic_below_its_root() -> None:
+    """As for whole GPUs, a node with enough memory is found, and another one is refused."""
     values = site({"engine": "consumable-shares", "consumable_shares": "memory"}, {"memory": "20Gi"})
     values["dra_claims_drivers"]["lanewise.dev"] = {"version": "1.0.0"}
     values["dra_claims_templates"][0]["align"] = "pcie_root"
@@ -207,7 +207,9 @@ def test_shares_of_one_gpu_each_with_a_nic_below_its_root() -> None:
         ({}, {"kind": "GpuConfig", "sharring": {}}, "sharring"),
     ],
 )
-def test_configurations_that_nvidias_driver_refuses_are_reported(gates: Values, parameters: Values, place: str) -> None:
+def test_configurations_that_the_nvidia_driver_refuses_are_reported(
+    gates: Values, parameters: Values, place: str
+) -> None:
     given = {"driver": NVIDIA, "parameters": {"apiVersion": "resource.nvidia.com/v1beta1", **parameters}}
     path, _text = refusal(site({"feature_gates": gates}, None, config=[given]))
     assert path.startswith("dra_claims_templates[0].devices[0].config[0].parameters.") and path.endswith(place)

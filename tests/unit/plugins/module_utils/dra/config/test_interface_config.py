@@ -189,7 +189,7 @@ def test_long_config_is_refused() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(claims_strategies.interfaces())
-def test_inventory_form_and_whole_form_agree(interface: dict[str, object]) -> None:
+def test_an_interface_is_valid_in_an_inventory_and_as_a_whole_config(interface: dict[str, object]) -> None:
     assert validate(interface, "i", complete=False) == []
     assert validate(json.loads(json.dumps(parameters(interface))), "i") == []
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 PHYSICAL = 100 * 10**9
 FACTORS = st.integers(100, 1000).map(lambda hundredths: Fraction(hundredths, 100))
-#: What happens to a card: a share is asked for (bit/s, hard), the first one is released, or the factor changes.
+#: Events of a card: a share is requested (bit/s, hard), the first share is released, or the factor changes.
 EVENTS = st.lists(
     st.one_of(st.tuples(st.integers(1, PHYSICAL), st.booleans()), st.just("release"), FACTORS), min_size=1, max_size=30
 )
@@ -46,7 +46,7 @@ def allocated(events: list[object]) -> tuple[Fraction, list[Share]]:
     return factor, shares
 
 
-def guarantees_hold(factor: Fraction, shares: list[Share]) -> None:
+def check_guarantees(factor: Fraction, shares: list[Share]) -> None:
     least, found = guarantees(PHYSICAL, factor, shares), rates(PHYSICAL, factor, shares)
     assert sum(least) <= sum(one.rate for one in found) <= PHYSICAL
     for one, rate, force in zip(shares, least, found):
@@ -57,7 +57,7 @@ def guarantees_hold(factor: Fraction, shares: list[Share]) -> None:
 @given(EVENTS)
 def test_every_share_gets_at_least_its_guarantee(events: list[object]) -> None:
     factor, shares = allocated(events)
-    guarantees_hold(factor, shares)
+    check_guarantees(factor, shares)
     if not totals(PHYSICAL, factor, shares).debt:
         least = [one.asked if one.hard else math.floor(one.asked / factor) for one in shares]
         assert guarantees(PHYSICAL, factor, shares) == least
@@ -78,7 +78,7 @@ def test_only_a_raised_factor_lowers_a_guarantee(events: list[object]) -> None:
 def test_guarantees_shrink_while_more_is_promised_than_the_nic_has() -> None:
     """The lower factor would guarantee a share all that it asked for, but it has less until another share ends."""
     shares = [Share(60, consumed=60), Share(100, factor=Fraction(2), consumed=100)]
-    guarantees_hold(Fraction(1), shares)
+    check_guarantees(Fraction(1), shares)
     assert guarantees(100, Fraction(2), shares) == [30, 50]
     assert guarantees(100, Fraction(1), shares) == [37, 62]
     assert guarantees(100, Fraction(1), shares[:1]) == [60]
@@ -91,10 +91,10 @@ def test_a_slower_link_changes_no_guarantee() -> None:
 
 
 @given(EVENTS, st.randoms(use_true_random=False))
-def test_the_order_of_shares_does_not_matter(events: list[object], chance: random.Random) -> None:
+def test_the_order_of_shares_does_not_matter(events: list[object], generator: random.Random) -> None:
     factor, shares = allocated(events)
     order = list(range(len(shares)))
-    chance.shuffle(order)
+    generator.shuffle(order)
     found = rates(PHYSICAL, factor, shares)
     assert rates(PHYSICAL, factor, [shares[place] for place in order]) == [found[place] for place in order]
 

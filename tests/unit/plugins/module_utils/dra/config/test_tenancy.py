@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 
 def test_the_policy_has_a_choice_for_every_field() -> None:
-    """Every claim could set a field of an InterfaceConfig that the table lacks."""
+    """If the table lacked a field of an InterfaceConfig, every claim could set it."""
     wanted: set[str] = set()
     for name, form in interface_config.FIELDS.items():
         split = name in ("vf", "ethtool")
@@ -37,7 +37,7 @@ def test_a_class_never_refuses_what_it_sets_and_nothing_refuses_an_empty_claim(
         allow = tenant["allow"]
         assert tenancy.refused(allow, of_class, of_class) == []
         assert tenancy.refused(allow, of_class, {}) == []
-        # a class's settings of other fields change nothing about what is refused
+        # settings of other fields in a class do not change what is refused
         apart = {name: value for name, value in of_claim.items() if name not in of_class}
         assert tenancy.refused(allow, of_class, apart) == tenancy.refused(allow, {}, apart)
     assert tenancy.refused(everything(), {}, of_claim) == []
@@ -75,7 +75,7 @@ def test_objects_are_checked_against_their_classes() -> None:
     assert wrong(_claim({"dad": "none"}, requests=["nic/a"]), tenant) == [f"{path}.dad"]
     assert not wrong(_claim({"dad": "none"}, requests=["other"]), tenant)
     assert wrong(_claim({}, "training"), tenant) == ["spec.spec.devices.requests[0]"]
-    assert not wrong(_claim({"mac": "02:00:00:00:00:01"}))  # without its class, the claim cannot be judged
+    assert not wrong(_claim({"mac": "02:00:00:00:00:01"}))  # without its class, the claim cannot be checked
     assert wrong(_claim({"mac": "02:00:00:00:00:01"}), _class()) == [f"{path}.mac"]
     assert not wrong(_claim({"mac": "02:00:00:00:00:01"}), _class(OPEN_CLASS["opaque"]["parameters"]))
     assert wrong(_claim({"mtu": 1})) == [f"{path}.mtu"]

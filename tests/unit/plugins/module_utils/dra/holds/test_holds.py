@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Holds as DeviceTaintRules, and what it takes to make and release them."""
+"""Holds as DeviceTaintRules, and the changes that create and release them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_release_that_ignores_rules_is_refused() -> None:
     ["2026-12-01T08:00:00Z", "2026-12-01T08:00:00+00:00", "2026-12-01 08:00:00+00:00", "2026-12-01T09:00:00+01:00"],
 )
 def test_an_expiry_may_be_a_time_of_yaml_that_became_text(written: str) -> None:
-    """Unquoted in YAML it is a time; Ansible hands it to a module as text, in a form of its own."""
+    """Unquoted in YAML it is a time, which Ansible passes to a module as text in another format."""
     assert expiry(written, 24, HOLD, NOW) == datetime(2026, 12, 1, 8, tzinfo=timezone.utc)
     assert expiry("2026-12-01", 24, HOLD, NOW) == datetime(2026, 12, 1, tzinfo=timezone.utc)
 
@@ -69,7 +69,7 @@ def test_a_text_that_is_no_time_or_has_no_zone_is_refused(written: str) -> None:
         expiry(written, 24, HOLD, NOW)
 
 
-def test_a_hold_is_read_as_it_was_made() -> None:
+def test_a_hold_is_read_back_unchanged() -> None:
     (found,) = holds(_rules())
     assert replace(found, rules=(), devices=()) == replace(HOLD, devices=())
     assert set(found.devices) == {ONE, TWO} and len(found.rules) == 2

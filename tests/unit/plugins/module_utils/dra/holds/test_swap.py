@@ -56,7 +56,7 @@ def test_rules_of_a_swap_are_not_holds() -> None:
     }
 
 
-def test_only_rules_that_end_pods_say_that_a_swap_has_begun() -> None:
+def test_only_rules_that_evict_pods_show_that_a_swap_has_begun() -> None:
     count, end = (swap.rule(HOLD, DEVICE, effect, "resource.k8s.io/v1") for effect in (swap.COUNT, swap.EVICT))
     of_hold = hold.rule(HOLD, DEVICE, "resource.k8s.io/v1")
     rules = [count, of_hold, end, count]
@@ -72,7 +72,7 @@ def test_only_rules_that_end_pods_say_that_a_swap_has_begun() -> None:
         ("", None),
     ],
 )
-def test_the_controllers_count_is_read_from_its_condition(message: str, count: int | None) -> None:
+def test_the_count_of_the_controller_is_read_from_its_condition(message: str, count: int | None) -> None:
     rule = swap.rule(HOLD, DEVICE, swap.COUNT, "resource.k8s.io/v1")
     assert swap.counted(rule) is None
     rule["metadata"]["generation"] = 2
