@@ -34,13 +34,13 @@ def _gate(text: str) -> tuple[str, bool]:
 
 def serve(minor: str, gates: dict[str, bool], nodes: int) -> None:
     folder = WORK / "cluster"
-    programs(minor)  # builds
+    programs(minor)  # builds them if needed
     with open(f"{folder}.lock", "w") as guard:
         try:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Failed(f"another 'make cluster' of this checkout runs, with its files in {folder}") from None
-        if folder.exists():  # left by a machine that went down
+            raise Failed(f"another 'make cluster' of this checkout is running, with files in {folder}") from None
+        if folder.exists():  # left behind by a crash
             shutil.rmtree(folder)
         say(f"starting Kubernetes {minor}")
         with ControlPlane(minor, gates=gates, folder=folder) as plane:
@@ -51,7 +51,7 @@ def serve(minor: str, gates: dict[str, bool], nodes: int) -> None:
             say(f"Kubernetes {plane.version} with {etcd.stdout.splitlines()[0]}, ready in {plane.seconds:.1f} s")
             print(f"export KUBECONFIG={kubeconfig}")
             print(f"export PATH={plane.programs['kubectl'].parent}:$PATH  # kubectl")
-            print(f"logs: {folder}/*.log; Ctrl-C stops it and removes all of it", flush=True)
+            print(f"logs: {folder}/*.log; Ctrl-C stops the cluster and removes the folder", flush=True)
             try:
                 while True:
                     time.sleep(1)
@@ -64,7 +64,7 @@ def main(arguments: t.Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kubernetes", metavar="MINOR", default=minors()[0], help=f"one of {', '.join(minors())}")
     parser.add_argument("--gate", metavar="NAME=BOOL", type=_gate, action="append", default=[], help="a feature gate")
-    parser.add_argument("--nodes", metavar="N", type=int, default=0, help="add N nodes that are objects only")
+    parser.add_argument("--nodes", metavar="N", type=int, default=0, help="add N Node objects, without kubelets")
     options = parser.parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)

@@ -23,14 +23,14 @@ ADDRESSES = ("127.0.0.1", "10.0.0.1")  # the second is the service kubernetes.de
 
 
 def write(path: Path, *parts: bytes) -> Path:
-    """Write a file that only its owner reads."""
+    """Write a file that only its owner can read."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(b"".join(parts))
     return path
 
 
 def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    form = serialization.PrivateFormat.TraditionalOpenSSL  # the only one that kube-apiserver takes for accounts
+    form = serialization.PrivateFormat.TraditionalOpenSSL  # the only one kube-apiserver accepts for account keys
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
@@ -41,7 +41,7 @@ def _name(user: str, groups: tuple[str, ...]) -> x509.Name:
 
 
 class Authority:
-    """Issues the certificates of servers and users into a folder, each file with its key."""
+    """Issues certificates for servers and users. Each is a file in `folder` with the certificate and its key."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -74,7 +74,7 @@ class Authority:
         return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
     def issue(self, user: str, *groups: str, names: tuple[str, ...] = (), addresses: tuple[str, ...] = ()) -> Path:
-        """The file with certificate and key of a user, or of a server that has names and addresses."""
+        """Issue a certificate for a user, or for a server if names or addresses are given. Returns the file."""
         with self._lock:
             path = self.folder / f"{'+'.join([user, *groups]).replace(':', '-').replace('/', '-')}.pem"
             if path.exists():

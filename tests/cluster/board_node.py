@@ -74,7 +74,7 @@ class Node:
 
     def __init__(self, plane: ControlPlane, board: Board, engine: t.Any, seed: int) -> None:
         self.plane, self.board, self.engine = plane, board, engine
-        self.chance = random.Random(f"{seed} {board.name}")
+        self.rng = random.Random(f"{seed} {board.name}")
         self.offers = [Server(plane.version).keeps(one) for one in board.offers]
         self.live: dict[str, list[Result]] = {}
         self.counts = Counts()
@@ -178,18 +178,18 @@ class Node:
 
     def walk(self, wanted: int) -> Counts:
         """Create and delete claims until this many claims for pairs were decided."""
-        number, chance, board = 0, self.chance, self.board
+        number, rng, board = 0, self.rng, self.board
         sizes = sorted(board.claims)
         while self.counts.pairs < wanted and not self.counts.faults:
             number += 1
             # now the board fills up, now it empties
-            while self.live and chance.random() < (0.55 if number // 12 % 2 else 0.15):
-                self.stop(chance.choice(sorted(self.live)))
+            while self.live and rng.random() < (0.55 if number // 12 % 2 else 0.15):
+                self.stop(rng.choice(sorted(self.live)))
             name = f"{board.name}-{number}"
-            if chance.random() < 0.3:
-                self.judge(name, board.single(chance.choice(["gpu", "nic"])), 0)
+            if rng.random() < 0.3:
+                self.judge(name, board.single(rng.choice(["gpu", "nic"])), 0)
             else:
-                count = chance.choice(sizes)
+                count = rng.choice(sizes)
                 self.judge(name, board.claims[count], count)
         for name in list(self.live):
             self.stop(name)

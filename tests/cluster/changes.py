@@ -19,8 +19,8 @@ _SLOW = {"linkSpeedMbps": 100_000}
 def steps(site: Site, number: int) -> t.Iterator[Object]:
     """Changes of different nodes, so that each can be made apart from the others. Four fleets with numbers that follow
     each other have all kinds, as far as there is something to change."""
-    nodes = site.chance.sample(site.nodes, len(site.nodes))
-    turns = site.chance.randint(3, 5)
+    nodes = site.rng.sample(site.nodes, len(site.nodes))
+    turns = site.rng.randint(3, 5)
     for turn in range(turns):
         kind = _KINDS[(number * 3 + turn) % len(_KINDS)]
         node = nodes[turn % len(nodes)]
@@ -41,9 +41,9 @@ def _step(site: Site, kind: str, node: str, untouched: t.Sequence[str]) -> t.Ite
         if len(site.nodes) > 1:
             yield {"remove": {"nodes": [node]}}
     elif kind in ("lose", "replace"):
-        yield {kind: {"node": node, "devices": site.chance.sample(nics, min(2, len(nics)))}}
+        yield {kind: {"node": node, "devices": site.rng.sample(nics, min(2, len(nics)))}}
     elif kind == "degrade":
-        worse: Object = {"attributes": _SLOW} if site.chance.random() < 0.5 else {"taint": TAINT}
+        worse: Object = {"attributes": _SLOW} if site.rng.random() < 0.5 else {"taint": TAINT}
         if site.sort == "nics":
             nics = [name for name in nics if name.endswith("-share")]
             worse = {"capacity": {"bandwidth": "100G"}}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Raw requests to an API server: no client library between a test and what the server says."""
+"""Raw requests to an API server, so that no client library changes what a test sends and receives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 
 
 class Client:
-    """One user of one server on 127.0.0.1. Each thread has its own connection, which is kept for the next request.
+    """One user of one server on 127.0.0.1. Each thread has its own connection and reuses it.
 
     `certificate` holds certificate and key; without one the user is anonymous.
     """
@@ -39,26 +39,26 @@ class Client:
         return answer.status, answer.read(), answer.headers.get_content_type()
 
     def request(self, method: str, path: str, body: t.Any = None, content_type: str | None = None) -> tuple[int, t.Any]:
-        """The status and what came back: the parsed JSON, else the text.
+        """The status and the body of the response: parsed JSON, or else text.
 
         `body` is sent as JSON unless it is bytes. A PATCH is a merge patch unless `content_type` says otherwise.
-        Raises OSError or http.client.HTTPException where there is no answer.
+        Raises OSError or http.client.HTTPException if there is no response.
         """
         content = body if body is None or isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
         headers = {"Accept": "application/json"}
         if content is not None:
             headers["Content-Type"] = content_type or (MERGE_PATCH if method == "PATCH" else "application/json")
-        kept = getattr(self._thread, "connection", None)
-        if kept is None:
+        existing = getattr(self._thread, "connection", None)
+        if existing is None:
             host, port, timeout = self._address
             self._thread.connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls)
         try:
             try:
                 status, answer, kind = self._send(method, path, content, headers)
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
-                if kept is None:
+                if existing is None:
                     raise
-                # the server closed the kept connection meanwhile, before it took the request
+                # the server had closed the idle connection and did not receive the request
                 self._thread.connection.close()
                 status, answer, kind = self._send(method, path, content, headers)
         except BaseException:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Control planes and nodes for the tests of a file: started when the first test asks for one, ended with the file."""
+"""Control planes and nodes for tests: started by the first test of a file that needs them, stopped after its last."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from ansible_collections.lanewise.dra.tests.cluster.node import Node, inside
+from ansible_collections.lanewise.dra.tests.cluster.node import Node, in_sandbox
 from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing
 from ansible_collections.lanewise.dra.tools.cluster import minors
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
 Planes = t.Callable[[str], ControlPlane]
-#: Feature gates of a node's Kubernetes that a test needs, and that only the newest one has on by default.
+#: Feature gates that node tests need, by Kubernetes version. Only the newest version enables them by default.
 NODE_GATES = {"1.34": {"ResourceHealthStatus": True}}
 STARTED = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STARTED] = []
-    config.addinivalue_line("markers", "each_kubernetes: a node's test that runs with the oldest Kubernetes too")
+    config.addinivalue_line("markers", "each_kubernetes: a node test that also runs with the oldest Kubernetes")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workeroutput"):  # one of several processes, whose summary the first one writes
+    if hasattr(session.config, "workeroutput"):  # an xdist worker: the controller process prints its summary
         session.config.workeroutput["started"] = session.config.stash[STARTED]
 
 
@@ -47,7 +47,7 @@ def pytest_terminal_summary(terminalreporter: t.Any, config: pytest.Config) -> N
 
 @pytest.fixture(scope="module")
 def planes(request: pytest.FixtureRequest) -> t.Iterator[Planes]:
-    """Gives the shared control plane of a version. Skips where its programs are not there."""
+    """A function that returns the shared control plane of a Kubernetes version. Skips if its programs are missing."""
     running: dict[str, ControlPlane] = {}
 
     def get(minor: str) -> ControlPlane:
@@ -67,19 +67,19 @@ def planes(request: pytest.FixtureRequest) -> t.Iterator[Planes]:
 
 @pytest.fixture(scope="module")
 def newest(planes: Planes) -> ControlPlane:
-    """The newest Kubernetes that is pinned."""
+    """A control plane of the newest pinned Kubernetes."""
     return planes(minors()[0])
 
 
 @pytest.fixture(scope="module")
 def oldest(planes: Planes) -> ControlPlane:
-    """The oldest Kubernetes that is supported, the first with resource.k8s.io/v1."""
+    """A control plane of the oldest supported Kubernetes, the first with resource.k8s.io/v1."""
     return planes(minors()[-1])
 
 
 @pytest.fixture(scope="module")
 def queueing(newest: ControlPlane) -> Queueing:
-    """Kueue, JobSet and kwok on the newest Kubernetes. Skips where their programs are not there."""
+    """Kueue, JobSet and kwok on the newest Kubernetes. Skips if their programs are missing."""
     try:
         return Queueing(newest)
     except Missing as missing:
@@ -88,16 +88,16 @@ def queueing(newest: ControlPlane) -> Queueing:
 
 @pytest.fixture(scope="module", params=minors())
 def control_plane(planes: Planes, request: pytest.FixtureRequest) -> ControlPlane:
-    """Every pinned Kubernetes in turn."""
+    """A control plane of each pinned Kubernetes in turn."""
     return planes(request.param)
 
 
 @pytest.fixture(scope="module")
 def node(request: pytest.FixtureRequest) -> t.Iterator[Node]:
-    """A control plane and a node with kubelet and containerd, of the newest Kubernetes or of the one that `K8S` names,
-    as `1.34`. Skips where there is no sandbox for it."""
-    if not inside():
-        pytest.skip("needs namespaces of its own: 'make test ONLY=node' runs it in tests/cluster/sandbox.py, as root")
+    """A control plane and a node with kubelet and containerd, of the newest Kubernetes or of the version in the
+    variable `K8S`, such as `1.34`. Skips outside the sandbox."""
+    if not in_sandbox():
+        pytest.skip("needs its own namespaces: 'make test ONLY=node' runs it in tests/cluster/sandbox.py, as root")
     minor = os.environ.get("K8S") or minors()[0]
     gates = NODE_GATES.get(minor, {})
     with contextlib.ExitStack() as stack:

@@ -32,7 +32,7 @@ from ansible_collections.lanewise.dra.tests.cluster.client import Client
 from ansible_collections.lanewise.dra.tools.cluster import minors, programs
 
 NODE_GRACE = 20  # seconds without a lease after which a node is lost, where `node_lifecycle` is on
-PATIENCE = 120  # seconds for one program to become ready, on a busy machine
+TIMEOUT = 120  # seconds for one program to become ready, on a busy machine
 RESOURCE_VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha3")  # of resource.k8s.io; both pinned servers know them all
 ADMIN = ("lanewise-admin", "system:masters")
 
@@ -253,7 +253,7 @@ class ControlPlane:
         """Wait until a program reports that it is ready. Raises Failed."""
         path = "/readyz" if name == "kube-apiserver" else "/healthz"
         client = Client(self.ports[name], self.authority.certificate, self.authority.issue(*ADMIN), timeout=10)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         last: t.Any = "no answer"
         while time.monotonic() < deadline:
             self.check()
@@ -266,7 +266,7 @@ class ControlPlane:
                 last = error
             time.sleep(0.1)
         raise Failed(
-            f"{name} of Kubernetes {self.minor} is not ready after {PATIENCE} s: {last}\n{self._end_of_log(name)}"
+            f"{name} of Kubernetes {self.minor} is not ready after {TIMEOUT} s: {last}\n{self._end_of_log(name)}"
         )
 
     def _end_of_log(self, name: str) -> str:
@@ -315,7 +315,7 @@ class ControlPlane:
         }
         return write(path, json.dumps(content, indent=1).encode())
 
-    def write_kubeconfig_of_two(self, path: Path) -> Path:
+    def write_kubeconfig_with_two_contexts(self, path: Path) -> Path:
         """The administrator's kubeconfig: its context `test` is this control plane, the current one leads nowhere."""
         content = json.loads(self.kubeconfig.read_text())
         content["clusters"].append({"name": "none", "cluster": {"server": "https://127.0.0.1:1"}})

@@ -150,16 +150,16 @@ class Site:
 
     def __init__(self, plane: ControlPlane, seed: int, most: int = 25, sort: str = "", used: bool = True) -> None:
         self.plane, self.name = plane, f"fleet-{seed}"
-        self.chance = chance = random.Random(seed)
+        self.rng = rng = random.Random(seed)
         self.old = plane.minor == "1.34"
-        drawn = chance.choice(["plain", "plain", "plain", "mig", "shares", "nics"])
+        drawn = rng.choice(["plain", "plain", "plain", "mig", "shares", "nics"])
         self.sort = sort or ("plain" if self.old else drawn)
         self.started, self.used = 0, used
-        self.spreads, self.tolerates = used and chance.random() < 0.25, chance.random() < 0.3
-        self.zone = chance.choice(["", "", "", "a"]) if used else ""
+        self.spreads, self.tolerates = used and rng.random() < 0.25, rng.random() < 0.3
+        self.zone = rng.choice(["", "", "", "a"]) if used else ""
         most = min(most, 3) if self.sort == "mig" else most
-        self.nodes = [f"{self.name}-{place}" for place in range(min(chance.randint(1, most), chance.randint(1, most)))]
-        self.machines = {node: chance.choice(MACHINES[self.sort]) for node in self.nodes}
+        self.nodes = [f"{self.name}-{place}" for place in range(min(rng.randint(1, most), rng.randint(1, most)))]
+        self.machines = {node: rng.choice(MACHINES[self.sort]) for node in self.nodes}
         for node in self.nodes:
             self._add(node)
         for name in sorted(self.machines):
@@ -169,25 +169,25 @@ class Site:
 
     def _use(self) -> None:
         names = [one for one in COUNTED[self.sort] if one not in ("all-gpus", "three-pairs")]
-        for _turn in range(self.chance.randint(0, 3 * len(self.nodes))):
-            self.start(self.chance.choice(names))
+        for _turn in range(self.rng.randint(0, 3 * len(self.nodes))):
+            self.start(self.rng.choice(names))
         self.settled()
         if not self.old:
             self._taint()
 
     def _add(self, node: str) -> None:
-        chance = self.chance
+        rng = self.rng
         self.plane.add_node(node)
-        labels = {"fleet": self.name, "zone": chance.choice("ab")}
+        labels = {"fleet": self.name, "zone": rng.choice("ab")}
         if not self.used:
             self.plane.expect("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}}, MERGE)
             return
-        spec: Object = {"unschedulable": True} if chance.random() < 0.15 else {}
-        if chance.random() < 0.1:
+        spec: Object = {"unschedulable": True} if rng.random() < 0.15 else {}
+        if rng.random() < 0.1:
             spec["taints"] = [TAINT]
         self.plane.expect("PATCH", f"/api/v1/nodes/{node}", {"metadata": {"labels": labels}, "spec": spec}, MERGE)
-        if chance.random() < 0.3:
-            little = {"cpu": str(chance.randint(1, 12))}
+        if rng.random() < 0.3:
+            little = {"cpu": str(rng.randint(1, 12))}
             status = {"status": {"allocatable": little, "capacity": little}}
             self.plane.expect("PATCH", f"/api/v1/nodes/{node}/status", status, MERGE)
 
@@ -246,9 +246,9 @@ class Site:
     def _taint(self) -> None:
         """Rules that taint a device or two of some nodes, in use or not."""
         for node in self.nodes:
-            if self.chance.random() > 0.15:
+            if self.rng.random() > 0.15:
                 continue
-            one = self.chance.choice(self.offers(node, {"lanewise.dev": {}}))
+            one = self.rng.choice(self.offers(node, {"lanewise.dev": {}}))
             where = {"driver": one.driver, "pool": one.pool, "device": one.device["name"]}
             spec = {"deviceSelector": where, "taint": {"key": "example.com/broken", "effect": "NoSchedule"}}
             self.plane.expect("POST", RULES, {"metadata": {"name": f"{self.name}-{node}"}, "spec": spec})

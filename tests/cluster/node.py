@@ -7,7 +7,7 @@
     with ControlPlane() as plane, Node(plane) as node:
         node.run_pod({...})
 
-Works inside sandbox.py only. Its pods run from an image without files: they see the machine's own programs, which are
+Works only inside sandbox.py. Its pods run from an image without files: they use the machine's own programs, which are
 mounted below /usr.
 """
 
@@ -30,44 +30,43 @@ from pathlib import Path
 from types import TracebackType
 
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
-from ansible_collections.lanewise.dra.tests.cluster.sandbox import VARIABLE, hierarchies, remove_cgroups
+from ansible_collections.lanewise.dra.tests.cluster.sandbox import SANDBOX_VARIABLE, hierarchies, remove_cgroups
 from ansible_collections.lanewise.dra.tools.cluster import NODE, programs
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
-ADDRESS = "192.0.2.10"  # of documentation, RFC 5737
-PEER = "192.0.2.1"
-PODS = "198.51.100.0/24"
+ADDRESS = "192.0.2.10"  # a documentation address, RFC 5737
+GATEWAY = "192.0.2.1"
+POD_SUBNET = "198.51.100.0/24"
 IMAGE = "lanewise.dev/tools:1"
 SANDBOX_IMAGE = "lanewise.dev/pause:1"
 ROOT = Path("/var/lib/kubelet")
 SOCKET = Path("/run/containerd/containerd.sock")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-PATIENCE = (
-    120  # seconds; after an outage of the API server its clients may wait for one minute before they connect again
-)
+TIMEOUT = 120  # seconds; after an API server outage, its clients may wait a minute before they reconnect
 
 
-def inside() -> bool:
+def in_sandbox() -> bool:
     """Whether this process runs in a sandbox."""
-    return VARIABLE in os.environ
+    return SANDBOX_VARIABLE in os.environ
 
 
 class Node:
-    """kubelet and containerd of one node, which is Ready when this returns. Ends with its control plane.
+    """kubelet and containerd of one node. The node is Ready when the constructor returns, and ends with its control
+    plane.
 
-    gates: feature gates of kubelet. Raises environment.Missing without the programs and Failed.
+    gates: feature gates of kubelet. Raises environment.Missing if programs are missing, and Failed.
     """
 
     def __init__(self, plane: ControlPlane, name: str = "node-0", gates: t.Mapping[str, bool] | None = None) -> None:
-        if not inside():
-            raise Failed("a node can run in a sandbox only: tests/cluster/sandbox.py")
+        if not in_sandbox():
+            raise Failed("a node can run only in a sandbox: tests/cluster/sandbox.py")
         start = time.monotonic()
         self.plane = plane
         self.name = name
         self.programs = programs(plane.minor, *NODE, "kubectl", build=False)
-        if not shutil.which("runc"):  # entering namespaces is C, and needs libseccomp: not built here
+        if not shutil.which("runc"):  # not built here: it contains C code and needs libseccomp
             raise Missing("runc is not installed (Debian package runc)")
-        self.folder = Path(os.environ[VARIABLE])
+        self.folder = Path(os.environ[SANDBOX_VARIABLE])
         self._network()
         self._containerd()
         self._kubelet(dict(gates or {}))
@@ -87,7 +86,7 @@ class Node:
         self.close()
 
     def close(self) -> None:
-        """End kubelet and containerd; what containers remain ends with the sandbox."""
+        """Stop kubelet and containerd. Remaining containers end with the sandbox."""
         for name in ("kubelet", "containerd"):
             if name in self.plane.pids:
                 self.plane.stop(name)
@@ -101,7 +100,7 @@ class Node:
             f"address add {ADDRESS}/24 dev uplink",
             "link set uplink up",
             "link set outside up",
-            f"route add default via {PEER} dev uplink",
+            f"route add default via {GATEWAY} dev uplink",
         ):
             ip(command)
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
@@ -114,7 +113,7 @@ class Node:
         network = {
             "cniVersion": "1.0.0",
             "name": "pods",
-            "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "ranges": [[{"subnet": PODS}]]}}],
+            "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "ranges": [[{"subnet": POD_SUBNET}]]}}],
         }
         Path("/etc/cni/net.d").mkdir(parents=True)
         Path("/etc/cni/net.d/10-pods.conflist").write_text(json.dumps(network))
@@ -188,14 +187,14 @@ SystemdCgroup = false
             if controllers.exists():
                 enabled = " ".join(f"+{name}" for name in controllers.read_text().split())
                 (top / "cgroup.subtree_control").write_text(enabled)
-        # version 1: a new cpuset has no processors, and takes no process before it has
+        # version 1: a new cpuset has no processors, and accepts no process until some are assigned
         cpuset = Path("/sys/fs/cgroup/cpuset")
         for name in ("cpuset.cpus", "cpuset.mems"):
             if (cpuset / name).exists():
                 (cpuset / self.folder.name / name).write_text((cpuset / name).read_text())
 
     def start(self, name: str) -> None:
-        """Start kubelet or containerd, which does not run, without waiting for it."""
+        """Start kubelet or containerd, without waiting until it is ready."""
         arguments = {
             "containerd": ["--config", str(self.folder / "containerd.toml")],
             "kubelet": [
@@ -205,10 +204,10 @@ SystemdCgroup = false
                 f"--node-ip={ADDRESS}",
                 f"--root-dir={ROOT}",
                 f"--cert-dir={ROOT / 'pki'}",
-                "--v=3",  # it logs which of a driver's services it takes
+                "--v=3",  # logs which of a driver's services kubelet uses
             ],
         }[name]
-        # what a container process inherits from containerd must not end with the control plane's supervisor
+        # `run` cannot set the environment: env(1) sets PATH, where containerd looks for its shim and for runc
         self.plane.run(name, ["env", f"PATH={self._path}", str(self.programs[name]), *arguments])
 
     def stop(self, name: str) -> None:
@@ -216,8 +215,8 @@ SystemdCgroup = false
         self.plane.stop(name)
 
     def crash(self) -> None:
-        """A power cut, as far as it can be simulated here: kubelet, containerd and all containers are killed, what they
-        have mounted goes, /run is empty and the kernel has another boot id. Namespaces that nothing else keeps end, and
+        """Simulate a power failure, as far as possible here: kill kubelet, containerd and all containers, remove their
+        mounts, empty /run and change the kernel's boot ID. Network namespaces that nothing else holds disappear with
         the interfaces in them."""
         for name in ("kubelet", "containerd"):
             self.stop(name)
@@ -230,7 +229,7 @@ SystemdCgroup = false
         points = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
         for point in reversed(points):
             if point.startswith(("/run/", f"{ROOT}/")):
-                # one that is shared may have gone with its twin
+                # unmounting a shared mount may already have unmounted this one
                 subprocess.run(["umount", "--lazy", "--quiet", point], check=False)
         for path in Path("/run").iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -249,15 +248,15 @@ SystemdCgroup = false
         self.start("kubelet")
 
     def reconfigure_containerd(self, *lines: str) -> None:
-        """Start containerd again with these lines in its section of container runtimes besides what a node needs;
-        containers stay. Raises Failed."""
+        """Restart containerd with these extra lines in the runtime section of its configuration. Containers keep
+        running. Raises Failed."""
         self.stop("containerd")
         self._configure_containerd(*lines)
         self._start_containerd()
 
     def _start_containerd(self) -> None:
         self.start("containerd")
-        self.plane.wait_for(self._containerd_answers, "containerd", PATIENCE)
+        self.plane.wait_for(self._containerd_answers, "containerd", TIMEOUT)
 
     def _container_processes(self) -> set[int]:
         """Processes in containers, and their shims."""
@@ -288,7 +287,7 @@ SystemdCgroup = false
         archive.unlink()
 
     def wait_ready(self) -> None:
-        """Wait until the API server has the node as Ready. Raises Failed."""
+        """Wait until the API server reports the node as Ready. Raises Failed."""
 
         def ready() -> bool:
             self.plane.check()
@@ -296,13 +295,13 @@ SystemdCgroup = false
             conditions = node["status"].get("conditions", ()) if status == 200 else ()
             return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
 
-        self.plane.wait_for(ready, f"node {self.name} to be Ready", PATIENCE)
+        self.plane.wait_for(ready, f"node {self.name} to be Ready", TIMEOUT)
         self.plane.request("PATCH", f"/api/v1/nodes/{self.name}", {"spec": {"taints": None}})
 
     # using
 
     def pod(self, name: str, **spec: t.Any) -> dict[str, t.Any]:
-        """A pod of one container that sleeps, with the machine's programs; `spec` is added to the pod's."""
+        """A pod with one container that sleeps and has the machine's programs. `spec` is merged into the pod's spec."""
         mounts = [{"name": "usr", "mountPath": "/usr", "readOnly": True}]
         container = {
             "name": "main",
@@ -330,7 +329,7 @@ SystemdCgroup = false
             "spec": {**base, **spec},
         }
 
-    def run_pod(self, pod: dict[str, t.Any], seconds: float = PATIENCE) -> dict[str, t.Any]:
+    def run_pod(self, pod: dict[str, t.Any], seconds: float = TIMEOUT) -> dict[str, t.Any]:
         """Make a pod and wait until it is ready. Raises Failed with its events."""
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
         self.plane.expect("POST", path, pod)
@@ -353,8 +352,8 @@ SystemdCgroup = false
         found = self.plane.expect("GET", "/api/v1/namespaces/default/events")["items"]
         return [f"{e['reason']}: {e['message']}" for e in found if e["involvedObject"]["name"] == name]
 
-    def delete_pod(self, name: str, seconds: float = PATIENCE, wait: bool = True) -> None:
-        """Delete a pod and wait until it is gone. Without `wait` it may have ended before."""
+    def delete_pod(self, name: str, seconds: float = TIMEOUT, wait: bool = True) -> None:
+        """Delete a pod and wait until it is gone. Without `wait`, a pod that does not exist is no error."""
         path = f"/api/v1/namespaces/default/pods/{name}"
         status, answer = self.plane.request("DELETE", path)
         if status >= 300 and (wait or status != 404):
@@ -363,7 +362,7 @@ SystemdCgroup = false
             self.plane.wait_for(lambda: self.plane.request("GET", path)[0] == 404, f"the end of pod {name}", seconds)
 
     def execute(self, pod: str, *command: str, container: str = "main") -> str:
-        """What a command prints that runs in a pod's container, which has the machine's /usr. Raises Failed."""
+        """Run a command in a pod's container, which has the machine's /usr. Returns its output. Raises Failed."""
         program = [str(self.programs["kubectl"]), "--kubeconfig", str(self.plane.kubeconfig), "exec", pod]
         done = subprocess.run(
             [*program, "-c", container, "--", *command], capture_output=True, text=True, check=False, timeout=60
@@ -374,7 +373,7 @@ SystemdCgroup = false
 
 
 def ip(command: str) -> str:
-    """What `ip COMMAND` prints, in the node's network namespace."""
+    """Run `ip COMMAND` in the node's network namespace. Returns its output. Raises Failed."""
     done = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
     if done.returncode:
         raise Failed(f"ip {command}: {done.stderr}")
@@ -382,7 +381,7 @@ def ip(command: str) -> str:
 
 
 def _image(name: str, files: t.Mapping[str, Path]) -> bytes:
-    """An OCI image as a tar archive: a root without files but these, and links to programs below /usr."""
+    """An OCI image as a tar archive. Its root has only these files, and links to the programs below /usr."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         for folder in ("usr", "proc", "sys", "dev", "etc", "tmp", "run", "var"):
@@ -412,14 +411,14 @@ def _image(name: str, files: t.Mapping[str, Path]) -> bytes:
     manifest = {
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": _described("application/vnd.oci.image.config.v1+json", content),
-        "layers": [_described("application/vnd.oci.image.layer.v1.tar+gzip", packed)],
+        "config": _descriptor("application/vnd.oci.image.config.v1+json", content),
+        "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar+gzip", packed)],
     }
     content = json.dumps(manifest).encode()
     blobs[_digest(content)] = content
-    entry_of_index = _described(manifest["mediaType"], content)
-    entry_of_index["annotations"] = {"io.containerd.image.name": name}
-    index = {"schemaVersion": 2, "manifests": [entry_of_index]}
+    index_entry = _descriptor(manifest["mediaType"], content)
+    index_entry["annotations"] = {"io.containerd.image.name": name}
+    index = {"schemaVersion": 2, "manifests": [index_entry]}
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         parts = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}', "index.json": json.dumps(index).encode()}
@@ -440,5 +439,5 @@ def _digest(blob: bytes) -> str:
     return f"sha256:{hashlib.sha256(blob).hexdigest()}"
 
 
-def _described(kind: t.Any, blob: bytes) -> dict[str, t.Any]:
+def _descriptor(kind: t.Any, blob: bytes) -> dict[str, t.Any]:
     return {"mediaType": kind, "digest": _digest(blob), "size": len(blob)}

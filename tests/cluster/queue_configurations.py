@@ -50,110 +50,110 @@ class Configuration:
     """The variables `queues_*` of a site that has these amounts of gpus, nics and bandwidth (in G)."""
 
     def __init__(self, seed: int, has: t.Mapping[str, int]) -> None:
-        self.chance = chance = random.Random(seed)
+        self.rng = rng = random.Random(seed)
         self.has = has
         self.resources: list[Object] = [
             {"name": "gpus", "classes": ["gpu"]},
             {"name": "nics", "classes": ["rdma"]},
             {"name": "bandwidth", "classes": ["nic-share"], "capacity": "bandwidth"},
         ]
-        if chance.random() < 0.3:
+        if rng.random() < 0.3:
             self.resources.append({"name": "memory", "total": "4Ti"})
-        self.teams = [self._team(number) for number in range(chance.randint(1, 4))]
+        self.teams = [self._team(number) for number in range(rng.randint(1, 4))]
         self.variables: Object = {
             "queues_resources": self.resources,
             "queues_bundles": {"pairs": {"gpus": 1, "nics": 1}},
             "queues_teams": self.teams,
         }
-        if chance.random() < 0.4:
-            self.variables["queues_pool"] = {"pairs": chance.randint(0, 3)}
-        if chance.random() < 0.5:
+        if rng.random() < 0.4:
+            self.variables["queues_pool"] = {"pairs": rng.randint(0, 3)}
+        if rng.random() < 0.5:
             self.variables["queues_priorities"] = [
-                {"name": f"level-{number}", "value": chance.choice([-(2**31), -5, 0, 7, 10**6, 2**31 - 1])}
-                for number in range(chance.randint(1, 3))
+                {"name": f"level-{number}", "value": rng.choice([-(2**31), -5, 0, 7, 10**6, 2**31 - 1])}
+                for number in range(rng.randint(1, 3))
             ]
-        if len(self.teams) > 1 and chance.random() < 0.3:
+        if len(self.teams) > 1 and rng.random() < 0.3:
             self.variables["queues_loans"] = [self._loan()]
-        self.wrong = [self._spoil() for _each in range(chance.choice([0, 0, 1, 1, 2]))]
+        self.wrong = [self._spoil() for _each in range(rng.choice([0, 0, 1, 1, 2]))]
 
     def _team(self, number: int) -> Object:
-        chance = self.chance
+        rng = self.rng
         team: Object = {"name": f"team-{number}", "namespaces": [NAMESPACES[number]], "guaranteed": {}}
         guaranteed = team["guaranteed"]
-        if chance.random() < 0.5:
-            guaranteed["pairs"] = chance.randint(0, self.has["gpus"] // 4)
+        if rng.random() < 0.5:
+            guaranteed["pairs"] = rng.randint(0, self.has["gpus"] // 4)
         for name in ("gpus", "nics"):
-            if chance.random() < 0.4:
-                guaranteed[name] = chance.randint(0, self.has[name] // 6)
-        if chance.random() < 0.4:
-            guaranteed["bandwidth"] = f"{chance.randint(1, self.has['bandwidth'] // 4)}G"
-        if len(self.resources) > 3 and chance.random() < 0.5:
-            guaranteed["memory"] = chance.choice(["512Gi", "1Ti", "100G"])
+            if rng.random() < 0.4:
+                guaranteed[name] = rng.randint(0, self.has[name] // 6)
+        if rng.random() < 0.4:
+            guaranteed["bandwidth"] = f"{rng.randint(1, self.has['bandwidth'] // 4)}G"
+        if len(self.resources) > 3 and rng.random() < 0.5:
+            guaranteed["memory"] = rng.choice(["512Gi", "1Ti", "100G"])
         for key in ("borrow", "lend"):
-            if chance.random() < 0.4:
+            if rng.random() < 0.4:
                 most = guaranteed.get("gpus", 0) + guaranteed.get("pairs", 0)
-                team[key] = {"gpus": chance.randint(0, most if key == "lend" else 20)}
-        if chance.random() < 0.3:
-            team["weight"] = chance.choice([1, 2, 3, "0.5", 0])
-        if chance.random() < 0.3:
-            team["reclaim"] = chance.choice(["any", "lower_priority", "never"])
-        if chance.random() < 0.3:
-            team["preempt"] = chance.choice(["lower_priority", "newer", "never"])
-        if chance.random() < 0.2:
+                team[key] = {"gpus": rng.randint(0, most if key == "lend" else 20)}
+        if rng.random() < 0.3:
+            team["weight"] = rng.choice([1, 2, 3, "0.5", 0])
+        if rng.random() < 0.3:
+            team["reclaim"] = rng.choice(["any", "lower_priority", "never"])
+        if rng.random() < 0.3:
+            team["preempt"] = rng.choice(["lower_priority", "newer", "never"])
+        if rng.random() < 0.2:
             team["queue"] = f"jobs-{number}"
         return team
 
     def _loan(self) -> Object:
-        until = datetime.now(timezone.utc) + timedelta(days=self.chance.choice([-3, 3, 30]))
-        lender, borrower = self.chance.sample([team["name"] for team in self.teams], 2)
-        devices = {"gpus": self.chance.randint(1, 3)}
+        until = datetime.now(timezone.utc) + timedelta(days=self.rng.choice([-3, 3, 30]))
+        lender, borrower = self.rng.sample([team["name"] for team in self.teams], 2)
+        devices = {"gpus": self.rng.randint(1, 3)}
         return {"from": lender, "to": borrower, "devices": devices, "until": until.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
     def _spoil(self) -> str:
         """Change one value to an odd one, which may still be right; its kind."""
-        chance, variables = self.chance, self.variables
-        team = chance.choice(self.teams)
+        rng, variables = self.rng, self.variables
+        team = rng.choice(self.teams)
         kinds: dict[str, t.Callable[[], object]] = {
             "team name": lambda: self._rename(team),
-            "queue name": lambda: team.update(queue=chance.choice(ODD_NAMES)),
-            "cohort": lambda: variables.update(queues_cohort=chance.choice(ODD_NAMES)),
-            "flavor": lambda: variables.update(queues_flavor=chance.choice(ODD_NAMES)),
+            "queue name": lambda: team.update(queue=rng.choice(ODD_NAMES)),
+            "cohort": lambda: variables.update(queues_cohort=rng.choice(ODD_NAMES)),
+            "flavor": lambda: variables.update(queues_flavor=rng.choice(ODD_NAMES)),
             "resource name": lambda: self.resources.append(
-                {"name": chance.choice(ODD_RESOURCES), "classes": [chance.choice(SPARE)]}
+                {"name": rng.choice(ODD_RESOURCES), "classes": [rng.choice(SPARE)]}
             ),
-            "lend": lambda: team.update(lend={"gpus": chance.randint(0, 30)}),
-            "borrow": lambda: team.update(borrow={"bandwidth": chance.choice(["0", "1", "1k", "100Ti", "3e10"])}),
-            "weight": lambda: team.update(weight=chance.choice(ODD_WEIGHTS)),
+            "lend": lambda: team.update(lend={"gpus": rng.randint(0, 30)}),
+            "borrow": lambda: team.update(borrow={"bandwidth": rng.choice(["0", "1", "1k", "100Ti", "3e10"])}),
+            "weight": lambda: team.update(weight=rng.choice(ODD_WEIGHTS)),
             "priority": lambda: variables.update(queues_priorities=[self._odd_priority()]),
-            "guarantee": lambda: team["guaranteed"].update(gpus=chance.randint(0, 3 * self.has["gpus"])),
+            "guarantee": lambda: team["guaranteed"].update(gpus=rng.randint(0, 3 * self.has["gpus"])),
             "many resources": lambda: self.resources.extend(
-                {"name": f"r{number}", "classes": [SPARE[number]]} for number in range(chance.randint(10, 16))
+                {"name": f"r{number}", "classes": [SPARE[number]]} for number in range(rng.randint(10, 16))
             ),
             "many classes": lambda: self.resources.append(
-                {"name": "many", "classes": list(SPARE[: chance.randint(6, 11)])}
+                {"name": "many", "classes": list(SPARE[: rng.randint(6, 11)])}
             ),
             "class twice": lambda: self.resources.append({"name": "again", "classes": ["gpu"]}),
-            "selector": lambda: self.resources[2].update(selector=chance.choice(_SELECTORS)),
+            "selector": lambda: self.resources[2].update(selector=rng.choice(_SELECTORS)),
             "capacity": lambda: self.resources[2].update(
-                capacity=chance.choice(["bandwidth", "Band width", "a/b/c"]), driver="lanewise.dev"
+                capacity=rng.choice(["bandwidth", "Band width", "a/b/c"]), driver="lanewise.dev"
             ),
-            "driver": lambda: self.resources[2].update(driver=chance.choice(["lanewise.dev", "Lanewise.dev", "a_b"])),
+            "driver": lambda: self.resources[2].update(driver=rng.choice(["lanewise.dev", "Lanewise.dev", "a_b"])),
         }
-        kind = chance.choice(sorted(kinds))
+        kind = rng.choice(sorted(kinds))
         kinds[kind]()
         return kind
 
     def _rename(self, team: Object) -> None:
-        old, team["name"] = team["name"], self.chance.choice(ODD_NAMES)
+        old, team["name"] = team["name"], self.rng.choice(ODD_NAMES)
         for loan in self.variables.get("queues_loans") or ():
             for side in ("from", "to"):
                 loan[side] = team["name"] if loan[side] == old else loan[side]
 
     def _odd_priority(self) -> Object:
-        chance = self.chance
-        value = chance.choice([2**31, -(2**31) - 1, 0, 2**31 - 1, 10**12])
-        description = "x" * chance.choice([1, 2048, 2049])
-        return {"name": chance.choice(ODD_NAMES), "value": value, "description": description}
+        rng = self.rng
+        value = rng.choice([2**31, -(2**31) - 1, 0, 2**31 - 1, 10**12])
+        description = "x" * rng.choice([1, 2048, 2049])
+        return {"name": rng.choice(ODD_NAMES), "value": value, "description": description}
 
 
 #: Without device.allowMultipleAllocations: Kueue starts with it, but reads it as false for every device.

@@ -22,7 +22,7 @@ import tempfile
 from pathlib import Path
 
 #: Set inside, to the folder that goes away with the sandbox.
-VARIABLE = "LANEWISE_SANDBOX"
+SANDBOX_VARIABLE = "LANEWISE_SANDBOX"
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -49,7 +49,7 @@ def enter(folder: Path, command: list[str]) -> int:
         run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", path)
     run("mount", "--make-rshared", "/")  # kubelet and pods see each other's mounts
     run("ip", "link", "set", "lo", "up")
-    child = subprocess.Popen(command, env={**os.environ, VARIABLE: str(folder)})
+    child = subprocess.Popen(command, env={**os.environ, SANDBOX_VARIABLE: str(folder)})
     while True:
         pid, status = os.wait()
         if pid == child.pid:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME
-from ansible_collections.lanewise.dra.tests.cluster.node import Node, inside
+from ansible_collections.lanewise.dra.tests.cluster.node import Node, in_sandbox
 from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Machine
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 from environment import CACHE  # tools/cluster.py has put its folder on the path
@@ -33,7 +33,7 @@ CURRENT = Path("/opt/lanewise/current")
 #: Where a test of this kind can run.
 REQUIRED = [
     pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),
-    pytest.mark.skipif(not inside(), reason="needs namespaces of its own: 'make test ONLY=node'"),
+    pytest.mark.skipif(not in_sandbox(), reason="needs namespaces of its own: 'make test ONLY=node'"),
     pytest.mark.skipif(not Path(SYSTEMD, "systemd").exists(), reason="systemd is not installed"),
     pytest.mark.skipif(not WHEELHOUSE.is_dir(), reason=f"there is no wheelhouse {WHEELHOUSE}"),
 ]
@@ -48,7 +48,8 @@ class SystemdNode(Node):
 
     def start(self, name: str) -> None:
         run = self.plane.run
-        self.plane.run = lambda name, command: run(name, [*self.machine.inside, *command])  # type: ignore[method-assign]
+        prefix = self.machine.nsenter
+        self.plane.run = lambda name, command: run(name, [*prefix, *command])  # type: ignore[method-assign]
         try:
             super().start(name)
         finally:

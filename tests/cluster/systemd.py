@@ -22,10 +22,10 @@ from pathlib import Path
 from types import TracebackType
 
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import Failed
-from ansible_collections.lanewise.dra.tests.cluster.sandbox import CGROUPS, VARIABLE
+from ansible_collections.lanewise.dra.tests.cluster.sandbox import CGROUPS, SANDBOX_VARIABLE
 
 SYSTEMD = "/usr/lib/systemd"
-PATIENCE = 30  # seconds
+TIMEOUT = 30  # seconds
 #: The units that are taken from the distribution; sysinit.target and basic.target want nothing else here.
 UNITS = (
     "basic.target",
@@ -106,7 +106,7 @@ class Machine:
     """systemd with journald, booted when this returns. Raises Failed."""
 
     def __init__(self) -> None:
-        folder = Path(os.environ[VARIABLE])
+        folder = Path(os.environ[SANDBOX_VARIABLE])
         self.folder = folder / "machine"
         units = self.folder / "units"
         units.mkdir(parents=True)
@@ -124,7 +124,7 @@ class Machine:
                 stderr=log,
             )
         self.pid = 0
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         state = ""
         while state not in ("running", "degraded"):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -151,13 +151,13 @@ class Machine:
         self._process.wait()
 
     @property
-    def inside(self) -> list[str]:
-        """What goes before a command that is to run inside."""
+    def nsenter(self) -> list[str]:
+        """The prefix of a command that runs inside the machine."""
         return ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--cgroup", "--"]
 
     def run(self, *command: str, check: bool = True, **options: t.Any) -> subprocess.CompletedProcess[str]:
         """Run a command inside. Raises Failed."""
-        done = subprocess.run([*self.inside, *command], capture_output=True, text=True, check=False, **options)
+        done = subprocess.run([*self.nsenter, *command], capture_output=True, text=True, check=False, **options)
         if check and done.returncode:
             raise Failed(f"{' '.join(command)}: {done.stdout}{done.stderr}")
         return done

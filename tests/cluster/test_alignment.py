@@ -72,7 +72,7 @@ class Site:
 
     def verify(self, *arguments: str, rc: int = 0, **variables: t.Any) -> tuple[Object, str]:
         """Run the playbook: what it wrote for programs, and what it printed."""
-        kubeconfig = self.plane.write_kubeconfig_of_two(self.folder / "kubeconfig")
+        kubeconfig = self.plane.write_kubeconfig_with_two_contexts(self.folder / "kubeconfig")
         cluster = {"dra_claims_kubeconfig": str(kubeconfig), "dra_claims_context": "test"}
         given = {**cluster, "alignment_namespaces": [SPACE], **variables}
         output = self.play("verify", given, *arguments, rc=rc)
@@ -199,7 +199,7 @@ def test_a_cluster_without_claims_is_named_in_the_output(site: Site) -> None:
 
 
 def test_applied_and_removed_objects_are_listed(site: Site) -> None:
-    kubeconfig = site.plane.write_kubeconfig_of_two(site.folder / "kubeconfig")
+    kubeconfig = site.plane.write_kubeconfig_with_two_contexts(site.folder / "kubeconfig")
     given = {
         "dra_claims_kubeconfig": str(kubeconfig),
         "dra_claims_context": "test",

@@ -381,17 +381,17 @@ def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, wanted: in
     by_name = {(o.driver, o.device["name"]): o for o in given if not o.possible}
     single = {"devices": {"requests": [{"name": "d", "exactly": {"deviceClassName": "nvidia-gpu"}}]}}
     nic = {"devices": {"requests": [{"name": "d", "exactly": {"deviceClassName": "nvidia-rdma"}}]}}
-    chance = random.Random(SEED + seed)
+    rng = random.Random(SEED + seed)
     live: dict[str, list[Result]] = {}
     aligned = refused = number = 0
     while aligned < wanted:
         number += 1
         assert number < 20 * wanted
-        if len(live) > 8 or (live and chance.random() < 0.35):
-            gone = chance.choice(sorted(live))
+        if len(live) > 8 or (live and rng.random() < 0.35):
+            gone = rng.choice(sorted(live))
             stop(plane, gone)
             del live[gone]
-        kind, spec = chance.choice([("gpu", single), ("nic", nic), *[("pair", site.claims["one-pair"])] * 4])
+        kind, spec = rng.choice([("gpu", single), ("nic", nic), *[("pair", site.claims["one-pair"])] * 4])
         name = f"{node}-{number}"
         held = [result for results in live.values() for result in results]
         answer = allocate([spec], site.classes, given, engine, held=held)

@@ -34,7 +34,7 @@ Play = t.Callable[..., str]
 def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
     """Runs parts of the role. The output ends with `left=`: whether a killed run has left the node cordoned."""
     newest.expect("POST", "/api/v1/nodes", {"metadata": {"name": "worker"}})
-    kubeconfig = newest.write_kubeconfig_of_two(tmp_path / "kubeconfig")
+    kubeconfig = newest.write_kubeconfig_with_two_contexts(tmp_path / "kubeconfig")
 
     def play(*parts: str, rc: int = 0, mark: str = MARK, stub: str = "", **variables: t.Any) -> str:
         role, key = "lanewise.dra.fabric", {"__fabric_annotation_key": mark}

@@ -27,7 +27,7 @@ pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
 
 Object = dict[str, t.Any]
-TEAM, SWAPPED, PATIENCE = "farm", "swapped", 180.0
+TEAM, SWAPPED, TIMEOUT = "farm", "swapped", 180.0
 NODES = ("left", "right")
 #: A pod that does not end at once is there until its node says that it has ended.
 ENDING = {"terminationGracePeriodSeconds": 30}
@@ -120,14 +120,14 @@ def test_the_job_and_the_swap_of_a_lost_node_move_to_the_other(site: QueueSite, 
     job = site.queueing.job("train", TEAM, "pair")
     job["spec"]["template"]["spec"].update(ENDING)
     site.queueing.submit(TEAM, job)
-    plane.wait_for(lambda: found.running(TEAM), "the job", PATIENCE)
+    plane.wait_for(lambda: found.running(TEAM), "the job", TIMEOUT)
     (first,) = found.running(TEAM)
     lost = str(found.pods(TEAM)[first]["spec"]["nodeName"])
     (other,) = set(NODES) - {lost}
     found.low(lost, 0, 1)
     found.low(other, 2, 3)
-    plane.wait_for(lambda: len(found.running(SWAPPED)) == 4, "pods that give way", PATIENCE)
-    plane.wait_for(lambda: site.used(TEAM, "gpus") == 1, "Kueue to charge the job", PATIENCE)
+    plane.wait_for(lambda: len(found.running(SWAPPED)) == 4, "pods that give way", TIMEOUT)
+    plane.wait_for(lambda: site.used(TEAM, "gpus") == 1, "Kueue to charge the job", TIMEOUT)
     devices = _devices(found, "low-0", "low-1")
     assert len(devices) == 4 and {one.split("/")[1] for one in devices} == {lost}
 
@@ -142,11 +142,11 @@ def test_the_job_and_the_swap_of_a_lost_node_move_to_the_other(site: QueueSite, 
     assert sum(swap.swap_of(one) == "gold" for one in found.rules()) == 4
 
     # the job starts again on the other node: Kueue charges it once, and its first pod has its devices until it ends
-    plane.wait_for(lambda: _unreachable(plane, lost), "the node to be lost", PATIENCE)
-    plane.wait_for(lambda: found.running(TEAM, other), "the job on the other node", PATIENCE)
+    plane.wait_for(lambda: _unreachable(plane, lost), "the node to be lost", TIMEOUT)
+    plane.wait_for(lambda: found.running(TEAM, other), "the job on the other node", TIMEOUT)
     assert found.pods(TEAM)[first]["metadata"].get("deletionTimestamp") and site.allocated(TEAM)["lanewise.dev"] == 2
     assert site.used(TEAM, "gpus") == site.used(TEAM, "nics") == 1
-    plane.wait_for(lambda: not found.unrecorded(), "a record of each device", PATIENCE)
+    plane.wait_for(lambda: not found.unrecorded(), "a record of each device", TIMEOUT)
 
     # the next run holds devices of the other node, and releases those of the lost one
     reported = playbooks.run("swap", **ASK, swap_workload=WORK)
@@ -157,13 +157,13 @@ def test_the_job_and_the_swap_of_a_lost_node_move_to_the_other(site: QueueSite, 
     # an operator removes a lost node; its slices belong to the Node
     plane.expect("DELETE", f"/api/v1/nodes/{lost}")
     plane.expect("DELETE", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{lost}")
-    plane.wait_for(lambda: site.allocated(TEAM).get("lanewise.dev") == 1, "the lost pod's devices to be free", PATIENCE)
+    plane.wait_for(lambda: site.allocated(TEAM).get("lanewise.dev") == 1, "the lost pod's devices to be free", TIMEOUT)
     assert site.used(TEAM, "gpus") == 1
-    plane.wait_for(lambda: not {"low-0", "low-1"} & set(found.pods(SWAPPED)), "pods of the lost node to go", PATIENCE)
+    plane.wait_for(lambda: not {"low-0", "low-1"} & set(found.pods(SWAPPED)), "pods of the lost node to go", TIMEOUT)
     assert "changed=0" in playbooks.run("swap", **ASK, swap_workload=WORK)
     playbooks.run("swap", **TIER, swap_state="returned")
     assert found.rules() == []
-    plane.wait_for(lambda: not found.unrecorded(), "a record of each device", PATIENCE)
+    plane.wait_for(lambda: not found.unrecorded(), "a record of each device", TIMEOUT)
 
 
 def _devices(found: Cluster, *pods: str) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
-from ansible_collections.lanewise.dra.tests.cluster.node import ROOT, Node, inside
+from ansible_collections.lanewise.dra.tests.cluster.node import ROOT, Node, in_sandbox
 from ansible_collections.lanewise.dra.tests.cluster.sandbox import hierarchies
 from ansible_collections.lanewise.dra.tests.cluster.site_node import PROGRAM, Site, SystemdNode
 from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Machine
@@ -59,7 +59,7 @@ FIELDS = {
 
 pytestmark = [
     pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),
-    pytest.mark.skipif(not inside(), reason="needs namespaces of its own: 'make test ONLY=install'"),
+    pytest.mark.skipif(not in_sandbox(), reason="needs namespaces of its own: 'make test ONLY=install'"),
     pytest.mark.skipif(not Path(SYSTEMD, "systemd").exists(), reason="systemd is not installed"),
     pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs a processor beside the reserved one"),
 ]

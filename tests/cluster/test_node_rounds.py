@@ -60,7 +60,7 @@ class Rounds:
 
     def __init__(self, machine: GpuNode, seed: str) -> None:
         self.machine, self.tree, self.node = machine, machine.judge, machine.node
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.live: dict[str, tuple[str, Seen]] = {}  # by the pod's name: its template, and what it has
         self.made = 0
         self.counts: collections.Counter[str] = collections.Counter()
@@ -68,12 +68,12 @@ class Rounds:
 
     def play(self) -> None:
         """Some pods end, others start; those for which there is no room wait, and are taken back."""
-        chance = self.chance
-        self.end([name for name in self.live if chance.random() < 0.5])
+        rng = self.rng
+        self.end([name for name in self.live if rng.random() < 0.5])
         started = {}
-        for _number in range(chance.randint(1, len(self.tree.gpus))):
+        for _number in range(rng.randint(1, len(self.tree.gpus))):
             self.made += 1
-            started[f"pod-{self.made}"] = chance.choices(list(WANTED), (4, 2, 1, 1))[0]
+            started[f"pod-{self.made}"] = rng.choices(list(WANTED), (4, 2, 1, 1))[0]
         for name, template in started.items():
             self.node.plane.expect("POST", PODS, self.machine.pod(name, template))
         waiting = set(started)

@@ -37,7 +37,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed imp
 FLEETS = int(os.environ.get("LANEWISE_FLEETS", "40"))
 SEED = int(os.environ.get("LANEWISE_FLEETS_SEED", "20261123"))
 #: Seconds to wait for the extra pod, which must not be bound.
-PATIENCE = 1.0
+SETTLE_SECONDS = 1.0
 #: The maximum number of nodes of a fleet: 25 nodes of eight pairs have 200. Fewer if few fleets are tried.
 NODES = 25 if FLEETS > 100 else 8
 
@@ -94,7 +94,7 @@ def _bound_as(site: Site, template: str, predicted: fits.Fit) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _turn: site.start(template), range(predicted.total + 1)))
     bound, waiting = site.settled()
-    time.sleep(PATIENCE)
+    time.sleep(SETTLE_SECONDS)
     assert site.settled()[0] == bound
     about = (site.sort, template, predicted.total, predicted.reasons(), waiting)
     assert len(bound - before) == predicted.total, about
@@ -121,7 +121,7 @@ def _count(plane: ControlPlane, engine: Engine, seed: int) -> None:
     site = Site(plane, seed, NODES)
     try:
         site.clear(site.settled()[1])
-        template = site.chance.choice(fleets.COUNTED[site.sort])
+        template = site.rng.choice(fleets.COUNTED[site.sort])
         _bound_as(site, template, _predicted(site, template, engine))
     finally:
         site.close()
@@ -133,7 +133,7 @@ def test_changes_have_the_predicted_effect(plane: ControlPlane, engine: Engine, 
     site = Site(plane, SEED + 100_000 + number, 6)
     try:
         site.clear(site.settled()[1])
-        template = site.chance.choice(fleets.COUNTED[site.sort])
+        template = site.rng.choice(fleets.COUNTED[site.sort])
         steps = list(changes.steps(site, number))
         predicted = _predicted(site, template, engine, steps)
         for step in steps:
@@ -150,7 +150,7 @@ def test_the_effect_of_another_template_is_predicted(plane: ControlPlane, engine
     site = Site(plane, SEED + 200_000 + number, 4)
     try:
         site.clear(site.settled()[1])
-        old, new = site.chance.sample(fleets.COUNTED[site.sort], 2)
+        old, new = site.rng.sample(fleets.COUNTED[site.sort], 2)
         predicted = _predicted(site, old, engine, [{"workload": {"name": old, "templates": [new]}}])
         _bound_as(site, new, predicted)
     finally:
@@ -162,7 +162,7 @@ def test_the_effect_of_another_driver_is_predicted(plane: ControlPlane, engine: 
     """The driver of the GPUs gives them as a whole again, not parts of their memory; pods have NICs there."""
     site = Site(plane, SEED + 250_000 + number, 3, "shares", used=False)
     try:
-        for _turn in range(site.chance.randint(1, 6)):
+        for _turn in range(site.rng.randint(1, 6)):
             site.start("one-nic")
         site.clear(site.settled()[1])
         whole, template = OPTIONS["plain"], "one-gpu"

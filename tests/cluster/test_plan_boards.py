@@ -36,7 +36,7 @@ FLEETS = int(os.environ.get("LANEWISE_BOARD_FLEETS", "4"))
 SEED = 20261124
 MAPS, NODES, MOST = 3, 4, 3
 #: Seconds to wait for the extra pod, which must not be bound.
-PATIENCE = 1.0
+SETTLE_SECONDS = 1.0
 DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}}
 RESOURCE = "/apis/resource.k8s.io/v1"
 NAMESPACE = "plan-boards"
@@ -86,20 +86,20 @@ class Boards:
 
     def __init__(self, plane: ControlPlane, number: int) -> None:
         self.plane, self.name, self.started = plane, f"boards-{number}", 0
-        self.chance = random.Random(SEED + number)
+        self.rng = random.Random(SEED + number)
         boards = machines()
         self.classes, self.specs = compiled(boards)
         if plane.request("GET", f"/api/v1/namespaces/{NAMESPACE}")[0] == 404:
             plane.add_namespace(NAMESPACE)
         for one in self.classes.values():
             plane.request("POST", f"{RESOURCE}/deviceclasses", one)
-        self.nodes = [f"{self.name}-{place}" for place in range(self.chance.randint(2, NODES))]
+        self.nodes = [f"{self.name}-{place}" for place in range(self.rng.randint(2, NODES))]
         for node in self.nodes:
             plane.add_node(node, {"fleet": self.name})
-            for one in slices(offers(node, boards[self.chance.choice(sorted(boards))], DRIVERS)):
+            for one in slices(offers(node, boards[self.rng.choice(sorted(boards))], DRIVERS)):
                 plane.expect("POST", f"{RESOURCE}/resourceslices", one)
-        for _turn in range(self.chance.randint(2, 4 * len(self.nodes))):
-            self.start(self.chance.choice(["one-gpu", "one-nic", "near-1"]))
+        for _turn in range(self.rng.randint(2, 4 * len(self.nodes))):
+            self.start(self.rng.choice(["one-gpu", "one-nic", "near-1"]))
         self.settled()
 
     def workload(self, template: str) -> Workload:
@@ -163,14 +163,14 @@ def test_exactly_the_predicted_number_of_nearest_pairs_is_bound(
 ) -> None:
     site = Boards(newest, number)
     site.clear(site.settled()[1])
-    template = f"near-{site.chance.randint(1, MOST)}"
+    template = f"near-{site.rng.randint(1, MOST)}"
     (predicted,) = fits.fit(site.fleet(), [site.workload(template)], engine)
     assert not predicted.at_least and not predicted.at_most, predicted.notes
     before, _waiting = site.settled()
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _turn: site.start(template), range(predicted.total + 1)))
     bound, waiting = site.settled()
-    time.sleep(PATIENCE)
+    time.sleep(SETTLE_SECONDS)
     assert site.settled()[0] == bound
     assert len(bound - before) == predicted.total and len(waiting) == 1, (
         template,

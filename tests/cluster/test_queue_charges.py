@@ -18,7 +18,7 @@ from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 
 Object = dict[str, t.Any]
-PATIENCE = 120.0  # seconds, on a busy machine
+TIMEOUT = 120.0  # seconds, on a busy machine
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,14 @@ def test_kueue_charges_what_is_allocated(queueing: Queueing, name: str) -> None:
         for template in sort.devices:
             job = queueing.submit(owner, queueing.job(f"of-{template}", owner, template))
             jobs.append(job)
-            site.plane.wait_for(lambda: queueing.running(owner, jobs[-1]), f"a pod with {template}", PATIENCE)
+            site.plane.wait_for(lambda: queueing.running(owner, jobs[-1]), f"a pod with {template}", TIMEOUT)
             (pods,) = queueing.workload(owner, job)["status"]["admission"]["podSetAssignments"]
             assert quantity.parse(pods["resourceUsage"]["lanewise.dev/amount"]) == charges[template], template
         counter, capacity = (str(sort.resource.get(key) or "") for key in ("counter", "capacity"))
         charged = sum(charges.values(), Fraction())
-        site.plane.wait_for(lambda: site.used(owner, "amount") == charged, f"{charged} in the queue's status", PATIENCE)
+        site.plane.wait_for(lambda: site.used(owner, "amount") == charged, f"{charged} in the queue's status", TIMEOUT)
         assert charged == (site.taken(owner, counter) if counter else site.consumed(owner, capacity))
     finally:
         queueing.remove(owner, *jobs)
-        site.plane.wait_for(lambda: not site.allocated(owner), "devices to be free", PATIENCE)
+        site.plane.wait_for(lambda: not site.allocated(owner), "devices to be free", TIMEOUT)
         site.close()

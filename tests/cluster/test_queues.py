@@ -33,7 +33,7 @@ RESOURCES = [
     {"name": "bandwidth", "classes": ["nic-share"], "capacity": "bandwidth"},
 ]
 BUNDLES = {"pairs": {"gpus": 1, "nics": 1}}
-PATIENCE = 120.0  # seconds, on a busy machine
+TIMEOUT = 120.0  # seconds, on a busy machine
 _PAIR = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
 #: Kueue's settings for gangs: all pods have to be ready in time, or all start again.
 GANGS: Object = {
@@ -114,7 +114,7 @@ class Work:
             return all(self.site.used(team, "nics") == count for team, count in counts.items())
 
         try:
-            self.plane.wait_for(right, f"{counts} running jobs", PATIENCE)
+            self.plane.wait_for(right, f"{counts} running jobs", TIMEOUT)
         except Exception as error:
             shown = {
                 team: (len(self.running(team)), self.site.allocated(team), self.queueing.usage(team)) for team in counts
@@ -137,7 +137,7 @@ class Work:
         self.plane.wait_for(
             lambda: not any(self.site.allocated(team) for team in teams),
             f"devices of {', '.join(teams)} to be free",
-            PATIENCE,
+            TIMEOUT,
         )
 
 
@@ -176,14 +176,14 @@ def test_two_teams_lend_each_other_idle_quota(site: QueueSite, work: Work) -> No
     assert site.borrowed("blue", "gpus") == 0
 
     work.submit("red", 1, priority="urgent", prefix="urgent")
-    site.plane.wait_for(lambda: work.jobs["red"][-1] in work.running("red"), "the urgent job", PATIENCE)
+    site.plane.wait_for(lambda: work.jobs["red"][-1] in work.running("red"), "the urgent job", TIMEOUT)
     work.settles(red=8, blue=8)
     assert work.reasons("red") == ["InClusterQueue"]
 
     large = queueing.job("large", "blue", "pair", pods=13)
     work.jobs["blue"].append(queueing.submit("blue", large))
     condition = site.plane.wait_for(
-        lambda: queueing.condition("blue", "large", "QuotaReserved"), "what Kueue says of the large job", PATIENCE
+        lambda: queueing.condition("blue", "large", "QuotaReserved"), "what Kueue says of the large job", TIMEOUT
     )
     assert "request (13) > maximum capacity (12)" in condition["message"], condition
 
@@ -241,9 +241,9 @@ def test_a_plan_predicts_jobs_of_flavors_with_nodes_of_their_own(site: QueueSite
     assert found.total == 11 and "admits 20 to flavor node-b first, and its nodes have room for 8" in found.quota, found
     assert not found.at_least and not found.at_most, found.notes
     work.submit("oak", found.total + 1)
-    site.plane.wait_for(lambda: len(work.running("oak")) == found.total, "the predicted jobs to run", PATIENCE)
+    site.plane.wait_for(lambda: len(work.running("oak")) == found.total, "the predicted jobs to run", TIMEOUT)
     (waiting,) = set(work.jobs["oak"]) - set(work.running("oak"))
-    site.plane.wait_for(lambda: site.queueing.admitted("oak", waiting), "the last job to be admitted", PATIENCE)
+    site.plane.wait_for(lambda: site.queueing.admitted("oak", waiting), "the last job to be admitted", TIMEOUT)
     where = [one["spec"].get("nodeName") for one in site.queueing.pods("oak")]
     assert sorted(where, key=str) == [None] + ["pairs-a"] * 3 + ["pairs-b"] * 8
 
@@ -257,7 +257,7 @@ def test_three_teams_share_the_pool_by_their_weights(site: QueueSite, work: Work
     _open(site, _queues(*teams, pool={"pairs": 10}), "ant", "bee", "cat")
     work.submit("ant", 10)
     work.submit("bee", 10)
-    site.plane.wait_for(lambda: len(work.running("ant") + work.running("bee")) == 16, "all of it lent", PATIENCE)
+    site.plane.wait_for(lambda: len(work.running("ant") + work.running("bee")) == 16, "all of it lent", TIMEOUT)
     work.submit("cat", 10)
     work.settles(ant=4, bee=4, cat=8)
     assert set(work.reasons("ant") + work.reasons("bee")) <= {"InCohortFairSharing", "InCohortReclamation"}
@@ -282,17 +282,17 @@ def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
     path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/gang/jobsets"
     plane.expect("POST", path, jobset)
     try:
-        plane.wait_for(lambda: len(work.running("gang")) == 15, "15 pods of the gang to run", PATIENCE)
+        plane.wait_for(lambda: len(work.running("gang")) == 15, "15 pods of the gang to run", TIMEOUT)
         first = {one["metadata"]["uid"] for one in queueing.pods("gang")}
-        plane.wait_for(lambda: site.used("gang", "gpus") == 16, "Kueue to charge the whole gang", PATIENCE)
-        plane.wait_for(lambda: _too_late(queueing), "the gang to be taken back", PATIENCE)
+        plane.wait_for(lambda: site.used("gang", "gpus") == 16, "Kueue to charge the whole gang", TIMEOUT)
+        plane.wait_for(lambda: _too_late(queueing), "the gang to be taken back", TIMEOUT)
         plane.wait_for(
-            lambda: not first & {one["metadata"]["uid"] for one in queueing.pods("gang")}, "all pods to end", PATIENCE
+            lambda: not first & {one["metadata"]["uid"] for one in queueing.pods("gang")}, "all pods to end", TIMEOUT
         )
         plane.expect("DELETE", rule)
-        plane.wait_for(lambda: len(work.running("gang")) == 16, "all pods of the gang to run", PATIENCE)
+        plane.wait_for(lambda: len(work.running("gang")) == 16, "all pods of the gang to run", TIMEOUT)
         plane.wait_for(
-            lambda: queueing.condition("gang", "train", "PodsReady").get("status") == "True", "ready", PATIENCE
+            lambda: queueing.condition("gang", "train", "PodsReady").get("status") == "True", "ready", TIMEOUT
         )
         assert site.allocated("gang") == {"gpu.nvidia.com": 16, "lanewise.dev": 16}
         # Kueue 0.19.2 puts a job that it took back into the queue without its devices, and again with them a moment
@@ -301,12 +301,12 @@ def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
         charge = part.get("resourceUsage")
         assert charge is None or {quantity.parse(charge[f"lanewise.dev/{one}"]) for one in ("gpus", "nics")} == {16}
         due = 0 if charge is None else 16
-        plane.wait_for(lambda: site.used("gang", "gpus") == due, f"Kueue to charge {due} GPUs", PATIENCE)
+        plane.wait_for(lambda: site.used("gang", "gpus") == due, f"Kueue to charge {due} GPUs", TIMEOUT)
     finally:
         plane.request("DELETE", rule)
         plane.expect("DELETE", f"{path}/train", {"propagationPolicy": "Background"})
-        plane.wait_for(lambda: not queueing.pods("gang"), "pods of the gang to go", PATIENCE)
-        plane.wait_for(lambda: not site.allocated("gang"), "devices of the gang to be free", PATIENCE)
+        plane.wait_for(lambda: not queueing.pods("gang"), "pods of the gang to go", TIMEOUT)
+        plane.wait_for(lambda: not site.allocated("gang"), "devices of the gang to be free", TIMEOUT)
 
 
 def _too_late(queueing: Queueing) -> bool:
@@ -330,8 +330,8 @@ def test_bandwidth_is_lent_and_taken_back(site: QueueSite, work: Work) -> None:
         )
 
     work.submit("sky", 6, "share")
-    site.plane.wait_for(settled(sky=6), "six shares", PATIENCE)
+    site.plane.wait_for(settled(sky=6), "six shares", TIMEOUT)
     assert site.borrowed("sky", "bandwidth") == 2 * share
     work.submit("sea", 4, "share")
-    site.plane.wait_for(settled(sky=4, sea=4), "four shares each", PATIENCE)
+    site.plane.wait_for(settled(sky=4, sea=4), "four shares each", TIMEOUT)
     assert work.reasons("sky") == ["InCohortReclamation"] * 2

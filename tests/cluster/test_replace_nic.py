@@ -127,7 +127,7 @@ class Site:
             "ansible_remote_tmp": str(folder / "tmp"),
             "site_become": False,
             "site_report_dest": str(folder / "report"),
-            "fabric_kubeconfig": str(plane.write_kubeconfig_of_two(folder / "kubeconfig")),
+            "fabric_kubeconfig": str(plane.write_kubeconfig_with_two_contexts(folder / "kubeconfig")),
             "fabric_context": "test",
             "fabric_node": {"sysctl": {SETTING.replace("/", "."): WANTED}},
             "fabric_persist": False,

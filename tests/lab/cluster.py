@@ -41,7 +41,7 @@ from environment import Missing  # tools/lab.py has put its folder on the path
 SHAPE = Shape(memory=2048)
 ADDRESS = "10.0.2.15"  # of mgmt0, see image.sh
 #: Seconds for what takes one or two outside.
-PATIENCE = 300
+TIMEOUT = 300
 FOLDER = "/opt/lab"
 SOCKET = "/run/containerd/containerd.sock"
 PYTHON = "3.13"  # trixie's
@@ -240,7 +240,7 @@ class Member(sandboxed.Node):
             return any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions)
 
         try:
-            self.plane.wait_for(ready, f"node {self.name} to be Ready", PATIENCE)
+            self.plane.wait_for(ready, f"node {self.name} to be Ready", TIMEOUT)
         except Failed as failure:
             raise Failed(f"{failure}\n{self.journal()}") from None
         self.plane.request("PATCH", f"/api/v1/nodes/{self.name}", {"spec": {"taints": None}})
@@ -250,13 +250,13 @@ class Member(sandboxed.Node):
         units = " ".join(f"-u {name}" for name in _UNITS)
         return self.machine.ssh(f"journalctl --no-pager -o short-iso -n {lines} {units}", check=False)
 
-    def run_pod(self, pod: Object, seconds: float = PATIENCE) -> Object:
+    def run_pod(self, pod: Object, seconds: float = TIMEOUT) -> Object:
         try:
             return super().run_pod(pod, seconds)
         except Failed as failure:
             raise Failed(f"{failure}\n{self.journal()}") from None
 
-    def delete_pod(self, name: str, seconds: float = PATIENCE, wait: bool = True) -> None:
+    def delete_pod(self, name: str, seconds: float = TIMEOUT, wait: bool = True) -> None:
         super().delete_pod(name, seconds, wait)
 
     def execute(self, pod: str, *command: str, container: str = "main") -> str:
@@ -309,7 +309,7 @@ class Service(installed.Driver):
         shown = unit.render(ansible_managed="the lab's", __dra_driver_folder="/opt/lanewise")
         self._put(Path("/etc/systemd/system/lanewise-driver.service"), shown, "644")
         # all the services of a node that boots share one emulated processor
-        longer = f"[Service]\nTimeoutStartSec={2 * PATIENCE}\n"
+        longer = f"[Service]\nTimeoutStartSec={2 * TIMEOUT}\n"
         self._put(Path("/etc/systemd/system/lanewise-driver.service.d/lab.conf"), longer, "644")
         self._put(Path("/opt/lanewise/current/bin/lanewise-driver"), _PROGRAM, "755")
         self.machine.ssh("systemctl daemon-reload; systemctl enable --quiet lanewise-driver")
@@ -353,7 +353,7 @@ class Service(installed.Driver):
         head, _unused, body = answer.replace("\r", "").partition("\n\n")
         return [] if " 200 " in head.partition("\n")[0] else (body or head or "no answer").splitlines()
 
-    def wait_ready(self, seconds: float = PATIENCE) -> None:
+    def wait_ready(self, seconds: float = TIMEOUT) -> None:
         def ready() -> bool:
             self.machine.check()
             time.sleep(0.5)
@@ -376,7 +376,7 @@ class Service(installed.Driver):
         )
         return found.splitlines()
 
-    def wait_for_no_traces(self, seconds: float = PATIENCE) -> None:
+    def wait_for_no_traces(self, seconds: float = TIMEOUT) -> None:
         def clear() -> bool:
             time.sleep(0.5)
             return not self.traces()

@@ -39,7 +39,7 @@ from ansible_collections.lanewise.dra.tools import lab as made
 from environment import say  # tools/lab.py has put its folder on the path
 
 #: A limit in seconds for what should take less than one, on an overloaded machine.
-PATIENCE = 600
+TIMEOUT = 600
 #: Seconds without a new line on the console after which a boot hangs, as one in some dozens does with emulated clocks.
 SILENCE = 300
 BOOTS = 3
@@ -309,13 +309,13 @@ class Node:
         self.ssh("systemctl is-system-running --wait || true; udevadm settle; sync; echo 3 > /proc/sys/vm/drop_caches")
         self.qmp("stop")
         self.qmp("migrate", uri=f"file:{folder}/state")
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while (status := self.qmp("query-migrate").get("status")) != "completed":
             if status in ("failed", "cancelled") or time.monotonic() > deadline:
                 raise Failed(f"{self.name}: its state could not be kept: {self.qmp('query-migrate')}")
             time.sleep(0.2)
         self.qmp("quit")
-        deadline = time.monotonic() + PATIENCE  # the disk is whole when it has ended
+        deadline = time.monotonic() + TIMEOUT  # the disk is whole when it has ended
         while self._held.tell(poll=self.name)["status"] is None and time.monotonic() < deadline:
             time.sleep(0.1)
         self._end()
@@ -332,7 +332,7 @@ class Node:
         start = time.monotonic()
         before = self.ssh("cat /proc/sys/kernel/random/boot_id")
         self.ssh("systemd-run --quiet --on-active=1 --timer-property=AccuracySec=10ms systemctl reboot")
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
             subprocess.run([*self._ssh, "-O", "exit", "lab"], capture_output=True, check=False)
             with contextlib.suppress(Failed):
@@ -364,13 +364,13 @@ class Node:
 
     def wait(self) -> None:
         """Wait until it answers, services are started and interfaces have their names. Raises Failed."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         seen, since = 0, time.monotonic()
         while True:
             self.check()
             if self._banner():
                 try:
-                    self.ssh("systemctl is-system-running --wait; udevadm settle", timeout=PATIENCE, check=False)
+                    self.ssh("systemctl is-system-running --wait; udevadm settle", timeout=TIMEOUT, check=False)
                     return
                 except Failed:
                     pass
@@ -433,7 +433,7 @@ class Node:
         """For a person to type."""
         return f"{shlex.join([*self._ssh])} 127.0.0.1"
 
-    def ssh(self, command: str, check: bool = True, timeout: float = PATIENCE, stdin: str | None = None) -> str:
+    def ssh(self, command: str, check: bool = True, timeout: float = TIMEOUT, stdin: str | None = None) -> str:
         """Run a shell command as root. Returns its standard output, without the last newline.
 
         Raises Failed, with all that it printed, if its status is not 0 and `check` is true, if the node cannot be
@@ -470,7 +470,7 @@ class Node:
                 stdin=tar.stdout,
                 capture_output=True,
                 text=True,
-                timeout=PATIENCE,
+                timeout=TIMEOUT,
                 check=False,
             )
         if done.returncode or tar.returncode:
@@ -500,13 +500,13 @@ class Node:
                      file={"driver": "file", "filename": str(disk)})  # fmt: skip
             self.qmp("device_add", driver="nvme", id=f"nvme{one.numa}", drive=f"nvme{one.numa}",
                      serial=f"lab-{self.index}-{one.numa}", bus=f"port{one.numa}2")  # fmt: skip
-            self.ssh(f"until [ -e /sys/bus/pci/devices/{one.address}/nvme ]; do sleep 0.2; done", timeout=PATIENCE)
+            self.ssh(f"until [ -e /sys/bus/pci/devices/{one.address}/nvme ]; do sleep 0.2; done", timeout=TIMEOUT)
         return plugged
 
     def qmp(self, command: str, **arguments: t.Any) -> t.Any:
         """Ask QEMU's machine protocol."""
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(PATIENCE)
+            connection.settimeout(TIMEOUT)
             while connection.connect_ex(str(self.folder / "qmp")):
                 self.check()
                 time.sleep(0.05)

@@ -13,7 +13,7 @@ import time
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.tests.lab.node import PATIENCE, Ended, Lab, Node, Shape, made
+from ansible_collections.lanewise.dra.tests.lab.node import TIMEOUT, Ended, Lab, Node, Shape, made
 from ansible_collections.lanewise.dra.tests.lab.test_fabric_role import Object
 from ansible_collections.lanewise.dra.tests.lab.test_fabric_role import Site as Played
 from environment import Missing  # tools/lab.py has put its folder on the path
@@ -51,7 +51,7 @@ def install(node: Node, name: str) -> str:
         "export DEBIAN_FRONTEND=noninteractive; "
         "echo grub-pc grub-pc/install_devices_empty boolean true | debconf-set-selections && "
         "dpkg --install /var/tmp/packages/*.deb && rm -r /var/tmp/packages",
-        timeout=2 * PATIENCE,
+        timeout=2 * TIMEOUT,
     )
     node.copy(loaders / "vmlinuz", "/boot")
     node.copy(kernel / "initrd", "/boot")
@@ -63,7 +63,7 @@ def install_grub(node: Node, line: str) -> list[str]:
     install(node, "grub-pc")
     node.ssh("mkdir -p /etc/default/grub.d; cat > /etc/default/grub.d/10_lab.cfg", stdin=GRUB.format(line))
     # blocklists, as the filesystem has the whole disk; quiet is Debian's own
-    node.ssh("grub-install --force /dev/vda && update-grub", timeout=2 * PATIENCE)
+    node.ssh("grub-install --force /dev/vda && update-grub", timeout=2 * TIMEOUT)
     return []
 
 
@@ -73,14 +73,14 @@ def install_systemd_boot(node: Node, line: str) -> list[str]:
     disk = node.plug_nvme()[0]
     device = f"/dev/disk/by-path/pci-{disk.address}-nvme-1"
     node.ssh(
-        f"depmod && udevadm wait --timeout={PATIENCE} {device} && mkfs.vfat -F 32 -n ESP {device} && "
-        f"udevadm wait --timeout={PATIENCE} /dev/disk/by-label/ESP && mkdir -p /boot/efi /etc/kernel && "
+        f"depmod && udevadm wait --timeout={TIMEOUT} {device} && mkfs.vfat -F 32 -n ESP {device} && "
+        f"udevadm wait --timeout={TIMEOUT} /dev/disk/by-label/ESP && mkdir -p /boot/efi /etc/kernel && "
         "echo 'LABEL=ESP /boot/efi vfat umask=0077 0 0' >> /etc/fstab && systemctl daemon-reload && mount /boot/efi && "
         f"echo 'root=/dev/vda rw {line} quiet' > /etc/kernel/cmdline && "
         # the filesystem has the whole disk here, too
         "export SYSTEMD_RELAX_ESP_CHECKS=1 && bootctl --no-variables install && "
         f"kernel-install add {release} /boot/vmlinuz-{release} /boot/initrd.img-{release}",
-        timeout=2 * PATIENCE,
+        timeout=2 * TIMEOUT,
     )
     # no NVMe then: with pci=realloc the kernel takes its address from it, which UEFI has fitted exactly
     drive = f"file={node.folder}/nvme{disk.numa}.qcow2,if=none,id=esp,format=qcow2"
@@ -90,7 +90,7 @@ def install_systemd_boot(node: Node, line: str) -> list[str]:
 
 def switch_off(node: Node) -> None:
     node.ssh("systemd-run --quiet --on-active=1 --timer-property=AccuracySec=10ms systemctl poweroff")
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     with pytest.raises(Ended, match="status 0"):
         while time.monotonic() < deadline:
             node.check()

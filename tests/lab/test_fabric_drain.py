@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ADMIN, ControlPlane
-from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, Member, one_member
+from ansible_collections.lanewise.dra.tests.lab.cluster import TIMEOUT, Member, one_member
 from ansible_collections.lanewise.dra.tests.lab.node import Lab
 from ansible_collections.lanewise.dra.tests.lab.test_fabric_role import ansible
 from environment import Missing  # tools/lab.py has put its folder on the path
@@ -75,7 +75,7 @@ class Site:
                     return t.cast(Object, pod)
             return None
 
-        found: Object = self.plane.wait_for(running, "the Deployment's pod", PATIENCE)
+        found: Object = self.plane.wait_for(running, "the Deployment's pod", TIMEOUT)
         return found
 
     def deploy(self, grace: int = 1) -> None:
@@ -98,7 +98,7 @@ class Site:
                 self.plane.request("DELETE", f"{PODS}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
             return not pods
 
-        self.plane.wait_for(gone, "the pods to go", PATIENCE)
+        self.plane.wait_for(gone, "the pods to go", TIMEOUT)
 
     @contextlib.contextmanager
     def budget(self) -> t.Iterator[None]:

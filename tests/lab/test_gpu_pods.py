@@ -23,7 +23,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler i
 from ansible_collections.lanewise.dra.tests.cluster import controlplane
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.driver import API
-from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, Member, Service, one_member
+from ansible_collections.lanewise.dra.tests.lab.cluster import TIMEOUT, Member, Service, one_member
 from ansible_collections.lanewise.dra.tests.lab.node import GPU_IDS, Device, Failed, Node
 from ansible_collections.lanewise.dra.tests.nvidia import driver as nvidia
 from ansible_collections.lanewise.dra.tests.nvidia.root import MAJOR, Root
@@ -114,7 +114,7 @@ class Site:
             found = {one["attributes"]["resource.kubernetes.io/pciBusID"]["string"] for one in mine}
             return addresses <= found and not any(one.get("taints") for one in mine)
 
-        self.plane.wait_for(published, f"the devices of {driver}", PATIENCE)
+        self.plane.wait_for(published, f"the devices of {driver}", TIMEOUT)
 
     def start(self, name: str, template: str) -> None:
         claims = [{"name": "devices", "resourceClaimTemplateName": template}]
@@ -124,7 +124,7 @@ class Site:
 
     def wait(self, *names: str) -> None:
         for name in names:
-            self.plane.wait_for(lambda name=name: self.node._ready(f"{PODS}/{name}"), f"pod {name}", 2 * PATIENCE)
+            self.plane.wait_for(lambda name=name: self.node._ready(f"{PODS}/{name}"), f"pod {name}", 2 * TIMEOUT)
 
     def seen(self, pod: str) -> tuple[str, str]:
         """The GPU and the NIC in a pod, by the minor number of its device node and the MAC address of its link."""
@@ -210,7 +210,7 @@ def test_each_pod_has_the_nic_behind_the_switch_of_its_gpu(site: Site) -> None:
         assert site.machine.ssh(f"ls {SYS}/{nic}/net 2>/dev/null; true") == ""
         assert site.machine.ssh(f"cat {SYS}/{gpu}/vendor") == "0x10de"
     site.start("three", "root")
-    site.plane.wait_for(lambda: refused(site.plane.expect("GET", f"{PODS}/three")), "the scheduler's refusal", PATIENCE)
+    site.plane.wait_for(lambda: refused(site.plane.expect("GET", f"{PODS}/three")), "the scheduler's refusal", TIMEOUT)
     site.node.delete_pod("one")
     site.wait("three")
     assert site.seen("three") == found["one"] and site.pairs("three") == [found["one"]]

@@ -19,7 +19,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME
 from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
-from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, Member, Service, host_state, one_member
+from ansible_collections.lanewise.dra.tests.lab.cluster import TIMEOUT, Member, Service, host_state, one_member
 from ansible_collections.lanewise.dra.tests.lab.node import Device, Failed, Node
 from environment import Missing  # tools/lab.py has put its folder on the path
 
@@ -99,7 +99,7 @@ class Site:
             reported = found[0].get("conditions") or [{}]
             return found[0] if reported[0].get("reason", "Prepared") != "Prepared" else None
 
-        return t.cast(Object, self.plane.wait_for(device, "the claim's status", PATIENCE))
+        return t.cast(Object, self.plane.wait_for(device, "the claim's status", TIMEOUT))
 
 
 @pytest.fixture(name="site", scope="module")
@@ -152,7 +152,7 @@ def wait_for_device(site: Site, address: str, **attributes: t.Any) -> Object:
         reported = {key: next(iter(value.values())) for key, value in device.get("attributes", {}).items()}
         return device if device and all(reported.get(key) == value for key, value in attributes.items()) else None
 
-    device: Object = site.plane.wait_for(found, f"{address} with {attributes} to be published", PATIENCE)
+    device: Object = site.plane.wait_for(found, f"{address} with {attributes} to be published", TIMEOUT)
     return device
 
 
@@ -252,13 +252,13 @@ def test_a_pf_and_its_vfs_exclude_each_other(site: Site) -> None:
     site.node.run_pod(site.pod("first", address))
     pod = site.pod("whole", physical, {"name": "net1"})
     site.plane.expect("POST", PODS, pod)
-    site.plane.wait_for(lambda: refused(site, "whole"), "the scheduler to refuse the PF", PATIENCE)
+    site.plane.wait_for(lambda: refused(site, "whole"), "the scheduler to refuse the PF", TIMEOUT)
     before = host_state(site.machine, site.pf)
     site.node.delete_pod("first")
-    site.plane.wait_for(lambda: site.node._ready(f"{PODS}/whole"), "the pod with the PF", PATIENCE)
+    site.plane.wait_for(lambda: site.node._ready(f"{PODS}/whole"), "the pod with the PF", TIMEOUT)
     assert site.links("whole")["net1"]["parentdev"] == physical
     site.plane.expect("POST", PODS, site.pod("late", address))
-    site.plane.wait_for(lambda: refused(site, "late"), "the scheduler to refuse the VF", PATIENCE)
+    site.plane.wait_for(lambda: refused(site, "late"), "the scheduler to refuse the VF", TIMEOUT)
     site.node.delete_pod("late")
     site.end("whole")
     unchanged(before, host_state(site.machine, site.pf))
@@ -308,7 +308,7 @@ def test_an_rdma_device_reaches_its_pod_and_comes_back(site: Site) -> None:
     nic = site.nics[1]
     interface = site.machine.interface(nic)
     # the kernel changes this only while there is no other namespace, and one that was deleted lasts for a moment
-    site.machine.ssh("until rdma system set netns exclusive; do sleep 0.5; done", timeout=PATIENCE)
+    site.machine.ssh("until rdma system set netns exclusive; do sleep 0.5; done", timeout=TIMEOUT)
     site.machine.ssh(f"ip link set {interface} up; rdma link add rxe0 type rxe netdev {interface}")
     wait_for_device(site, nic.address, rdmaDevice="rxe0", rdma=True, up=True)
     before = host_state(site.machine, interface)
@@ -347,11 +347,11 @@ def test_a_pod_has_its_vf_again_after_a_reboot(site: Site) -> None:
         reported = [line for line in site.node.events("stays") if line.startswith("FailedPrepareDynamicResources")]
         return any(interface in line or name_of(address) in line for line in reported)
 
-    site.plane.wait_for(waits, "the driver to miss the VF", PATIENCE)
+    site.plane.wait_for(waits, "the driver to miss the VF", TIMEOUT)
     assert not running(site, "stays")
     site.make_vfs()
     before = json.loads(site.machine.ssh(f"ip -json -details link show {site.pf}"))[0]["vfinfo_list"][0]
-    site.plane.wait_for(lambda: running(site, "stays"), "the pod to run again", PATIENCE)
+    site.plane.wait_for(lambda: running(site, "stays"), "the pod to run again", TIMEOUT)
     inside = site.links("stays")["net1"]
     assert inside["address"] == "02:00:00:00:00:73" and inside["parentdev"] == address
     assert [entry["local"] for entry in inside["addr_info"] if entry["family"] == "inet"] == ["10.1.0.4"]

@@ -12,7 +12,7 @@ import typing as t
 
 from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
 from ansible_collections.lanewise.dra.tests.cluster.driver import API
-from ansible_collections.lanewise.dra.tests.lab.cluster import PATIENCE, host_state
+from ansible_collections.lanewise.dra.tests.lab.cluster import TIMEOUT, host_state
 from ansible_collections.lanewise.dra.tests.lab.test_pods import PODS, VFS, Site, _site, name_of, refused, unchanged
 
 __all__ = ["_site"]
@@ -20,7 +20,7 @@ __all__ = ["_site"]
 Object = dict[str, t.Any]
 MEGABITS = {"big": 700, "small": 200}
 #: Seconds for the end of a pod, which two of them on one emulated processor may need.
-END = 3 * PATIENCE
+END = 3 * TIMEOUT
 
 
 def rates(site: Site) -> list[tuple[int, int]]:
@@ -38,7 +38,7 @@ def share_in_status(site: Site, pod: str) -> Object:
         share: Object = devices[0].get("data", {}).get("share", {})
         return share if "inForce" in share else None
 
-    return t.cast(Object, site.plane.wait_for(found, f"the share of {pod} in its claim's status", PATIENCE))
+    return t.cast(Object, site.plane.wait_for(found, f"the share of {pod} in its claim's status", TIMEOUT))
 
 
 def test_pods_get_shares_of_a_card_by_virtual_functions(site: Site) -> None:
@@ -51,7 +51,7 @@ def test_pods_get_shares_of_a_card_by_virtual_functions(site: Site) -> None:
     def published() -> Object | None:
         return site.driver.devices().get(f"{card}-share")
 
-    share = t.cast(Object, site.plane.wait_for(published, "the device for shares", PATIENCE))
+    share = t.cast(Object, site.plane.wait_for(published, "the device for shares", TIMEOUT))
     assert share["capacity"]["bandwidth"]["value"] == "1G" and share["capacity"]["vfs"]["value"] == str(VFS)
     assert not [name for name in site.driver.devices() if name in {name_of(site.vf(one)[0]) for one in range(VFS)}]
     wanted = [*MEGABITS.items(), ("late", 200)]
@@ -71,7 +71,7 @@ def test_pods_get_shares_of_a_card_by_virtual_functions(site: Site) -> None:
     assert {name: rates(site)[index] for name, index in held.items()} == {"big": (0, 700), "small": (0, 200)}
     late = site.node.pod("late", resourceClaims=[{"name": "net", "resourceClaimTemplateName": "late"}])
     site.plane.expect("POST", PODS, late)
-    site.plane.wait_for(lambda: refused(site, "late"), "the scheduler to refuse what is not left", PATIENCE)
+    site.plane.wait_for(lambda: refused(site, "late"), "the scheduler to refuse what is not left", TIMEOUT)
     for name in ("late", *MEGABITS):
         site.node.delete_pod(name, END)
     site.driver.wait_for_no_traces(END)
