@@ -36,8 +36,8 @@ class _Bench:
         probed = facts(MACHINE)
         gpus = [gpu["address"] for gpu in probed["gpus"]]
         fabric = [nic["address"] for nic in probed["nics"] if nic["nearest_gpus"]["level"] == "PIX"]
-        mixed = boards.with_map(facts(MACHINE), boards.shuffled(gpus, fabric, SEED))
-        found = {"plain": boards.compiled("plain", probed), "alternatives": boards.compiled("mixed", mixed)}
+        mixed = boards.with_map(facts(MACHINE), boards.shuffled_map(gpus, fabric, SEED))
+        found = {"plain": boards.compiled_board("plain", probed), "alternatives": boards.compiled_board("mixed", mixed)}
         self.boards = {form: board for form, board in found.items() if board}
         assert [board.form for board in self.boards.values()] == ["matchAttribute", "alternatives"]
         prepare(plane, self.boards.values())

@@ -136,7 +136,7 @@ def _against_the_scheduler(seconds: float, with_reading: float, total: int) -> F
         start, cpu_before = time.perf_counter(), _scheduler_cpu_seconds(plane)
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda _turn: site.start("one-pair"), range(pods)))
-        bound, _waiting = site.settled()
+        bound, _waiting = site.wait_decided()
         per_wall_second = len(bound) / (time.perf_counter() - start)
         theirs = len(bound) / (_scheduler_cpu_seconds(plane) - cpu_before)
         version = plane.version

@@ -55,7 +55,7 @@ class _Bench:
         pair = {"name": "pair", "namespace": TEAM, "align": "pcie_root", "devices": _PAIR}
         made = site.compile(queues, {"dra_claims_templates": [pair]})
         self.queueing.configure(made.configuration)
-        site.open(made)
+        site.apply_queues(made)
         site.apply(_PLAIN)
         self.number = 0
 

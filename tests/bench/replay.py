@@ -128,7 +128,7 @@ def run(plane: ControlPlane, queueing: Queueing, arm: Arm, stream: Stream) -> Ob
         if unusable or made.warnings:
             raise RuntimeError(f"{arm.name}: {unusable} {made.warnings}")
         queueing.configure(made.configuration)
-        site.open(made)
+        site.apply_queues(made)
         api = kubernetes.config.new_client_from_config(str(plane.write_kubeconfig("replay", "system:masters")))
         replay = Replay(api, arm.forms, stream.speed, priorities=arm.name == "shared")
         jobs, window = stream.jobs(), stream.hours * 3600

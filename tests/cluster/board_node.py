@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A board on a real scheduler, and pods that take its devices and give them back."""
+"""A board's devices on a real scheduler, and pods that allocate and release them."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer imp
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.cluster import boards
-from ansible_collections.lanewise.dra.tests.cluster.boards import Board, Map, aligned, room
+from ansible_collections.lanewise.dra.tests.cluster.boards import Board, Map, aligned, has_pairs
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 
 NAMESPACE = "boards"
 RESOURCE = "/apis/resource.k8s.io/v1"
-PLACE = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
+CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-#: How long a pod may wait although there is room: what was given back reaches the scheduler a moment later.
+#: How long a pod may stay pending although its devices are free: the scheduler learns of released devices with a delay.
 LATE_SECONDS = 20.0
 
 Object = dict[str, t.Any]
 
 
-def prepare(plane: ControlPlane, every: t.Iterable[Board]) -> None:
-    """Make the namespace and the classes of the boards."""
+def prepare(plane: ControlPlane, all_boards: t.Iterable[Board]) -> None:
+    """Create the namespace and the boards' device classes."""
     plane.add_namespace(NAMESPACE)
-    classes = {name: one for board in every for name, one in board.classes.items()}
+    classes = {name: one for board in all_boards for name, one in board.classes.items()}
     for one in classes.values():
         plane.expect("POST", f"{RESOURCE}/deviceclasses", one)
 
 
 @dataclass
 class Counts:
-    """What happened on a node. `pairs` counts claims for pairs, `late` those that were bound after a first refusal."""
+    """What happened on a node. `pairs` counts claims for pairs, `late` claims that were bound after a first refusal."""
 
     pairs: int = 0
     bound: int = 0
@@ -55,14 +55,14 @@ class Counts:
 
 
 def unaligned(pairs: Map, got: t.Sequence[tuple[str, Offer]], count: int) -> list[str]:
-    """What is wrong by the map with the devices of a claim for this many pairs."""
+    """What is wrong, by the map, with the devices of a claim for `count` pairs."""
     found: dict[str, dict[str, str]] = {}
     for request, offer in got:
         kind, _dash, number = request.partition("/")[0].partition("-")
         found.setdefault(number, {})[kind] = offer.address
     wrong = [] if len(found) == count else [f"{len(found)} pairs instead of {count}"]
     addresses = [address for pair in found.values() for address in pair.values()]
-    wrong += ["a device twice"] if len(set(addresses)) < 2 * count else []
+    wrong += ["a device is missing or used twice"] if len(set(addresses)) < 2 * count else []
     for pair in found.values():
         if set(pair) != {"gpu", "nic"} or not aligned(pairs, pair["gpu"], pair["nic"]):
             wrong.append(f"not aligned: {pair}")
@@ -70,7 +70,7 @@ def unaligned(pairs: Map, got: t.Sequence[tuple[str, Offer]], count: int) -> lis
 
 
 class Node:
-    """A board on a scheduler, with the pods that have its devices."""
+    """A board as a node of the cluster, and the pods that hold its devices."""
 
     def __init__(self, plane: ControlPlane, board: Board, engine: t.Any, seed: int) -> None:
         self.plane, self.board, self.engine = plane, board, engine
@@ -83,9 +83,9 @@ class Node:
             assert not validate(one, plane.version)
             plane.expect("POST", f"{RESOURCE}/resourceslices", one)
 
-    # what is free, by the map alone
+    # free devices, without asking the scheduler
 
-    def _free(self, addresses: t.Iterable[str]) -> set[str]:
+    def _unallocated(self, addresses: t.Iterable[str]) -> set[str]:
         held = {one.offer.address for results in self.live.values() for one in results}
         return {one for one in addresses if one not in held}
 
@@ -93,12 +93,13 @@ class Node:
         """The addresses of free GPUs and free RDMA NICs that a pod could get."""
         whole = [one for one in self.offers if not one.device.get("taints")]
         usable = {one.address for one in whole}
-        return self._free(boards.gpus_of(whole)), self._free(one for one in self.board.nics if one in usable)
+        gpus, nics = boards.gpus_of(whole), [one for one in self.board.nics if one in usable]
+        return self._unallocated(gpus), self._unallocated(nics)
 
     # one claim
 
     def start(self, name: str, spec: Object) -> None:
-        self.plane.expect("POST", PLACE, {"metadata": {"name": name}, "spec": spec})
+        self.plane.expect("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
         body = {"name": "c", "image": "none.example.com/none", "resources": {"claims": [{"name": "d"}]}}
         pod = {
             "metadata": {"name": name},
@@ -112,7 +113,7 @@ class Node:
         self.plane.expect("POST", PODS, pod)
 
     def outcome(self, name: str, room_left: bool) -> tuple[list[tuple[str, Offer]], str]:
-        """The requests and devices that a claim got, or the scheduler's words; one that has room may be late."""
+        """The requests and devices of a claim, or the scheduler's message. If there is room, waits LATE_SECONDS."""
         began = time.monotonic()
         first = 0.0
 
@@ -120,7 +121,7 @@ class Node:
             nonlocal first
             pod = self.plane.expect("GET", f"{PODS}/{name}")
             if pod["spec"].get("nodeName"):
-                return self.plane.expect("GET", f"{PLACE}/{name}")
+                return self.plane.expect("GET", f"{CLAIMS}/{name}")
             for condition in pod.get("status", {}).get("conditions", ()):
                 if condition["type"] == "PodScheduled" and condition["status"] == "False":
                     first = first or time.monotonic()
@@ -139,27 +140,27 @@ class Node:
 
     def stop(self, name: str) -> None:
         self.plane.expect("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
-        for path in (f"{PODS}/{name}", f"{PLACE}/{name}"):
-            if path.startswith(PLACE):
+        for path in (f"{PODS}/{name}", f"{CLAIMS}/{name}"):
+            if path.startswith(CLAIMS):
                 self.plane.expect("DELETE", path)
             self.plane.wait_for(lambda path=path: self.plane.request("GET", path)[0] == 404, f"the end of {path}")
         self.live.pop(name, None)
 
-    def judge(self, name: str, spec: Object, count: int) -> None:
-        """Let one claim be decided, and compare the decision with the map and with the offline allocator."""
+    def check_claim(self, name: str, spec: Object, count: int) -> None:
+        """Submit one claim and compare the scheduler's decision with the map and with the offline allocator."""
         board, counts = self.board, self.counts
         held = [one for results in self.live.values() for one in results]
         predicted = allocate([spec], board.classes, self.offers, self.engine, held=held)
         gpus, nics = self.free()
         kind = next(iter(request["name"] for request in spec["devices"]["requests"]))
-        space = room(board.pairs, gpus, nics, count) if count else bool({"gpu": gpus, "nic": nics}[kind])
+        expected_room = has_pairs(board.pairs, gpus, nics, count) if count else bool({"gpu": gpus, "nic": nics}[kind])
         self.start(name, spec)
-        got, words = self.outcome(name, space)
+        got, message = self.outcome(name, expected_room)
         state = f"{name} ({board.form}, {count} pairs; free {sorted(gpus)} {sorted(nics)})"
-        if bool(got) != space:
-            counts.faults.append(f"{state}: {'bound' if got else 'waits'} against the map; {words}")
-        if "timed out" in words:
-            counts.faults.append(f"{state}: {words}")
+        if bool(got) != expected_room:
+            counts.faults.append(f"{state}: {'bound' if got else 'pending'}, contrary to the map; {message}")
+        if "timed out" in message:
+            counts.faults.append(f"{state}: {message}")
         expected = [(one.request, one.id) for one in predicted.results] if isinstance(predicted, Allocation) else []
         if expected != [(request, identify(offer)) for request, offer in got]:
             counts.faults.append(f"{state}: offline {predicted}, scheduler {got}")
@@ -176,21 +177,21 @@ class Node:
         else:
             self.stop(name)
 
-    def walk(self, wanted: int) -> Counts:
-        """Create and delete claims until this many claims for pairs were decided."""
+    def run_claims(self, wanted: int) -> Counts:
+        """Create and delete claims at random until `wanted` claims for pairs were decided."""
         number, rng, board = 0, self.rng, self.board
         sizes = sorted(board.claims)
         while self.counts.pairs < wanted and not self.counts.faults:
             number += 1
-            # now the board fills up, now it empties
+            # the board alternately fills up and empties
             while self.live and rng.random() < (0.55 if number // 12 % 2 else 0.15):
                 self.stop(rng.choice(sorted(self.live)))
             name = f"{board.name}-{number}"
             if rng.random() < 0.3:
-                self.judge(name, board.single(rng.choice(["gpu", "nic"])), 0)
+                self.check_claim(name, board.single(rng.choice(["gpu", "nic"])), 0)
             else:
                 count = rng.choice(sizes)
-                self.judge(name, board.claims[count], count)
+                self.check_claim(name, board.claims[count], count)
         for name in list(self.live):
             self.stop(name)
         return self.counts

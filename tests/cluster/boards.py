@@ -4,8 +4,8 @@
 
 """Boards on which pairs are claimed: real nodes' slices, example machines, and random maps.
 
-Each has the map of its aligned pairs, made here from recorded addresses or from the probe's levels, and claims for one
-pair and more. It uses neither the pairs of the compiler nor those of the scheduler.
+Each board has a map of its aligned pairs, and claims for one or more pairs. The map is computed here, from recorded
+addresses or from the probe's levels, and uses neither the compiler's pairs nor the scheduler's.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Object = dict[str, t.Any]
 Map = dict[str, frozenset[str]]
 
 RECORDED = Path(__file__).resolve().parents[1] / "claims" / "slices"
-MOST = 4  # pairs a claim
-VFS = 2  # of each NIC, where NICs have VFs
-NEAR = ("SELF", "PIX", "PXB", "PHB", "NODE")
+MAX_PAIRS = 4  # of a claim
+VFS = 2  # of each NIC, on machines whose NICs have VFs
+NEAR_LEVELS = ("SELF", "PIX", "PXB", "PHB", "NODE")
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 GPU_CLASSES = {"gpu.nvidia.com": "board-nvidia", "gpu.amd.com": "board-amd"}
@@ -67,7 +67,7 @@ CLASSES = {
 class Board:
     """A node's devices, its map, and the claims for pairs on it: `claims[N]` is the spec for N pairs.
 
-    `form` says how pairs are asked for. `gpu` and `nic` are the classes of its GPUs and RDMA NICs.
+    `form` says how the claims express pairs. `gpu` and `nic` are the device classes of its GPUs and RDMA NICs.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Board:
 
     @functools.cached_property
     def devices(self) -> dict[tuple[str, str], Offer]:
-        """By driver and device."""
+        """The offers, by driver and device name."""
         return {(one.driver, one.device["name"]): one for one in self.offers if not one.possible}
 
     def single(self, kind: str) -> Object:
@@ -97,35 +97,35 @@ class Board:
 
 
 def aligned(pairs: Map, gpu: str, nic: str) -> bool:
-    """Whether the map has a pair."""
+    """Whether this GPU and NIC are a pair of the map."""
     return nic in pairs.get(gpu, ())
 
 
-def room(pairs: Map, gpus: t.Collection[str], nics: t.Collection[str], count: int) -> bool:
-    """Whether there are this many pairs among free devices: tries all."""
+def has_pairs(pairs: Map, gpus: t.Collection[str], nics: t.Collection[str], count: int) -> bool:
+    """Whether these free devices contain `count` disjoint pairs of the map. Tries all combinations."""
     if count == 0:
         return True
     if len(gpus) < count or len(nics) < count:
         return False
     first, *others = sorted(gpus)
     for nic in sorted(pairs.get(first, ())):
-        if nic in nics and room(pairs, others, set(nics) - {nic}, count - 1):
+        if nic in nics and has_pairs(pairs, others, set(nics) - {nic}, count - 1):
             return True
-    return room(pairs, others, nics, count)  # a set of pairs without the first GPU
+    return has_pairs(pairs, others, nics, count)  # without the first GPU
 
 
-# claims by hand
+# hand-written claims
 
 
 def _address(attribute: str, addresses: t.Iterable[str]) -> Object:
-    """A selector by address; `attribute` is `domain/name`."""
+    """A selector of devices by PCI address. `attribute` is `domain/name`."""
     domain, _slash, name = attribute.partition("/")
     listed = json.dumps(sorted(addresses))
     return {"cel": {"expression": f'device.attributes["{domain}"].{name} in {listed}'}}
 
 
 def _nearest(gpu: str) -> Object:
-    """A selector of NICs by what lanewise.dev publishes of them."""
+    """A selector of the NICs that lanewise.dev publishes as nearest to this GPU."""
     published = 'device.attributes["lanewise.dev"]'
     return {"cel": {"expression": f'has({published}.nearestGPUs) && {published}.nearestGPUs.contains("{gpu}")'}}
 
@@ -133,9 +133,10 @@ def _nearest(gpu: str) -> Object:
 def alternatives(
     classes: tuple[str, str], gpus: t.Mapping[str, Object], nics: t.Mapping[str, Object], attribute: str, count: int
 ) -> Object:
-    """Pairs by alternatives: subrequest gI and nI for each GPU, and a constraint for each that no other nJ satisfies.
+    """A claim that expresses pairs by alternatives. GPU number I has the subrequests gI and nI, and a constraint that
+    gI satisfies with no nJ except nI.
 
-    `gpus` and `nics` have, by the GPU's address, the selector of the GPU and of its NICs.
+    `gpus` and `nics` are selectors by the GPU's address: of the GPU itself, and of its NICs.
     """
     requests, constraints = [], []
     for pair in range(count):
@@ -152,7 +153,7 @@ def alternatives(
 
 
 def matching(classes: tuple[str, str], attribute: str, count: int) -> Object:
-    """Pairs by an attribute in common."""
+    """A claim that expresses pairs by an attribute that GPU and NIC have in common."""
     requests, constraints = [], []
     for pair in range(count):
         both = [f"gpu-{pair}", f"nic-{pair}"]
@@ -180,10 +181,10 @@ def recorded(name: str, node: str) -> list[Offer]:
     ]
 
 
-def rdma(given: t.Iterable[Offer], kind: str = "pf") -> list[str]:
-    """The addresses of RDMA NICs, or of all VFs."""
+def rdma_nics(published: t.Iterable[Offer], kind: str = "pf") -> list[str]:
+    """The addresses of the RDMA NICs, or with the kind `vf` of all VFs."""
     found = []
-    for one in given:
+    for one in published:
         values = one.device["attributes"]
         flag = values.get("rdma" if one.driver == "lanewise.dev" else "dra.net/rdma", {})
         type_ = values.get("type", {}).get("string")
@@ -192,15 +193,15 @@ def rdma(given: t.Iterable[Offer], kind: str = "pf") -> list[str]:
     return found
 
 
-def gpus_of(given: t.Iterable[Offer]) -> list[str]:
+def gpus_of(published: t.Iterable[Offer]) -> list[str]:
     """The addresses of whole GPUs."""
-    return [one.address for one in given if one.driver in GPU_CLASSES and not one.possible]
+    return [one.address for one in published if one.driver in GPU_CLASSES and not one.possible]
 
 
-def ours(given: t.Iterable[Offer], pairs: Map) -> list[Offer]:
-    """A real node's devices with lanewise.dev in DRANET's place, which publishes the map."""
+def with_lanewise(recorded_offers: t.Iterable[Offer], pairs: Map) -> list[Offer]:
+    """A real node's devices, with NICs of lanewise.dev in place of DRANET's. They publish the map."""
     result = []
-    for one in given:
+    for one in recorded_offers:
         if one.driver == "dra.net":
             near = ",".join(gpu for gpu, nics in pairs.items() if one.address in nics)
             attributes = {
@@ -215,67 +216,73 @@ def ours(given: t.Iterable[Offer], pairs: Map) -> list[Offer]:
     return sorted(result, key=lambda offer: offer.driver)
 
 
-def by_hand(name: str, given: list[Offer], pairs: Map, attribute: str, form: str = "nearestGPUs") -> Board:
-    """A board whose claims are alternatives; NICs are selected by `nearestGPUs` or by address."""
-    nic = "dra.net" if any(one.driver == "dra.net" for one in given) else "lanewise.dev"
+def board_of_alternatives(
+    name: str, published: list[Offer], pairs: Map, attribute: str, form: str = "nearestGPUs"
+) -> Board:
+    """A board whose claims are alternatives that select NICs by `nearestGPUs` or by address."""
+    nic = "dra.net" if any(one.driver == "dra.net" for one in published) else "lanewise.dev"
     classes = ("board-nvidia", NIC_CLASSES[nic])
     where = "dra.net/pciAddress" if nic == "dra.net" else PCI_BUS_ID
     gpus = {gpu: _address(PCI_BUS_ID, [gpu]) for gpu in pairs}
     nics = {gpu: _nearest(gpu) if form == "nearestGPUs" else _address(where, near) for gpu, near in pairs.items()}
-    claims = {count: alternatives(classes, gpus, nics, attribute, count) for count in range(1, MOST + 1)}
-    return Board(name, form, tuple(given), pairs, claims, *classes)
+    claims = {count: alternatives(classes, gpus, nics, attribute, count) for count in range(1, MAX_PAIRS + 1)}
+    return Board(name, form, tuple(published), pairs, claims, *classes)
 
 
-def shuffled(gpus: t.Sequence[str], nics: t.Sequence[str], seed: int) -> Map:
-    """A random map: every NIC is for one GPU, and GPUs have as many as each other."""
+def shuffled_map(gpus: t.Sequence[str], nics: t.Sequence[str], seed: int) -> Map:
+    """A random map that gives each GPU the same number of NICs, and each NIC to one GPU."""
     mixed = random.Random(seed).sample(list(nics), len(nics))
     each = len(nics) // len(gpus)
     return {gpu: frozenset(mixed[index * each : (index + 1) * each]) for index, gpu in enumerate(gpus)}
 
 
 def real_boards() -> list[Board]:
-    """EKS p4d, AKS GB300 and OKE GB200, with DRANET where it publishes enough, and with lanewise.dev."""
+    """EKS p4d, AKS GB300 and OKE GB200: with lanewise.dev, and with DRANET if it publishes enough attributes."""
     found = []
     p4d = recorded("eks-p4d", "eks-p4d")
-    domain = {one.address: one.device["attributes"][PCIE_ROOT]["string"] for one in p4d}
-    same = {gpu: frozenset(nic for nic in rdma(p4d) if domain[nic] == domain[gpu]) for gpu in gpus_of(p4d)}
+    root = {one.address: one.device["attributes"][PCIE_ROOT]["string"] for one in p4d}
+    same_root = {gpu: frozenset(nic for nic in rdma_nics(p4d) if root[nic] == root[gpu]) for gpu in gpus_of(p4d)}
     classes = ("board-nvidia", "board-dranet")
-    plain = {count: matching(classes, PCIE_ROOT, count) for count in range(1, MOST + 1)}
-    found.append(Board("eks-p4d", "matchAttribute", tuple(p4d), same, plain, *classes))
-    found.append(by_hand("eks-p4d-ours", ours(recorded("eks-p4d", "eks-p4d-ours"), same), same, PCI_BUS_ID))
+    claims = {count: matching(classes, PCIE_ROOT, count) for count in range(1, MAX_PAIRS + 1)}
+    found.append(Board("eks-p4d", "matchAttribute", tuple(p4d), same_root, claims, *classes))
+    p4d_lanewise = with_lanewise(recorded("eks-p4d", "eks-p4d-ours"), same_root)
+    found.append(board_of_alternatives("eks-p4d-ours", p4d_lanewise, same_root, PCI_BUS_ID))
 
     gb300 = recorded("aks-gb300", "aks-gb300-ours")
-    own = {gpu: frozenset([nic]) for gpu, nic in zip(gpus_of(gb300), rdma(gb300))}  # as its example's templates have it
-    found.append(by_hand("aks-gb300-ours", ours(gb300, own), own, PCI_BUS_ID))
-    random_map = shuffled(gpus_of(gb300), rdma(gb300), 5)
+    # one NIC for each GPU, as in the claim templates of the example
+    one_each = {gpu: frozenset([nic]) for gpu, nic in zip(gpus_of(gb300), rdma_nics(gb300))}
+    found.append(board_of_alternatives("aks-gb300-ours", with_lanewise(gb300, one_each), one_each, PCI_BUS_ID))
+    random_map = shuffled_map(gpus_of(gb300), rdma_nics(gb300), 5)
     mixed = recorded("aks-gb300", "aks-gb300-mixed")
-    found.append(by_hand("aks-gb300-mixed", ours(mixed, random_map), random_map, PCI_BUS_ID))
+    found.append(board_of_alternatives("aks-gb300-mixed", with_lanewise(mixed, random_map), random_map, PCI_BUS_ID))
 
     gb200 = recorded("oke-gb200", "oke-gb200")
-    half = {gpu: frozenset(nic for nic in rdma(gb200) if nic[:3] == gpu[:3]) for gpu in gpus_of(gb200)}  # its NUMA node
-    found.append(by_hand("oke-gb200", gb200, half, PCIE_ROOT, "address"))
-    random_map = shuffled(gpus_of(gb200), rdma(gb200), 7)
-    found.append(by_hand("oke-gb200-mixed", recorded("oke-gb200", "oke-gb200-mixed"), random_map, PCIE_ROOT, "address"))
-    theirs = recorded("oke-gb200", "oke-gb200-ours")
-    found.append(by_hand("oke-gb200-ours", ours(theirs, random_map), random_map, PCI_BUS_ID))
+    # the first digits of the PCI domain tell the NUMA node
+    same_numa = {gpu: frozenset(nic for nic in rdma_nics(gb200) if nic[:3] == gpu[:3]) for gpu in gpus_of(gb200)}
+    found.append(board_of_alternatives("oke-gb200", gb200, same_numa, PCIE_ROOT, "address"))
+    random_map = shuffled_map(gpus_of(gb200), rdma_nics(gb200), 7)
+    mixed = recorded("oke-gb200", "oke-gb200-mixed")
+    found.append(board_of_alternatives("oke-gb200-mixed", mixed, random_map, PCIE_ROOT, "address"))
+    gb200_lanewise = with_lanewise(recorded("oke-gb200", "oke-gb200-ours"), random_map)
+    found.append(board_of_alternatives("oke-gb200-ours", gb200_lanewise, random_map, PCI_BUS_ID))
     return found
 
 
-def drawn(name: str, gpus: int, nics: int, near: t.Callable[[int], t.Iterable[int]]) -> Board:
-    """A board as drawn: `near` has the NICs of each GPU by number. Devices have an address and no place."""
+def synthetic_board(name: str, gpus: int, nics: int, near: t.Callable[[int], t.Iterable[int]]) -> Board:
+    """A made-up board. `near` gives the NICs of a GPU by number. Devices have an address, but no topology."""
     gpu_at = [f"0000:{0x10 + index:02x}:00.0" for index in range(gpus)]
     nic_at = [f"0001:{0x10 + index:02x}:00.0" for index in range(nics)]
-    given = []
+    published = []
     for index, address in enumerate(gpu_at + nic_at):
-        own = {"type": {"string": "gpu"}} if index < gpus else {"type": {"string": "pf"}, "rdma": {"bool": True}}
-        device = {"name": f"d-{index}", "attributes": {PCI_BUS_ID: {"string": address}, **own}}
+        kind = {"type": {"string": "gpu"}} if index < gpus else {"type": {"string": "pf"}, "rdma": {"bool": True}}
+        device = {"name": f"d-{index}", "attributes": {PCI_BUS_ID: {"string": address}, **kind}}
         driver = "gpu.nvidia.com" if index < gpus else "lanewise.dev"
-        given.append(Offer(driver, name, name, device, address=address))
+        published.append(Offer(driver, name, name, device, address=address))
     pairs = {gpu: frozenset(nic_at[nic] for nic in near(index)) for index, gpu in enumerate(gpu_at)}
-    return by_hand(name, given, pairs, PCI_BUS_ID, "address")
+    return board_of_alternatives(name, published, pairs, PCI_BUS_ID, "address")
 
 
-def taking(board: Board, addresses: t.Iterable[str]) -> Object:
+def claim_for(board: Board, addresses: t.Iterable[str]) -> Object:
     """A claim for exactly these devices."""
     gpus = set(gpus_of(board.offers))
     requests = []
@@ -288,39 +295,39 @@ def taking(board: Board, addresses: t.Iterable[str]) -> Object:
     return {"devices": {"requests": requests}}
 
 
-# example machines, with what the compiler writes
+# example machines, with compiled claims
 
 
-def levels_of(probed: Object, given: t.Sequence[Offer], kind: str) -> Map:
-    """Each GPU's nearest NICs of those that are published, NODE or nearer, from the probe's table of levels.
+def nearest_map(probed: Object, published: t.Sequence[Offer], kind: str) -> Map:
+    """Each GPU's nearest published NICs, of the level NODE or nearer, from the probe's table of levels.
 
-    A VF is as near as its PF.
+    A VF has the level of its PF.
     """
     parent = {nic["address"]: nic["physfn"] or nic["address"] for nic in probed["nics"]}
     place = {address: index for index, address in enumerate(probed["affinity"]["devices"])}
     rows = probed["affinity"]["levels"]
     found = {}
-    for gpu in gpus_of(given):
-        levels = {nic: rows[place[gpu]][place[parent[nic]]] for nic in rdma(given, kind)}
-        best = next((level for level in NEAR if level in levels.values()), None)
+    for gpu in gpus_of(published):
+        levels = {nic: rows[place[gpu]][place[parent[nic]]] for nic in rdma_nics(published, kind)}
+        best = next((level for level in NEAR_LEVELS if level in levels.values()), None)
         if best:
             found[gpu] = frozenset(nic for nic, level in levels.items() if level == best)
     return found
 
 
-def compiled(name: str, probed: Object, kind: str = "rdma") -> Board | None:
-    """A machine with the claims that the compiler writes for it, those it does not refuse; None if it has no pairs.
+def compiled_board(name: str, probed: Object, kind: str = "rdma") -> Board | None:
+    """A machine with the claims that the compiler writes for it, without those it refuses. None if it has no pairs.
 
-    Pairs are of a GPU and a NIC of this kind, `rdma` or `vf`.
+    A pair is a GPU and a NIC of this kind, `rdma` or `vf`.
     """
     driver, version = ("gpu.nvidia.com", "0.5.0")
     if any(gpu["vendor"] == "AMD" for gpu in probed["gpus"]):
         driver, version = ("gpu.amd.com", "1.0.0")
     drivers: Object = {driver: {"version": version}, "lanewise.dev": {}}
-    given = offers(name, probed, drivers)
+    published = offers(name, probed, drivers)
     classes: dict[str, Object] = {}
     claims = {}
-    for count in range(1, MOST + 1):
+    for count in range(1, MAX_PAIRS + 1):
         devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": kind}]
         group = {"count": count, "align": "nearest", "at_least": "NODE", "devices": devices}
         templates = [{"name": "pairs", "namespace": "boards", "groups": [group]}]
@@ -339,12 +346,12 @@ def compiled(name: str, probed: Object, kind: str = "rdma") -> Board | None:
             for body in [request["exactly"]] if "exactly" in request else request["firstAvailable"]:
                 body["deviceClassName"] = new[body["deviceClassName"]]
     form = "alternatives" if "firstAvailable" in claims[1]["devices"]["requests"][0] else "matchAttribute"
-    pairs = levels_of(probed, given, kind)
-    return Board(name, form, tuple(given), pairs, claims, new["gpu"], new[kind], classes)
+    pairs = nearest_map(probed, published, kind)
+    return Board(name, form, tuple(published), pairs, claims, new["gpu"], new[kind], classes)
 
 
 def with_map(probed: Object, pairs: Map) -> Object:
-    """A machine with another map: these pairs are one switch apart, all others on other NUMA nodes."""
+    """The machine with another map: each of these pairs is below one switch, all others are on different NUMA nodes."""
     place = {address: index for index, address in enumerate(probed["affinity"]["devices"])}
     rows = probed["affinity"]["levels"]
     nics = [nic["address"] for nic in probed["nics"] if not nic["physfn"]]
@@ -363,25 +370,22 @@ def with_vfs(tree: t.Any, vfs: int) -> t.Any:
 
 
 def vf_board(folder: Path) -> Board:
-    """Eight GPUs, each with the VFs of one NIC, by a random map."""
+    """A board with eight GPUs. A random map assigns the VFs of one NIC to each."""
     probed = as_dict(probe(str(build(with_vfs(load("hgx-h100"), VFS), folder))))
     gpus = [gpu["address"] for gpu in probed["gpus"]]
     pfs = [nic["address"] for nic in probed["nics"] if nic["nearest_gpus"]["level"] == "PIX"]
-    found = compiled("hgx-h100-vfs", with_map(probed, shuffled(gpus, pfs, 17)), "vf")
+    found = compiled_board("hgx-h100-vfs", with_map(probed, shuffled_map(gpus, pfs, 17)), "vf")
     assert found and len(found.nics) == VFS * len(gpus)
     return found
 
 
 def machine_boards() -> list[Board]:
-    """Every example machine that has pairs, and three of them with random maps."""
-    found = [compiled(name, facts(name)) for name in names()]
+    """Every example machine that has pairs, and three of them also with random maps."""
+    found = [compiled_board(name, facts(name)) for name in names()]
     for seed, name in enumerate(("hgx-h100", "mi300x", "gb200"), 11):
         probed = facts(name)
         fabric = [nic["address"] for nic in probed["nics"] if nic["rdma_devices"] and not nic["default_route"]]
         gpus = [gpu["address"] for gpu in probed["gpus"]]
-        found.append(
-            compiled(
-                f"{name}-mixed", with_map(probed, shuffled(gpus, fabric[: len(fabric) // len(gpus) * len(gpus)], seed))
-            )
-        )
+        pairs = shuffled_map(gpus, fabric[: len(fabric) // len(gpus) * len(gpus)], seed)
+        found.append(compiled_board(f"{name}-mixed", with_map(probed, pairs)))
     return [one for one in found if one]

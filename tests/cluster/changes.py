@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Changes of a fleet, as the option `what_if` of a plan has them, made in the cluster itself."""
+"""Changes to a fleet, in the form of a plan's option `what_if`, and how to make them in the cluster."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ansible_collections.lanewise.dra.tests.cluster.fleets import MERGE, NAMESPA
 
 Object = dict[str, t.Any]
 _KINDS = ("cordon", "remove", "lose", "replace", "add", "release", "uncordon", "degrade", "drain")
-#: Links of this speed are too slow for some claims.
+#: The attribute of a link that is too slow for some claims.
 _SLOW = {"linkSpeedMbps": 100_000}
 
 
 def steps(site: Site, number: int) -> t.Iterator[Object]:
-    """Changes of different nodes, so that each can be made apart from the others. Four fleets with numbers that follow
-    each other have all kinds, as far as there is something to change."""
+    """Changes to different nodes, so that each can be made alone. Four fleets with consecutive numbers have changes of
+    all kinds, if there is something to change."""
     nodes = site.rng.sample(site.nodes, len(site.nodes))
     turns = site.rng.randint(3, 5)
     for turn in range(turns):
@@ -31,7 +31,7 @@ def steps(site: Site, number: int) -> t.Iterator[Object]:
 
 def _step(site: Site, kind: str, node: str, untouched: t.Sequence[str]) -> t.Iterator[Object]:
     nics = [one.device["name"] for one in site.offers(node, {"lanewise.dev": {}})]
-    claims = site.on(node)
+    claims = site.pods_on(node)
     if kind == "add":
         yield {"add": {"like": untouched[0] if untouched else node, "count": 2}}
     elif kind == "release":
@@ -44,7 +44,7 @@ def _step(site: Site, kind: str, node: str, untouched: t.Sequence[str]) -> t.Ite
         yield {kind: {"node": node, "devices": site.rng.sample(nics, min(2, len(nics)))}}
     elif kind == "degrade":
         worse: Object = {"attributes": _SLOW} if site.rng.random() < 0.5 else {"taint": TAINT}
-        if site.sort == "nics":
+        if site.kind == "nics":
             nics = [name for name in nics if name.endswith("-share")]
             worse = {"capacity": {"bandwidth": "100G"}}
         yield {"degrade": {"node": node, "devices": nics[:3], **worse}}
@@ -59,17 +59,17 @@ def make(site: Site, step: Object) -> None:
         (node,) = value["nodes"]
         change = {"spec": {"unschedulable": None if kind == "uncordon" else True}}
         site.plane.expect("PATCH", f"/api/v1/nodes/{node}", change, MERGE)
-        site.clear(site.on(node) if kind == "drain" else ())
+        site.delete_pods(site.pods_on(node) if kind == "drain" else ())
     elif kind == "remove":
         site.remove(value["nodes"][0])
     elif kind == "add":
         for number in range(value["count"]):
             site.add(f"{value['like']}-new-{number}", value["like"])
     elif kind == "release":
-        site.clear([one.partition("/")[2] for one in value["claims"]])
+        site.delete_pods([one.partition("/")[2] for one in value["claims"]])
     else:
-        if kind == "replace":  # who swaps a device ends its pods first, and its maintenance after
-            site.clear(site.holders(value["node"], value["devices"]))
+        if kind == "replace":  # replacing a device ends its pods first, and its taint rule afterwards
+            site.delete_pods(site.holders(value["node"], value["devices"]))
             status, rule = site.plane.request("GET", f"{RULES}/{site.name}-{value['node']}")
             if status == 200 and rule["spec"]["deviceSelector"]["device"] in value["devices"]:
                 site.plane.expect("DELETE", f"{RULES}/{site.name}-{value['node']}")
@@ -77,21 +77,21 @@ def make(site: Site, step: Object) -> None:
 
 
 def _publish(site: Site, kind: str, value: Object) -> None:
-    """Publish other devices in place of some."""
+    """Publish some devices of a node in their changed form, or without them if they are lost."""
     found = site.plane.expect("GET", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{value['node']}")
     for one in found["items"]:
         there = one["spec"].get("devices") or []
         if not any(each["name"] in value["devices"] for each in there):
             continue
         one["spec"]["devices"] = [
-            each if each["name"] not in value["devices"] else _worse(each, value)
+            each if each["name"] not in value["devices"] else _degraded(each, value)
             for each in there
             if kind != "lose" or each["name"] not in value["devices"]
         ]
         site.plane.expect("PUT", f"{RESOURCE}/resourceslices/{one['metadata']['name']}", one)
 
 
-def _worse(device: Object, value: Object) -> Object:
+def _degraded(device: Object, value: Object) -> Object:
     found = {**device, "attributes": {**device["attributes"]}}
     for name, number in (value.get("attributes") or {}).items():
         found["attributes"][name] = {"int": number}

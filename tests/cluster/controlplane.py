@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A real Kubernetes control plane on loopback, ready in seconds and gone without a trace.
+"""A real Kubernetes control plane on loopback. It is ready in seconds, and leaves nothing behind.
 
     with ControlPlane("1.37") as plane:
         status, answer = plane.request("GET", "/version")
@@ -33,16 +33,16 @@ from ansible_collections.lanewise.dra.tools.cluster import minors, programs
 
 NODE_GRACE = 20  # seconds without a lease after which a node is lost, where `node_lifecycle` is on
 TIMEOUT = 120  # seconds for one program to become ready, on a busy machine
-RESOURCE_VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha3")  # of resource.k8s.io; both pinned servers know them all
+RESOURCE_VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha3")  # of resource.k8s.io; all pinned servers have all of them
 ADMIN = ("lanewise-admin", "system:masters")
 
 
 class Failed(Exception):
-    """A program of the control plane did not start, or ended. The text holds the end of its log."""
+    """A program of the control plane did not start, or has ended. The message has the end of its log."""
 
 
 def free_ports(number: int) -> list[int]:
-    """TCP ports of 127.0.0.1 that nobody holds, below those that the kernel gives to outgoing connections."""
+    """Free TCP ports of 127.0.0.1, below the range that the kernel uses for outgoing connections."""
     sockets: list[socket.socket] = []
     try:
         while len(sockets) < number:
@@ -62,16 +62,16 @@ def free_ports(number: int) -> list[int]:
 class ControlPlane:
     """etcd, kube-apiserver and, unless switched off, kube-scheduler and kube-controller-manager.
 
-    Leave it with `close` or as a context manager; what it started also ends when this process dies.
+    End it with `close`, or use it as a context manager. Its programs also end when this process dies.
 
-    version: Kubernetes minor version, as `1.37`; the newest that is pinned by default.
+    version: Kubernetes minor version, such as `1.37`; by default the newest pinned one.
     gates: feature gates of every program.
-    runtime_config: APIs to switch on or off besides all versions of resource.k8s.io, as `{"api/beta": True}`.
-    flags: more flags by program, as `{"kube-apiserver": ["--v=4"]}`. A flag that is set twice counts the second time.
-    node_lifecycle: whether nodes that renew no lease are lost: not ready after NODE_GRACE, and without their pods then.
-    folder: where keys, data and logs go, which must not exist; a temporary one by default. Removed at the end.
+    runtime_config: APIs to switch on or off, such as `{"api/beta": True}`. All versions of resource.k8s.io are on.
+    flags: more flags by program, such as `{"kube-apiserver": ["--v=4"]}`. They override flags that are set here.
+    node_lifecycle: whether a node that does not renew its lease becomes NotReady after NODE_GRACE and loses its pods.
+    folder: for keys, data and logs. It must not exist, and is removed at the end; by default a temporary folder.
 
-    Raises environment.Missing without the programs (nothing is built here) and Failed.
+    Raises environment.Missing if programs are missing (nothing is built here), and Failed.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class ControlPlane:
         except BaseException:
             self.close()
             raise
-        self.seconds = time.monotonic() - start  #: that it took to be ready
+        self.seconds = time.monotonic() - start  #: until it was ready
 
     def __enter__(self) -> ControlPlane:
         return self
@@ -141,7 +141,7 @@ class ControlPlane:
     # starting
 
     def _prepare(self, runtime_config: dict[str, bool], accounts: bool) -> None:
-        """Write keys and kubeconfigs, and settle every program's command."""
+        """Write keys and kubeconfigs, and prepare the command of each program."""
         names = ("etcd", "etcd-peers", "kube-apiserver", "kube-scheduler", "kube-controller-manager")
         self.ports = dict(zip(names, free_ports(len(names))))
         etcd, peers = self.ports["etcd"], self.ports["etcd-peers"]
@@ -182,8 +182,8 @@ class ControlPlane:
             f"--kubelet-client-key={kubelets}",
             "--kubelet-preferred-address-types=InternalIP",  # there is no name service
             "--authorization-mode=Node,RBAC",
-            "--enable-admission-plugins=NodeRestriction",  # as kubeadm has it
-            # without a controller manager nobody makes the account that a pod needs
+            "--enable-admission-plugins=NodeRestriction",  # kubeadm's default
+            # without a controller manager, nothing creates the service account that a pod needs
             *([] if accounts else ["--disable-admission-plugins=ServiceAccount"]),
             f"--runtime-config={_pairs(config)}",
             "--service-cluster-ip-range=10.0.0.0/24",
@@ -202,7 +202,7 @@ class ControlPlane:
             files = [f"--{part}kubeconfig={kubeconfig}" for part in ("", "authentication-", "authorization-")]
             self._commands[name] = [*common, f"--secure-port={self.ports[name]}", *files, *eager]
         self._commands["kube-controller-manager"] += [
-            # nobody renews the leases of nodes that are objects only, except kwok
+            # only kwok renews the leases of nodes without a kubelet
             f"--controllers=*{'' if self._node_lifecycle else ',-node-lifecycle-controller'}",
             *(
                 [f"--node-monitor-grace-period={NODE_GRACE}s", "--node-monitor-period=1s"]
@@ -214,7 +214,7 @@ class ControlPlane:
             f"--root-ca-file={self.authority.certificate}",
         ]
 
-    def _tell(self, **command: t.Any) -> dict[str, t.Any]:
+    def _command_supervisor(self, **command: t.Any) -> dict[str, t.Any]:
         assert self._supervisor.stdin and self._supervisor.stdout
         self._supervisor.stdin.write(json.dumps(command) + "\n")
         self._supervisor.stdin.flush()
@@ -225,7 +225,7 @@ class ControlPlane:
 
     def run(self, name: str, command: t.Sequence[str]) -> None:
         """Start another program that ends with the control plane. Its log is `NAME.log` in the folder."""
-        self.pids[name] = self._tell(start=name, command=list(command), log=str(self.log(name)))["pid"]
+        self.pids[name] = self._command_supervisor(start=name, command=list(command), log=str(self.log(name)))["pid"]
 
     def start(self, name: str) -> None:
         """Start a program of the control plane that is not running, without waiting for it."""
@@ -233,15 +233,15 @@ class ControlPlane:
 
     def stop(self, name: str) -> None:
         """Kill a program that this control plane runs."""
-        self._tell(stop=name)
+        self._command_supervisor(stop=name)
         del self.pids[name]
 
     def log(self, name: str) -> Path:
-        """Where a program's output goes."""
+        """The file with a program's output."""
         return self.folder / f"{name}.log"
 
     def running(self, name: str) -> bool:
-        return self._tell(poll=name)["status"] is None
+        return self._command_supervisor(poll=name)["status"] is None
 
     def check(self) -> None:
         """Raises Failed if a program that should run has ended."""
@@ -282,7 +282,7 @@ class ControlPlane:
         try:
             self._supervisor.stdin.close()
         except BrokenPipeError:
-            pass  # it was ended before us
+            pass  # the supervisor has already ended
         assert self._supervisor.stdout
         self._supervisor.stdout.close()
         self._supervisor.wait()
@@ -292,7 +292,7 @@ class ControlPlane:
     # using
 
     def client(self, user: str, *groups: str) -> Client:
-        """A client that the server knows under this name and these groups; RBAC says what it may do."""
+        """A client with this user name and these groups. RBAC decides what it may do."""
         return Client(self.ports["kube-apiserver"], self.authority.certificate, self.authority.issue(user, *groups))
 
     def anonymous(self) -> Client:
@@ -300,10 +300,10 @@ class ControlPlane:
         return Client(self.ports["kube-apiserver"], self.authority.certificate)
 
     def write_kubeconfig(self, user: str, *groups: str, path: Path | None = None) -> Path:
-        """A kubeconfig for a user, keys within. As JSON, which is YAML; only its owner may read it."""
+        """A kubeconfig for a user, with embedded keys. It is JSON (valid YAML), and only its owner can read it."""
         issued = self.authority.issue(user, *groups)
         path = path or issued.with_suffix(".kubeconfig")
-        pem = base64.b64encode(issued.read_bytes()).decode()  # each reader picks its part of the file
+        pem = base64.b64encode(issued.read_bytes()).decode()  # readers pick the certificate or the key from the file
         authority = base64.b64encode(self.authority.certificate.read_bytes()).decode()
         content = {
             "apiVersion": "v1",
@@ -316,7 +316,8 @@ class ControlPlane:
         return write(path, json.dumps(content, indent=1).encode())
 
     def write_kubeconfig_with_two_contexts(self, path: Path) -> Path:
-        """The administrator's kubeconfig: its context `test` is this control plane, the current one leads nowhere."""
+        """The administrator's kubeconfig, whose context `test` is this control plane. Its current context is not: it
+        has an address where nothing listens."""
         content = json.loads(self.kubeconfig.read_text())
         content["clusters"].append({"name": "none", "cluster": {"server": "https://127.0.0.1:1"}})
         content["contexts"].append(
@@ -333,7 +334,7 @@ class ControlPlane:
         return self._admin.openapi(group_version)
 
     def expect(self, method: str, path: str, body: t.Any = None, content_type: str | None = None) -> t.Any:
-        """What comes back for a request that has to succeed. Raises Failed with the server's words."""
+        """Send a request that must succeed. Returns the response. Raises Failed with the server's message."""
         status, answer = self.request(method, path, body, content_type)
         if status >= 300:
             raise Failed(f"{method} {path}: {status} {answer['message'] if isinstance(answer, dict) else answer}")
@@ -345,7 +346,7 @@ class ControlPlane:
         labels: t.Mapping[str, str] | None = None,
         capacity: t.Mapping[str, str] | None = None,
     ) -> dict[str, t.Any]:
-        """Make a node object that is Ready, has no taint and takes pods. `capacity` adds to cpu, memory and pods."""
+        """Create a Node object that is Ready and has no taint. `capacity` adds to cpu, memory and pods."""
         amounts = {"cpu": "128", "memory": "1Ti", "pods": "250", **(capacity or {})}
         node = {
             "apiVersion": "v1",
@@ -358,12 +359,12 @@ class ControlPlane:
             },
         }
         self.expect("POST", "/api/v1/nodes", node)
-        # admission taints every new node, and the controller that would lift it does not run
+        # admission taints every new node, and the controller that would remove the taint does not run
         made: dict[str, t.Any] = self.expect("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
         return made
 
     def add_namespace(self, name: str, labels: t.Mapping[str, str] | None = None) -> None:
-        """Make a namespace that takes pods."""
+        """Create a namespace, and wait until pods can be created in it."""
         metadata = {"name": name, "labels": dict(labels or {})}
         self.expect("POST", "/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
         if "kube-controller-manager" in self.programs:
@@ -373,11 +374,11 @@ class ControlPlane:
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
         self.wait_for(lambda: self.request("GET", path)[0] == 200, f"the service account of namespace {namespace}")
 
-    def wait_for(self, true: t.Callable[[], t.Any], what: str, seconds: float = 60) -> t.Any:
-        """Wait until a function gives something that is true, and return that. Raises Failed."""
+    def wait_for(self, condition: t.Callable[[], t.Any], what: str, seconds: float = 60) -> t.Any:
+        """Wait until a function returns a true value, and return that value. Raises Failed."""
         deadline = time.monotonic() + seconds
         while True:
-            found = true()
+            found = condition()
             if found:
                 return found
             if time.monotonic() > deadline:

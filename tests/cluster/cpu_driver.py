@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A stand-in for the CPU DRA driver, which cannot be built here: a plugin of kubelet that publishes dra.cpu's slices.
+"""A stand-in for the CPU DRA driver, which cannot be built here: a kubelet plugin that publishes slices of dra.cpu.
 
-It publishes and prepares what the driver's sources say (kubernetes-sigs/dra-driver-cpu after 0.2.0, CPUs grouped by
-NUMA node: pkg/device/builder.go, pkg/driver/cdi.go, docs/user/device-attributes.md). It reads the CPUs of an example
-machine in its sysfs tree, and pins nothing: the driver's NRI plugin would, by the variable that containers get.
+It publishes and prepares devices as the driver's sources do (kubernetes-sigs/dra-driver-cpu after 0.2.0, CPUs grouped
+by NUMA node: pkg/device/builder.go, pkg/driver/cdi.go, docs/user/device-attributes.md). It reads the CPUs from an
+example machine's sysfs tree. It pins nothing: the driver's NRI plugin would do that, by the containers' variable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from ansible_collections.lanewise.dra.tests.cluster.machine_tree import MachineTree
 from ansible_collections.lanewise.dra.tests.cluster.node import Node
 
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # read when gRPC is loaded; this process starts others
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # read when gRPC is imported; needed because this process forks
 
 import grpc
 from lanewise_driver.kubelet import protocol
@@ -58,11 +58,11 @@ def devices(tree: MachineTree) -> list[Object]:
 
 
 class CpuDriver:
-    """The plugin on a node whose processors are those of `tree`. Ends with `close`."""
+    """The plugin on a node that has the CPUs of `tree`. `close` stops it."""
 
     def __init__(self, node: Node, tree: MachineTree) -> None:
         self.plane, self.node, self.tree = node.plane, node, tree
-        self.given: dict[str, list[int]] = {}  # CPUs by the UID of a claim
+        self.assigned: dict[str, list[int]] = {}  # CPUs by the UID of a claim
         self._lock = threading.Lock()
         self._servers = [
             self._serve(KUBELET / "plugins" / NAME / "dra.sock", protocol.DRA["v1"], self._claims()),
@@ -124,7 +124,7 @@ class CpuDriver:
             response = methods["NodeUnprepareResources"].response()
             for claim in request.claims:
                 with self._lock:
-                    self.given.pop(claim.uid, None)
+                    self.assigned.pop(claim.uid, None)
                     self._write()
                 response.claims[claim.uid].SetInParent()
             return response
@@ -134,12 +134,12 @@ class CpuDriver:
     def _prepare(self, namespace: str, name: str, uid: str) -> list[Object]:
         claim = self.plane.expect("GET", f"{API}/namespaces/{namespace}/resourceclaims/{name}")
         if claim["metadata"]["uid"] != uid:
-            raise ValueError(f"claim {namespace}/{name} is another one now")
+            raise ValueError(f"claim {namespace}/{name} was replaced: it does not have UID {uid}")
         results = claim["status"]["allocation"]["devices"]["results"]
         own = [one for one in results if one["driver"] == NAME]
         with self._lock:
-            if uid not in self.given:
-                self.given[uid] = [cpu for one in own for cpu in self._choose(one)]
+            if uid not in self.assigned:
+                self.assigned[uid] = [cpu for one in own for cpu in self._choose(one)]
                 self._write()
         return [
             {
@@ -153,23 +153,23 @@ class CpuDriver:
         ]
 
     def _choose(self, result: Object) -> list[int]:
-        """Free CPUs of the NUMA node that was allocated."""
+        """Choose free CPUs of the allocated NUMA node."""
         number = int(result["device"].removeprefix("cpudevnuma"))
-        taken = {cpu for cpus in self.given.values() for cpu in cpus}
+        taken = {cpu for cpus in self.assigned.values() for cpu in cpus}
         free = [cpu for cpu in self.tree.cpus if cpu not in taken and self.tree.cpu_node(cpu) == number]
         count = int(result["consumedCapacity"]["dra.cpu/cpu"])
         if len(free) < count:
-            raise ValueError(f"{result['device']} has {len(free)} free CPUs of {count}")
+            raise ValueError(f"{result['device']} has {len(free)} free CPUs, and the claim needs {count}")
         return free[:count]
 
     def _write(self) -> None:
-        """The CDI specification: a variable for each claim."""
+        """Write the CDI specification, which sets a variable for each claim."""
         entries = [
             {
                 "name": f"claim-{uid}",
                 "containerEdits": {"env": [f"DRA_CPUSET_{uid}={','.join(map(str, cpus))}"]},
             }
-            for uid, cpus in self.given.items()
+            for uid, cpus in self.assigned.items()
         ]
         SPECIFICATION.parent.mkdir(parents=True, exist_ok=True)
         if not entries:

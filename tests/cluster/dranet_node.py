@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""DRANET's own program on a node of the tests, and a node whose interfaces are those of an example machine.
+"""The real DRANET on a test node, and a node that has the interfaces of an example machine.
 
-DRANET reads /sys, so it has a mount namespace in which that is the machine's. An interface is the end of a veth pair
-with the name, MAC address, MTU and state that the machine's NIC has. InfiniBand becomes Ethernet, which this
-kernel has.
+DRANET reads /sys, so it runs in a mount namespace that has the machine's /sys. Each interface is one end of a veth pair
+with the name, MAC address, MTU and state of the machine's NIC. InfiniBand becomes Ethernet, because this kernel has no
+InfiniBand.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME = "dra.net"
 VERSION = "1.4.0"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 HEALTH = "http://127.0.0.1:9177/healthz"
-#: DRANET's own filter, which drops veth interfaces, but for those that stand for a machine's NICs.
+#: DRANET's default filter, which drops veth interfaces, except for those that represent a machine's NICs.
 FILTER = (
     '!("dra.net/type" in attributes) || attributes["dra.net/type"].StringValue != "veth" '
     '|| "dra.net/pciAddress" in attributes'
@@ -36,10 +36,10 @@ Object = dict[str, t.Any]
 
 
 class Dranet:
-    """DRANET on a node, with an administrator's rights; `sys` is what it sees as /sys, `gates` are its feature gates.
-    `kubeconfig` is another administrator's than the control plane's.
+    """DRANET on a node, with an administrator's rights. `sys` is mounted as its /sys, `gates` are its feature gates.
+    `kubeconfig` replaces the control plane's kubeconfig.
 
-    Raises Missing without the program.
+    Raises Missing if the program is missing.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Dranet:
         ]
         self._command = [str(program), *arguments]
         if sys:
-            # mounts of the node, such as those of network namespaces, reach it
+            # it must see the node's mounts, such as those of network namespaces
             shell = f'mount --bind "{sys}" /sys && exec "$@"'
             unshare = ["unshare", "--mount", "--propagation", "slave"]
             self._command = [*unshare, "sh", "-c", shell, "sh", *self._command]
@@ -73,7 +73,7 @@ class Dranet:
         self.plane.wait_for(self.ready, "DRANET to be ready", 60)
 
     def stop(self) -> None:
-        """kill -9."""
+        """Kill DRANET with SIGKILL."""
         self.plane.stop("dranet")
 
     def ready(self) -> bool:
@@ -96,14 +96,15 @@ class Dranet:
 
 
 class MachineNode:
-    """The interfaces of an example machine on a node, while this is open. `tree` and `facts` are the machine's.
+    """The interfaces of an example machine on a node, until `close`. `tree` and `facts` are the machine's.
 
-    The node's own uplink keeps its default route. The machine's is one more, of IPv6, which DRANET respects as well.
+    The node's uplink keeps its default route. The machine's default route is added as an IPv6 route, which DRANET also
+    respects.
     """
 
     def __init__(self, node: Node, machine: str | Object, folder: Path) -> None:
         self.node = node
-        self.tree = _of_ethernet(build(machine, folder / "machine"))
+        self.tree = _as_ethernet(build(machine, folder / "machine"))
         self.facts: Object = as_dict(probe(str(self.tree)))
         self._closing = contextlib.ExitStack()
         try:
@@ -132,7 +133,7 @@ class MachineNode:
                 ip(f"-6 route append default via fe80::1 dev {one['name']} metric 1024")
 
     def _add(self, one: Object) -> None:
-        """Make an interface, down. What has no PCI function is a bridge here, which this kernel has."""
+        """Create an interface that is down. An interface without a PCI function becomes a bridge."""
         name = one["name"]
         if one["address"]:
             wire = f"w{one['ifindex']}"
@@ -144,8 +145,8 @@ class MachineNode:
         ip(f"link set {name} address {one['mac']} mtu {one['mtu']}")
 
 
-def _of_ethernet(tree: Path) -> Path:
-    """The tree with Ethernet in place of InfiniBand: the interface's type, and the end of its address as its MAC."""
+def _as_ethernet(tree: Path) -> Path:
+    """Change InfiniBand to Ethernet in the tree: the interface's type, and its MAC address, from the old address."""
     for folder in (tree / "sys/class/net").iterdir():
         if (folder / "type").is_file() and (folder / "type").read_text().strip() == "32":
             (folder / "type").write_text("1\n")

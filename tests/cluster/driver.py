@@ -2,8 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver on a node, as an administrator installs it: account, roles and policies, a token bound to the node, a
-process under the node's paths. Its devices are ends of veth pairs, whose other ends are the switch."""
+"""The driver on a node, as an administrator installs it: service account, roles, policies, a token bound to the node,
+and a process that uses the node's paths. Its devices are ends of veth pairs, whose other ends are in a namespace that
+acts as the switch."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ Object = dict[str, t.Any]
 
 
 class Driver:
-    """The driver of `node`. `settings` adds to its settings file, `arguments` to its command; `program` is what
-    Python runs as the driver."""
+    """The driver of `node`. `settings` adds to its settings file, `arguments` to its command. `program` are the
+    arguments of Python that run it."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Driver:
         self.plane = node.plane
         self.program = list(program)
         self.arguments = list(arguments)
-        self._permit()
+        self._apply_manifests()
         FOLDER.mkdir(exist_ok=True)
         self.settings: Object = {
             "node_name": node.name,
@@ -64,7 +65,7 @@ class Driver:
         self.start()
 
     def _kubeconfig(self, authority: str) -> str:
-        """The driver's, with the path of the authority's certificate on the node; its token comes from a file."""
+        """The driver's kubeconfig, with the path of the CA certificate on the node. The token is in another file."""
         cluster = {"server": self.plane.url, "certificate-authority": authority}
         config = {
             "apiVersion": "v1",
@@ -76,8 +77,8 @@ class Driver:
         }
         return json.dumps(config)
 
-    def _permit(self) -> None:
-        """Apply the manifests that the driver is shipped with."""
+    def _apply_manifests(self) -> None:
+        """Apply the driver's manifests, without the DaemonSet."""
         for path in sorted(MANIFESTS.glob("*.yaml")):
             for item in yaml.safe_load_all(path.read_text()):
                 if item["kind"] == "DaemonSet":
@@ -103,23 +104,23 @@ class Driver:
         (FOLDER / "driver.yml").write_text(json.dumps(self.settings))
 
     def start(self, *before: str) -> None:
-        """Start the driver; `before` is a command that runs it."""
+        """Start the driver. `before` is a command prefix, such as a wrapper."""
         program = [sys.executable, *self.program, *self.arguments, "run"]
         self.plane.run("driver", [*before, *program, "--hook-python", sys.executable])
 
     def stop(self) -> None:
-        """kill -9."""
+        """Kill the driver with SIGKILL."""
         self.plane.stop("driver")
 
     def reasons(self) -> list[str]:
-        """Why the driver is not ready, as it reports itself; empty if it is ready."""
+        """The reasons that the driver's readiness endpoint reports; empty if it is ready."""
         try:
             try:
                 with urllib.request.urlopen(READY, timeout=5):
                     return []
             except urllib.error.HTTPError as error:
                 return error.read().decode().splitlines() or [repr(error)]
-        except (OSError, http.client.HTTPException) as error:  # it is killed now and then, also while it answers
+        except (OSError, http.client.HTTPException) as error:  # tests kill the driver, also while it responds
             return [repr(error)]
 
     def wait_ready(self, seconds: float = 30) -> None:
@@ -141,7 +142,7 @@ class Driver:
         return self.plane.log("driver").read_text()
 
     def traces(self) -> list[str]:
-        """What a claim leaves on the node while it is prepared: records, CDI specs, metadata, pinned namespaces."""
+        """The files that a prepared claim has on the node: records, CDI specs, metadata, pinned namespaces."""
         patterns = {
             STATE / "state": "*",
             STATE / "metadata": "*",
@@ -154,7 +155,7 @@ class Driver:
 
 
 def add_rail(number: int) -> str:
-    """Make a veth pair: railN is the device, wireN in the network namespace `switch` its other end. Returns railN."""
+    """Create a veth pair. The device is railN, its peer wireN is in the network namespace `switch`. Returns railN."""
     names = [line.split()[0] for line in ip("netns list").splitlines()]
     if "switch" not in names:
         ip("netns add switch")
@@ -167,16 +168,16 @@ def add_rail(number: int) -> str:
 
 
 def answers(address: str) -> bool:
-    """Whether an address answers on the wire: the kernel of the pod refuses a connection, as nothing listens there."""
+    """Whether an address responds on the wire: the pod's kernel refuses a connection, as nothing listens there."""
     program = f"import socket; socket.socket().connect_ex(('{address}', 9)) == 111 or exit('no answer')"
     command = ["ip", "netns", "exec", "switch", "timeout", "5", sys.executable, "-c", program]
     return subprocess.run(command, check=False).returncode == 0
 
 
 def host_state(name: str) -> str:
-    """Everything that `ip` knows of an interface of the node, without what counts up and without its index.
+    """Everything that `ip` reports about an interface of the node, without counters, lifetimes and indexes.
 
-    Waits until the kernel has taken its IPv6 addresses, each of which brings a route.
+    Waits until the kernel has set up its IPv6 addresses, each of which adds a route.
     """
     ipv6.wait(ip, name, pause=0.1)
     shown = []

@@ -4,9 +4,9 @@
 
 """A separate node for the driver's publisher: a network namespace with its own /sys.
 
-As a program (below `unshare --net --mount`) it is the node: it publishes as the settings file says until its standard
-input ends. As a module it starts one, and forwards its connections to the API server, which is in another network
-namespace.
+As a program (under `unshare --net --mount`), this file is the node: it publishes according to the settings file until
+its standard input ends. As a module, it starts a node and forwards its connections to the API server, which is in
+another network namespace.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PORT = 6443  # of the API server, as the node sees it
 
 
 class Node:
-    """A node whose driver publishes until `close()`. Raises OSError if namespaces cannot be made.
+    """A node whose driver publishes until `close()`. Raises OSError if namespaces cannot be created.
 
-    `root` is the folder that it probes: `/`, or an example machine's.
+    `root` is the file system root that it probes: `/`, or an example machine's.
     """
 
     def __init__(

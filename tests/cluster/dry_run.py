@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Objects sent to a server as a dry run."""
+"""Sends objects to a server as a dry run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def place_of(item: Object) -> str:
 def refused(plane: ControlPlane, item: Object) -> str:
     """The server's error for an object, or the fields that it drops; empty if it accepts the object as it is."""
     query = "dryRun=All&fieldValidation=Strict&fieldManager=test"
-    # namespaces exist already, so that claims can be sent to them
+    # the namespaces already exist, because claims need them
     if item["kind"] == "Namespace":
         place = f"{place_of(item)}/{item['metadata']['name']}?{query}&force=true"
         status, answer = plane.request("PATCH", place, item, "application/apply-patch+yaml")
@@ -43,4 +43,4 @@ def refused(plane: ControlPlane, item: Object) -> str:
     if status not in (200, 201):
         return f"{status} {answer if isinstance(answer, str) else answer.get('message')}"
     lost = comparison.dropped(item, answer)
-    return f"not kept: {', '.join(lost)}" if lost else ""
+    return f"dropped by the server: {', '.join(lost)}" if lost else ""

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""One node on which our driver and DRANET get the same faults, and what can be seen of them from outside.
+"""A node on which the lanewise driver and DRANET get the same faults, and the effects that are visible from outside.
 
-Only one of the two drivers runs at a time. Both have the same interfaces and pods, and the same configuration, each in
-its own syntax. Both reach the API server through a forwarder that a test can stop, and pods get their network from a
-CNI plugin that a test can make wait, so that a fault comes at the same moment for both.
+Only one of the two drivers runs at a time. Both have the same interfaces and pods, and the same configuration in their
+own syntax. Both reach the API server through a forwarder that a test can stop, and pods get their network from a CNI
+plugin that a test can block. So a fault hits both drivers at the same moment.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Object = dict[str, t.Any]
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = f"{ours.API}/namespaces/default/resourceclaims"
 RAILS = ("rail0", "rail1")
-#: Without it DRANET leaves veth interfaces out; with it the rails alone are published.
+#: With this filter, DRANET publishes only the rails. Its default filter drops veth interfaces.
 FILTER = '"dra.net/ifName" in attributes && attributes["dra.net/ifName"].StringValue.matches("^rail[0-9]+$")'
-SLOW = 60  # seconds: kubelet tries again after 10 to 15, more than once
-#: The file that makes the node's CNI plugin wait, and the one that the plugin writes while it waits.
-HOLD, HELD = Path("/run/hold-cni"), Path("/run/held-cni")
+TIMEOUT = 60  # seconds: kubelet retries every 10 to 15 seconds
+#: The file that makes the node's CNI plugin wait, and the file that the plugin writes while it waits.
+HOLD, WAITING = Path("/run/hold-cni"), Path("/run/held-cni")
 
 HAS = "pod has its interface"
 LATE = "pod starts before it has its interface"
@@ -47,24 +47,24 @@ LOST = "node: interface lost"
 
 
 class Forwarder:
-    """A port of this machine that leads to the API server, as long as a test lets it."""
+    """A local port that forwards to the API server until a test stops it."""
 
     def __init__(self, target: int) -> None:
         self._target = target
         (self.port,) = free_ports(1)
         self._ends: set[socket.socket] = set()
         self._flows = threading.Event()
-        self.asked = threading.Event()
+        self.request_waiting = threading.Event()
         self._flows.set()
         self.open()
 
     def open(self) -> None:
-        """Take connections."""
+        """Accept connections."""
         self._listener = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
     def cut(self) -> None:
-        """End all connections, and refuse others until `open`."""
+        """End all connections, and refuse new ones until `open`."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -73,8 +73,8 @@ class Forwarder:
                 end.shutdown(socket.SHUT_RDWR)
 
     def hold(self) -> None:
-        """Keep what is sent to the API server until `release`; `asked` says that there is something."""
-        self.asked.clear()
+        """Hold back what is sent to the API server until `release`. The first such data sets `request_waiting`."""
+        self.request_waiting.clear()
         self._flows.clear()
 
     def release(self) -> None:
@@ -93,7 +93,7 @@ class Forwarder:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 if up and not self._flows.is_set():
-                    self.asked.set()
+                    self.request_waiting.set()
                     self._flows.wait()
                 target.sendall(data)
         for end in (source, target):
@@ -102,10 +102,10 @@ class Forwarder:
 
 
 class Subject(t.Protocol):
-    """A driver as the tests handle it."""
+    """A driver under test."""
 
     name: str
-    process: str  # its name with the control plane
+    process: str  # the name of its process in the control plane
 
     def start(self) -> None: ...
 
@@ -116,8 +116,8 @@ class Subject(t.Protocol):
     def opaque(self, config: Object) -> Object: ...
 
 
-class Lanewise:
-    """Our driver, with the rights that it is shipped with."""
+class LanewiseSubject:
+    """The lanewise driver, with the permissions of its manifests."""
 
     name = ours.NAME
     process = "driver"
@@ -130,20 +130,20 @@ class Lanewise:
 
     def start(self) -> None:
         self._driver.start()
-        self._driver.wait_ready(SLOW)
+        self._driver.wait_ready(TIMEOUT)
 
     def stop(self) -> None:
         self._driver.stop()
 
     def published(self) -> set[str]:
-        """The interfaces of the devices."""
+        """The interfaces of the published devices."""
         return _interfaces(self._driver.devices(), "ifName")
 
     def opaque(self, config: Object) -> Object:
         return dict(parameters(config))
 
 
-class Peer:
+class DranetSubject:
     """DRANET 1.4.0, with the rights of an administrator."""
 
     name = "dra.net"
@@ -161,11 +161,11 @@ class Peer:
         self._driver.stop()
 
     def published(self) -> set[str]:
-        """The interfaces of the devices."""
+        """The interfaces of the published devices."""
         return _interfaces(self._driver.devices(), "dra.net/ifName")
 
     def opaque(self, config: Object) -> Object:
-        """DRANET has the interface's fields apart from routes."""
+        """DRANET's syntax: `routes` beside `interface`, which has all other fields."""
         config = dict(config)
         return {**{key: config.pop(key) for key in ("routes",) if key in config}, "interface": config}
 
@@ -174,8 +174,8 @@ def _interfaces(devices: t.Mapping[str, Object], attribute: str) -> set[str]:
     return {one["attributes"].get(attribute, {}).get("string", "") for one in devices.values()}
 
 
-class Scene:
-    """The node with one of the drivers, fresh rails, and what can be done to them."""
+class Testbed:
+    """The node with one of the drivers and new rails, and the operations of the tests on them."""
 
     def __init__(self, node: Node, forwarder: Forwarder, subject: Subject) -> None:
         self.node, self.plane, self.forwarder, self.subject = node, node.plane, forwarder, subject
@@ -184,11 +184,11 @@ class Scene:
                 ip(f"link delete {rail}")
             ours.add_rail(number)
         self.start()
-        self.note()
+        self.record_state()
 
-    def note(self) -> None:
-        """Note the state of the rails, which `differences` compares with."""
-        self.before = {rail: state(rail) for rail in RAILS}
+    def record_state(self) -> None:
+        """Record the state of the rails, which `differences` compares with."""
+        self.before = {rail: kernel_state(rail) for rail in RAILS}
 
     # the driver
 
@@ -199,7 +199,7 @@ class Scene:
         self.plane.wait_for(lambda: free <= self.subject.published(), f"the devices of {self.subject.name}", 90)
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the driver with SIGKILL."""
         self.subject.stop()
 
     def signal(self, number: signal.Signals) -> None:
@@ -208,7 +208,7 @@ class Scene:
     # pods
 
     def post(self, name: str, *claims: Object, privileged: bool = False) -> None:
-        """Make a pod with a claim for each configuration, of rail0, rail1 and so on."""
+        """Create a pod with a claim for each configuration: the first for rail0, the second for rail1."""
         entries = []
         for number, config in enumerate(claims or [{"name": "net1", "addresses": ["203.0.113.2/28"]}]):
             template = f"{name}-{number}"
@@ -233,63 +233,63 @@ class Scene:
         self.plane.expect("POST", f"{ours.API}/namespaces/default/resourceclaimtemplates", body)
 
     def ready(self, name: str) -> bool:
-        """Whether the pod runs. Lets kubelet look at it now, which it otherwise does seconds after a failure."""
+        """Whether the pod runs. Changes the pod, so that kubelet retries now and not seconds after a failure."""
         self.plane.request("PATCH", f"{PODS}/{name}", {"metadata": {"annotations": {"poked": str(time.monotonic())}}})
         time.sleep(0.5)
         found = self.plane.expect("GET", f"{PODS}/{name}")["status"]
         return any(one["type"] == "Ready" and one["status"] == "True" for one in found.get("conditions", ()))
 
     def run(self, name: str, *claims: Object, privileged: bool = False) -> None:
-        """A pod that runs with its interface."""
+        """Create a pod, and wait until it runs with its interface."""
         self.post(name, *claims, privileged=privileged)
-        self.plane.wait_for(lambda: self.ready(name), f"pod {name}", SLOW)
-        assert self.has(name), self.log()
+        self.plane.wait_for(lambda: self.ready(name), f"pod {name}", TIMEOUT)
+        assert self.has_interface(name), self.log()
 
-    def has(self, name: str) -> bool:
-        """Whether the pod has net1, in its first seconds at the latest."""
+    def has_interface(self, name: str) -> bool:
+        """Whether the pod has net1 now or gets it within seconds."""
         with contextlib.suppress(Failed):
             self.plane.wait_for(lambda: "net1" in self.node.execute(name, "ip", "-brief", "link"), "net1", 8)
             return True
         return False
 
-    def seen(self, name: str) -> str:
-        """What became of a pod that was to start."""
+    def start_result(self, name: str) -> str:
+        """Wait for a pod that should start. Returns whether it started, and with its interface."""
         try:
-            self.plane.wait_for(lambda: self.ready(name), f"pod {name}", SLOW)
+            self.plane.wait_for(lambda: self.ready(name), f"pod {name}", TIMEOUT)
         except Failed:
             print(*self.node.events(name), sep="\n")
             return NONE
-        if not self.has(name):
+        if not self.has_interface(name):
             return BARE
         return HAS if "net1" in self.node.execute(name, "cat", "/tmp/first") else LATE
 
-    def refused(self, name: str, *words: str) -> str:
-        """What became of a pod that cannot start: whether an event names the cause, by one of these words."""
+    def refusal_result(self, name: str, *words: str) -> str:
+        """Wait for a pod that cannot start. Returns whether an event names the cause, with one of these words."""
 
-        def named() -> bool:
+        def cause_named() -> bool:
             return any(word in line for line in self.node.events(name) for word in words)
 
         try:
-            self.plane.wait_for(named, "an event", 20)
+            self.plane.wait_for(cause_named, "an event", 20)
         except Failed:
             print(*self.node.events(name), sep="\n")
-            return self.seen(name) if self.ready(name) else f"{NONE}; no event names the cause"
+            return self.start_result(name) if self.ready(name) else f"{NONE}; no event names the cause"
         return f"{NONE}; an event names the cause"
 
     def delete(self, name: str, grace: int | None = None) -> None:
         body = None if grace is None else {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace}
         self.plane.request("DELETE", f"{PODS}/{name}", body)
 
-    def stuck(self) -> list[str]:
-        """Pods and claims that are not gone."""
+    def remaining(self) -> list[str]:
+        """The names of the remaining pods and claims."""
         return [one["metadata"]["name"] for path in (PODS, CLAIMS) for one in self.plane.expect("GET", path)["items"]]
 
-    def end(self) -> str:
-        """End all pods. Returns how the node then differs from before."""
+    def end_pods(self) -> str:
+        """Delete all pods. Returns how the node then differs from its recorded state."""
         for one in self.plane.expect("GET", PODS)["items"]:
             self.delete(one["metadata"]["name"])
         try:
-            self.plane.wait_for(lambda: not self.stuck(), "the end of pods and claims", 2 * SLOW)
+            self.plane.wait_for(lambda: not self.remaining(), "the end of pods and claims", 2 * TIMEOUT)
         except Failed:
             return "pod does not end"
         found: list[str] = []
@@ -299,24 +299,24 @@ class Scene:
         return f"node: {', '.join(found)}" if found else SAME
 
     def differences(self) -> list[str]:
-        """What differs on the rails from their noted state."""
+        """The properties of the rails that differ from their recorded state."""
         found: set[str] = set()
         for rail, before in self.before.items():
             if rail not in links():
                 found.add(LOST.removeprefix("node: "))
                 continue
-            after = state(rail)
+            after = kernel_state(rail)
             found |= {name for name in {*before, *after} if before.get(name) != after.get(name)}
         return sorted(found)
 
     def close(self) -> None:
-        """Remove all pods and templates, and stop the driver, so that the next test finds nothing."""
+        """Remove all pods and templates, and stop the driver, so that the next test starts from an empty node."""
         HOLD.unlink(missing_ok=True)
         self.forwarder.release()
         for one in self.plane.expect("GET", PODS)["items"]:
             self.delete(one["metadata"]["name"], grace=0)
         with contextlib.suppress(Failed):
-            self.plane.wait_for(lambda: not self.stuck(), "the end of pods and claims", 2 * SLOW)
+            self.plane.wait_for(lambda: not self.remaining(), "the end of pods and claims", 2 * TIMEOUT)
         templates = f"{ours.API}/namespaces/default/resourceclaimtemplates"
         for one in self.plane.expect("GET", templates)["items"]:
             self.plane.expect("DELETE", f"{templates}/{one['metadata']['name']}")
@@ -330,12 +330,12 @@ def links() -> set[str]:
     return {one["ifname"] for one in json.loads(ip("-json link"))}
 
 
-#: ip(8)'s words for what has a name in our tables.
-_NAMES = {"address": "MAC", "mtu": "MTU", "ifalias": "alias"}
+#: The names that the tables in the documentation use for fields of ip(8).
+_FIELD_NAMES = {"address": "MAC", "mtu": "MTU", "ifalias": "alias"}
 
 
-def state(rail: str) -> dict[str, str]:
-    """What the kernel says of an interface, by what it is about."""
+def kernel_state(rail: str) -> dict[str, str]:
+    """The kernel's state of an interface, by field or kind of object."""
     found: dict[str, list[t.Any]] = {}
     for entry in json.loads(ours.host_state(rail)):
         if isinstance(entry, list):
@@ -343,7 +343,7 @@ def state(rail: str) -> dict[str, str]:
         elif "addr_info" in entry:
             found["addresses"] = entry["addr_info"]
         elif "linkinfo" in entry:
-            found.update({_NAMES.get(key, key): [value] for key, value in entry.items()})
+            found.update({_FIELD_NAMES.get(key, key): [value] for key, value in entry.items()})
         else:
             kind = "neighbors" if "lladdr" in entry else "rules" if "priority" in entry else "routes"
             found.setdefault(kind, []).append(entry)
@@ -351,24 +351,25 @@ def state(rail: str) -> dict[str, str]:
 
 
 def make_cni_wait(node: Node) -> None:
-    """Put a script before the node's CNI plugin, which waits as long as the file HOLD is there."""
+    """Replace the node's CNI plugin by a script that waits while the file HOLD exists, and then runs the plugin."""
     plugin = node.folder / "cni-bin" / "ptp"
     program = plugin.resolve()
     plugin.unlink()
     plugin.write_text(
-        f'#!/bin/sh\nwhile [ -e {HOLD} ]; do echo "$CNI_COMMAND" >{HELD}; sleep 0.05; done\nexec {program}\n'
+        f'#!/bin/sh\nwhile [ -e {HOLD} ]; do echo "$CNI_COMMAND" >{WAITING}; sleep 0.05; done\nexec {program}\n'
     )
     plugin.chmod(0o755)
 
 
 @contextlib.contextmanager
-def held(plane: ControlPlane, command: str) -> t.Iterator[t.Callable[[], None]]:
-    """The network of pods is held; the function waits until the CNI plugin's command (ADD or DEL) has come."""
-    HELD.unlink(missing_ok=True)
+def cni_held(plane: ControlPlane, command: str) -> t.Iterator[t.Callable[[], None]]:
+    """Block the CNI plugin. The function that this gives waits until the plugin was called with the command (ADD or
+    DEL)."""
+    WAITING.unlink(missing_ok=True)
     HOLD.touch()
 
     def wait() -> None:
-        plane.wait_for(lambda: HELD.exists() and HELD.read_text().strip() == command, f"CNI {command}", SLOW)
+        plane.wait_for(lambda: WAITING.exists() and WAITING.read_text().strip() == command, f"CNI {command}", TIMEOUT)
 
     try:
         yield wait

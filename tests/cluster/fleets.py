@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Random fleets in a real control plane: example machines with pods, taints, cordons and little room on some of them.
+"""Random fleets in a real control plane: example machines, some of them with pods, taints, cordons or few free CPUs.
 
-A fleet is of one sort. `plain` has whole GPUs and NICs, `mig` GPUs that are cut on demand, which share counters,
-`shares` GPUs of whose memory several claims can have a part, and `nics` NICs of whose bandwidth they can. Only `plain`
-is there before Kubernetes 1.36.
+There are four kinds of fleets: `plain` with whole GPUs and NICs, `mig` with GPUs that are partitioned on demand and use
+shared counters, `shares` with GPUs whose memory several claims share, and `nics` with NICs whose bandwidth several
+claims share. Before Kubernetes 1.36 there is only `plain`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OPTIONS: dict[str, Object] = {
     "shares": {"version": "0.5.0", "consumable_shares": "memory"},
     "nics": {"version": "0.5.0"},
 }
-#: How NICs are divided on fleets of the sort `nics`: in steps, so that amounts are rounded up.
+#: How NICs are divided on fleets of the kind `nics`: in steps, so that amounts are rounded up.
 DIVIDED = {
     "select": {"type": "pf"},
     "mechanism": "macvlan",
@@ -48,7 +48,7 @@ DIVIDED = {
     "step": "10G",
     "default": "50G",
 }
-#: Those with an attribute that is missing, links that are slow, or maps that are mixed are among them.
+#: The machines of each kind. Some lack an attribute, or have slow links or mixed maps.
 MACHINES: dict[str, tuple[str, ...]] = {
     "plain": ("hgx-h100", "dgx-a100", "missing-nic", "hgx-b200", "degraded", "epyc-nps4", "gb200", "vmd"),
     "mig": ("hgx-h100", "hgx-b200"),
@@ -75,7 +75,7 @@ GROUPS: dict[str, list[Object]] = {
     "all-gpus": [{"devices": [{"name": "gpu", "kind": "gpu", "all": True}]}],
 }
 _PART = {"name": "nic", "kind": "nic"}
-#: Claims for parts of NICs, from those of the driver's default up to the whole of one.
+#: Claims for shares of NICs, from the driver's default up to a whole NIC.
 NIC_SHARES: dict[str, list[Object]] = {
     "nic-default": [{"devices": [{**_PART, "share": {"bandwidth": "default"}}]}],
     "nic-5g": [{"devices": [{**_PART, "share": {"bandwidth": "5G"}}]}],
@@ -133,7 +133,7 @@ for _amount in ("30Gi", "50Gi"):
     SPECS[f"memory-{_amount.lower()}"] = {
         "devices": {"requests": [_any_gpu("memory", _WHOLE, capacity={"requests": {"memory": _amount}})]}
     }
-#: What is counted on fleets of a sort, and what is in use there already.
+#: The claims of a fleet of each kind: those whose number is predicted, and those that are already in use.
 COUNTED: dict[str, list[str]] = {
     "plain": [*GROUPS],
     "mig": ["small-part", "large-part", "part-and-nic", "one-gpu", "one-pair"],
@@ -143,23 +143,23 @@ COUNTED: dict[str, list[str]] = {
 
 
 class Site:
-    """A fleet in the cluster. `most` is how many nodes it has at most; `sort` is drawn if it is not given.
+    """A fleet in the cluster, with at most `max_nodes` nodes. `kind` is random by default.
 
-    Without `used` it has no pods, and every node takes all pods that it has devices for.
+    Without `used`, it has no pods, and each node accepts all pods that it has devices for.
     """
 
-    def __init__(self, plane: ControlPlane, seed: int, most: int = 25, sort: str = "", used: bool = True) -> None:
+    def __init__(self, plane: ControlPlane, seed: int, max_nodes: int = 25, kind: str = "", used: bool = True) -> None:
         self.plane, self.name = plane, f"fleet-{seed}"
         self.rng = rng = random.Random(seed)
-        self.old = plane.minor == "1.34"
-        drawn = rng.choice(["plain", "plain", "plain", "mig", "shares", "nics"])
-        self.sort = sort or ("plain" if self.old else drawn)
+        self.oldest = plane.minor == "1.34"
+        random_kind = rng.choice(["plain", "plain", "plain", "mig", "shares", "nics"])
+        self.kind = kind or ("plain" if self.oldest else random_kind)
         self.started, self.used = 0, used
         self.spreads, self.tolerates = used and rng.random() < 0.25, rng.random() < 0.3
         self.zone = rng.choice(["", "", "", "a"]) if used else ""
-        most = min(most, 3) if self.sort == "mig" else most
-        self.nodes = [f"{self.name}-{place}" for place in range(min(rng.randint(1, most), rng.randint(1, most)))]
-        self.machines = {node: rng.choice(MACHINES[self.sort]) for node in self.nodes}
+        most = min(max_nodes, 3) if self.kind == "mig" else max_nodes
+        self.nodes = [f"{self.name}-{index}" for index in range(min(rng.randint(1, most), rng.randint(1, most)))]
+        self.machines = {node: rng.choice(MACHINES[self.kind]) for node in self.nodes}
         for node in self.nodes:
             self._add(node)
         for name in sorted(self.machines):
@@ -168,11 +168,11 @@ class Site:
             self._use()
 
     def _use(self) -> None:
-        names = [one for one in COUNTED[self.sort] if one not in ("all-gpus", "three-pairs")]
+        names = [one for one in COUNTED[self.kind] if one not in ("all-gpus", "three-pairs")]
         for _turn in range(self.rng.randint(0, 3 * len(self.nodes))):
             self.start(self.rng.choice(names))
-        self.settled()
-        if not self.old:
+        self.wait_decided()
+        if not self.oldest:
             self._taint()
 
     def _add(self, node: str) -> None:
@@ -194,16 +194,16 @@ class Site:
     def facts(self, node: str) -> t.Any:
         """The facts of a node's machine, with the division of its NICs."""
         found = facts(self.machines[node])
-        if self.sort != "nics":
+        if self.kind != "nics":
             return found
         ethernet = {**found, "nics": [{**one, "link_layer": "ethernet"} for one in found["nics"]]}
         return with_setting(ethernet, [DIVIDED])
 
     def drivers(self) -> Object:
-        return {"gpu.nvidia.com": OPTIONS[self.sort], "lanewise.dev": {}}
+        return {"gpu.nvidia.com": OPTIONS[self.kind], "lanewise.dev": {}}
 
     def offers(self, node: str, drivers: Object | None = None) -> list[Offer]:
-        """What the drivers publish on a node."""
+        """The devices that the drivers publish on a node."""
         return list(offers(node, self.facts(node), drivers or self.drivers()))
 
     def publish(self, node: str, drivers: Object | None = None) -> None:
@@ -211,7 +211,7 @@ class Site:
             self.plane.expect("POST", f"{RESOURCE}/resourceslices", one)
 
     def add(self, name: str, like: str) -> None:
-        """Another node of the same machine, with the same labels, taints and room."""
+        """Add a node with the machine, labels, taints and capacity of another one."""
         old = self.plane.expect("GET", f"/api/v1/nodes/{like}")
         labels = {key: old["metadata"]["labels"][key] for key in ("fleet", "zone")}
         self.plane.add_node(name, labels)
@@ -224,18 +224,18 @@ class Site:
         self.publish(name)
 
     def remove(self, node: str) -> None:
-        """A node goes with its pods and devices."""
-        self.clear(self.on(node))
+        """Remove a node with its pods and devices."""
+        self.delete_pods(self.pods_on(node))
         self.unpublish(node)
         self.plane.expect("DELETE", f"/api/v1/nodes/{node}")
         self.nodes.remove(node)
 
-    def on(self, node: str) -> list[str]:
+    def pods_on(self, node: str) -> list[str]:
         """The pods on a node; each has a claim of the same name."""
         return [one["metadata"]["name"] for one in self.pods() if one["spec"].get("nodeName") == node]
 
     def holders(self, node: str, devices: t.Collection[str]) -> list[str]:
-        """The claims that have one of these devices of a node."""
+        """The names of the claims that hold one of these devices of a node."""
         return [
             claim["metadata"]["name"]
             for claim in self.plane.expect("GET", CLAIMS)["items"]
@@ -244,7 +244,7 @@ class Site:
         ]
 
     def _taint(self) -> None:
-        """Rules that taint a device or two of some nodes, in use or not."""
+        """Create rules that taint a device of some nodes, whether it is in use or not."""
         for node in self.nodes:
             if self.rng.random() > 0.15:
                 continue
@@ -288,8 +288,9 @@ class Site:
         items = self.plane.expect("GET", f"{PODS}?labelSelector=fleet%3D{self.name}")["items"]
         return t.cast("list[Object]", items)
 
-    def settled(self) -> tuple[set[str], dict[str, str]]:
-        """When the scheduler has decided about every pod: those that are bound, and the others with its reason."""
+    def wait_decided(self) -> tuple[set[str], dict[str, str]]:
+        """Wait until the scheduler has decided on every pod. Returns the bound pods, and the pending ones with the
+        scheduler's reasons."""
 
         def decided() -> t.Any:
             bound, waiting = set(), {}
@@ -308,7 +309,7 @@ class Site:
         return t.cast("tuple[set[str], dict[str, str]]", self.plane.wait_for(decided, f"pods of {self.name}", 180))
 
     def objects(self) -> list[Object]:
-        """What a plan reads, of this fleet."""
+        """The objects that a plan reads, of this fleet."""
         kinds = [
             ("Node", "v1", f"/api/v1/nodes?labelSelector=fleet%3D{self.name}"),
             ("Pod", "v1", PODS),
@@ -316,15 +317,15 @@ class Site:
             ("ResourceClaim", "resource.k8s.io/v1", CLAIMS),
             ("DeviceClass", "resource.k8s.io/v1", f"{RESOURCE}/deviceclasses"),
         ]
-        if not self.old:
+        if not self.oldest:
             kinds.append(("DeviceTaintRule", "resource.k8s.io/v1", RULES))
         found = []
         for kind, version, path in kinds:
             found += [{"apiVersion": version, "kind": kind, **one} for one in self.plane.expect("GET", path)["items"]]
         return found
 
-    def clear(self, names: t.Iterable[str]) -> None:
-        """Pods go, with their claims."""
+    def delete_pods(self, names: t.Iterable[str]) -> None:
+        """Delete pods with their claims."""
 
         def end(name: str) -> None:
             self.plane.expect("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
@@ -334,8 +335,8 @@ class Site:
             list(pool.map(end, names))
 
     def close(self) -> None:
-        """Everything of this fleet goes: other fleets of the same control plane are not slowed down by it."""
-        self.clear([pod["metadata"]["name"] for pod in self.pods()])
+        """Remove everything of this fleet, so that it does not slow down other fleets of the same control plane."""
+        self.delete_pods([pod["metadata"]["name"] for pod in self.pods()])
         for node in self.machines:
             self.unpublish(node)
             self.plane.request("DELETE", f"/api/v1/nodes/{node}")

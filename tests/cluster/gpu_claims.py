@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The variables of a site whose node is an example machine, and its objects on the cluster."""
+"""The claim variables of a site whose node is an example machine, and how to apply its objects to the cluster."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Object = dict[str, t.Any]
 
 
 def drivers(version: str) -> Object:
-    """`dra_claims_drivers` of a node with NVIDIA's driver of a version."""
+    """`dra_claims_drivers` of a node that has this version of NVIDIA's driver."""
     return {"gpu.nvidia.com": {"version": version}, "lanewise.dev": {"version": "1.0.0"}}
 
 
 def pair(tree: MachineTree) -> Object:
-    """A group of a GPU and a fabric NIC, as the machine allows it: below one PCIe root, or by the board's map."""
+    """A group of a GPU and a fabric NIC: aligned by PCIe root if the machine allows it, or else by the board's map."""
     speed = max(tree.speed.values()) // 1000
     devices = [GPU, {"name": "nic", "kind": "nic", "where": {"min_speed": f"{speed}G"}}]
     if all(tree.nearest(gpu) == ROOT for gpu in tree.gpus):
@@ -45,16 +45,16 @@ def templates(tree: MachineTree) -> list[Object]:
     ]
 
 
-def variables(version: str, wanted: t.Sequence[Object], **more: t.Any) -> Object:
-    """The `dra_claims_*` of the site. `more` without that prefix."""
-    given = {"site": "pairs", "drivers": drivers(version), "templates": wanted, **more}
-    return {f"dra_claims_{name}": value for name, value in given.items()}
+def variables(version: str, claim_templates: t.Sequence[Object], **more: t.Any) -> Object:
+    """The `dra_claims_*` variables of the site. The names in `more` are without that prefix."""
+    values = {"site": "pairs", "drivers": drivers(version), "templates": claim_templates, **more}
+    return {f"dra_claims_{name}": value for name, value in values.items()}
 
 
-def apply(node: Node, given: Object, facts: Object | None = None) -> Site:
-    """Render the site, and put its classes, templates and claims on the cluster. Without `facts` of the node, the
+def apply(node: Node, site_variables: Object, facts: Object | None = None) -> Site:
+    """Compile the site, and apply its classes, templates and claims to the cluster. Without `facts` of the node, the
     claims are not checked against its devices."""
-    site = compile_site(given, {node.name: facts} if facts else {})
+    site = compile_site(site_variables, {node.name: facts} if facts else {})
     places = {"DeviceClass": f"{API}/deviceclasses", "ResourceClaimTemplate": TEMPLATES, "ResourceClaim": CLAIMS}
     for one in site.objects:
         if one["kind"] in places:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Nodes with a few GPUs each, pods that claim them, and the playbooks about holds, for tests on a real scheduler."""
+"""Nodes with a few GPUs each, pods that claim them, and the playbooks for holds, for tests on a real scheduler."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DRIVER = "gpu.example.com"
 
 
 def claim_spec(count: int, hold: str = "", tolerations: t.Sequence[Object] = ()) -> Object:
-    """The spec of a claim for GPUs; with a hold, one that tolerates it."""
+    """The spec of a claim for GPUs. If a hold is given, the claim tolerates it."""
     body: Object = {"deviceClassName": DRIVER, "count": count}
     if hold:
         body["tolerations"] = [{"key": KEY, "operator": "Equal", "value": hold, "effect": "NoSchedule"}]
@@ -69,8 +69,8 @@ class Fleet:
         self.plane.expect("POST", self.pods_at, {"metadata": {"name": name}, "spec": self.pod_spec(template, node)})
 
     def replica_set(self, name: str, template: str, node: str, **more: t.Any) -> None:
-        """A ReplicaSet of one pod, which starts on a node, and on any node after it is evicted. `more` are fields of
-        the spec of the pod."""
+        """A ReplicaSet with one pod, which starts on `node`. After an eviction, its new pod can start on any node.
+        `more` are fields of the pod's spec."""
         labels = {"app": name}
         others = [one for one in self.nodes if one != node]
         for one in others:
@@ -91,11 +91,11 @@ class Fleet:
         for one in others:
             self.cordon(one, False)
 
-    def cordon(self, node: str, off: bool) -> None:
-        self.plane.expect("PATCH", f"/api/v1/nodes/{node}", {"spec": {"unschedulable": off}})
+    def cordon(self, node: str, cordoned: bool) -> None:
+        self.plane.expect("PATCH", f"/api/v1/nodes/{node}", {"spec": {"unschedulable": cordoned}})
 
-    def run(self, app: str) -> None:
-        """Mark the pods of a ReplicaSet as running, as a kubelet would: budgets do not count others."""
+    def mark_running(self, app: str) -> None:
+        """Mark the pods of a ReplicaSet as running, as a kubelet would: disruption budgets count only running pods."""
         for one in self.plane.expect("GET", f"{self.pods_at}?labelSelector=app%3D{app}")["items"]:
             status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
             path = f"{self.pods_at}/{one['metadata']['name']}/status"
@@ -112,7 +112,7 @@ class Fleet:
         return {one["metadata"]["name"]: one["spec"]["nodeName"] for one in items if one["spec"].get("nodeName")}
 
     def clear(self) -> None:
-        """Remove all pods and what makes them, and wait until their claims have gone."""
+        """Remove all ReplicaSets and pods, and wait until their claims are gone."""
         sets = f"/apis/apps/v1/namespaces/{self.namespace}/replicasets"
         for path in (sets, self.pods_at):
             self.plane.expect("DELETE", f"{path}?gracePeriodSeconds=0&propagationPolicy=Background")
@@ -142,7 +142,7 @@ class Fleet:
         return str(self.plane.wait_for(reason, f"the scheduler's verdict on {pod}", 180))
 
     def devices(self, pod: str) -> set[str]:
-        """The devices that the pod's claims have, as driver/pool/device."""
+        """The devices of the pod's claims, as driver/pool/device."""
         found = self.plane.expect("GET", f"{self.pods_at}/{pod}")
         made = [one["resourceClaimName"] for one in found["status"]["resourceClaimStatuses"]]
         claims = [self.plane.expect("GET", f"{self.claims_at}/{name}") for name in made]
@@ -150,7 +150,7 @@ class Fleet:
         return {"/".join((one["driver"], one["pool"], one["device"])) for one in results}
 
     def rules(self, key: str = KEY) -> list[Object]:
-        """The DeviceTaintRules of holds, or those with another key."""
+        """The DeviceTaintRules whose taint has a key, by default the key of holds."""
         items = self.plane.expect("GET", f"{RESOURCE}/devicetaintrules")["items"]
         return [one for one in items if one["spec"]["taint"]["key"] == key]
 
@@ -163,16 +163,17 @@ def _slice(node: str, count: int) -> Object:
 
 
 class Playbooks:
-    """Runs the collection's playbooks against a control plane, with variables of their own."""
+    """Runs the collection's playbooks against a control plane, in a clean environment."""
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         self.folder = folder
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
+        hidden = ("ANSIBLE_", "KUBE", "K8S_")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
-        kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
-        kept["ANSIBLE_HOME"], kept["PWD"] = str(folder / "home"), str(folder)
-        kept["KUBECONFIG"] = str(plane.write_kubeconfig("system:admin", "system:masters"))
-        self.environment = kept
+        environment["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
+        environment["ANSIBLE_HOME"], environment["PWD"] = str(folder / "home"), str(folder)
+        environment["KUBECONFIG"] = str(plane.write_kubeconfig("system:admin", "system:masters"))
+        self.environment = environment
 
     def command(self, name: str, *options: str, **variables: t.Any) -> list[str]:
         given = json.dumps(variables)
@@ -188,7 +189,7 @@ class Playbooks:
         return done.stdout + done.stderr
 
     def start(self, name: str, **variables: t.Any) -> subprocess.Popen[str]:
-        """Start a playbook in the background, in a process group of its own."""
+        """Start a playbook in the background, in its own process group."""
         return subprocess.Popen(
             self.command(name, **variables),
             stdout=subprocess.PIPE,

@@ -6,12 +6,12 @@
 
     python killed_driver.py FILE ARGUMENTS-OF-LANEWISE-DRIVER ...
 
-FILE holds an operation (prepare, attach, detach, unprepare, start) and a number N: the process ends before change N,
-from 0, that the operation makes outside it; where there are N changes only, after the operation and before it is
-answered. Without FILE nothing is killed. It is read at the start of each operation. What the main thread does is the
-operation start, which ends with the driver.
+FILE contains an operation (prepare, attach, detach, unprepare, start) and a number N. The process kills itself before
+the operation makes change number N, counted from 0. If the operation makes only N changes, the process kills itself
+after the last one, before it sends the answer. FILE is read at the start of each operation; without FILE, nothing is
+killed. The operation `start` is everything that the main thread does, and ends with the driver.
 
-A change is what others can see (driver_changes.py). The detach within an unprepare counts for itself.
+A change is an effect outside the process (driver_changes.py). A detach within an unprepare is an operation of its own.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ FILE = Path(sys.argv[1])
 
 @dataclass
 class Target:
-    """The operation to be killed, while it runs: the changes that it has made, and how many it may make. If two of this
-    name run at once, as when a pod's devices are attached early and its hook asks already, it is the first."""
+    """The operation to be killed, while it runs: the changes that it has made, and how many it may make. If two
+    operations with this name run at once, such as an early attach and the attach of a pod's hook, it is the first."""
 
     name: str = ""
     changes: int = 0
@@ -46,17 +46,18 @@ class Target:
 
 
 TARGET = Target()
-#: Operations that run in the target's thread, innermost last.
+#: The operations that run in the target's thread, innermost last.
 RUNNING: list[str] = []
-#: Held to choose the target.
+#: Held while the target is chosen.
 CHOICE = threading.Lock()
 
 
 def change(what: str) -> None:
-    """Called before each change. Kills the process before the chosen change of the target."""
+    """Called before each change. Kills the process if it is the chosen change of the target."""
     thread = threading.current_thread()
-    ours = thread.ident == TARGET.thread or thread.name == "netns"  # which works for it in another namespace
-    if not ours or RUNNING[-1:] != [TARGET.name]:
+    # the thread `netns` works for the target in another namespace
+    of_target = thread.ident == TARGET.thread or thread.name == "netns"
+    if not of_target or RUNNING[-1:] != [TARGET.name]:
         return
     if TARGET.changes == TARGET.limit:
         os.write(2, f"killed before change {TARGET.changes} of {TARGET.name}: {what}\n".encode())
@@ -65,7 +66,7 @@ def change(what: str) -> None:
 
 
 def begin(name: str) -> bool:
-    """Make this operation the target if FILE names it and no other is. Returns whether it is the target."""
+    """Make this operation the target if FILE names it and there is no other target. Returns whether it did."""
     try:
         wanted, number = FILE.read_text().split()
     except FileNotFoundError:

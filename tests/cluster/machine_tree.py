@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Judges a pod's devices by the files of an example machine alone: what its kernel says in /sys and /proc.
+"""Checks a pod's devices by the files of an example machine alone: its /sys and /proc.
 
-No code of the collection is used here, so a fault in our probe, tables or records cannot hide itself.
+It uses no code of the collection, so that a bug in the probe, its tables or its records cannot hide itself.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import collections
 import typing as t
 from pathlib import Path
 
-#: How near a GPU and a NIC are: the same host bridge, the same NUMA node, neither.
+#: How near a GPU and a NIC are: below the same host bridge, on the same NUMA node, or neither.
 ROOT, NODE, FAR = 2, 1, 0
 
 
 class Seen(t.NamedTuple):
-    """What a pod has, by PCI address."""
+    """The devices of a pod, by PCI address."""
 
     gpus: list[str]
     nics: list[str]
@@ -31,7 +31,7 @@ def cpu_list(text: str) -> list[int]:
 
 
 class MachineTree:
-    """The tree of a machine, below `path`, whose GPUs NVIDIA's kernel module has."""
+    """The tree of a machine, below `path`. Its GPUs are bound to NVIDIA's kernel module."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,7 +64,7 @@ class MachineTree:
         return path.relative_to(self.path.resolve() / "sys/devices").parts[0]
 
     def numa_node(self, address: str) -> int:
-        """-1 where the machine does not say."""
+        """The NUMA node of a PCI function; -1 if the kernel does not know it."""
         return int((self._devices / address / "numa_node").read_text())
 
     @property
@@ -93,25 +93,25 @@ class MachineTree:
         return NODE if self.numa_node(one) == self.numa_node(other) >= 0 else FAR
 
     def nearest(self, gpu: str) -> int:
-        """How near the nearest NIC of the machine is to a GPU."""
+        """How near the nearest NIC is to this GPU."""
         return max(self.nearness(gpu, nic) for nic in self.nic_by_mac.values())
 
     def place(self, gpu: str, address: str) -> t.Hashable:
-        """Where a function is, in the terms in which a NIC can be nearest to this GPU."""
+        """The place of a PCI function at the level of this GPU's nearest NICs: its host bridge or its NUMA node."""
         return self.pcie_root(address) if self.nearest(gpu) == ROOT else self.numa_node(address)
 
     def aligned(self, seen: Seen) -> bool:
-        """Whether a pod has GPUs, and a nearest NIC for each of them."""
+        """Whether a pod has GPUs, and one nearest NIC for each of them."""
         if not seen.gpus or len(seen.gpus) != len(seen.nics):
             return False
         if any(self.nearest(gpu) == FAR for gpu in seen.gpus):
             return False
-        first = seen.gpus[0]  # all GPUs of a board have their NICs at one level
+        first = seen.gpus[0]  # on a board, the nearest NICs of all GPUs are at the same level
         places = [collections.Counter(self.place(first, one) for one in addresses) for addresses in seen]
         return len({self.nearest(gpu) for gpu in seen.gpus}) == 1 and places[0] == places[1]
 
     def room(self, gpus: t.Iterable[str], nics: t.Iterable[str]) -> int:
-        """How many aligned pairs can be made of these."""
+        """The number of aligned pairs among these devices."""
         gpus, nics = list(gpus), list(nics)
         if not gpus:
             return 0

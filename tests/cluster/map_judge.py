@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Judges the map in a pod by the pod's device numbers and links, and by the tree of the machine."""
+"""Checks the map in a pod by the pod's device numbers and links, and by the tree of the machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VARIABLE = "LANEWISE_PAIRS_DEVICES"
 
 
 def pod_map(node: Node, pod: str) -> Object:
-    """The map as the pod reads it."""
+    """The map as the pod sees it."""
     found: Object = json.loads(node.execute(pod, "cat", MAP))
     return found
 
@@ -38,7 +38,7 @@ def links(node: Node, pod: str) -> dict[str, Object]:
 
 
 def faults(machine: GpuNode, pod: str, found: Object) -> list[str]:
-    """What is wrong with a map of a pod that has as many GPUs as NICs."""
+    """What is wrong with the map of a pod that has as many GPUs as NICs."""
     gpus, nics = machine.seen(pod)
     wrong = []
     if sorted(one["pciAddress"] for one in found["gpus"]) != gpus:
@@ -48,7 +48,7 @@ def faults(machine: GpuNode, pod: str, found: Object) -> list[str]:
     if sorted(pair["gpu"] for pair in found["pairs"]) != gpus:
         wrong.append("not every GPU has a NIC")
     if len({pair["nic"] for pair in found["pairs"]}) != len(nics):
-        wrong.append("a NIC goes with no GPU")
+        wrong.append("a NIC is in no pair")
     for pair in found["pairs"]:
         if not machine.judge.aligned(Seen([pair["gpu"]], [pair["nic"]])):
             wrong.append(f"{pair['nic']} is not a nearest NIC of {pair['gpu']}")
@@ -68,12 +68,12 @@ def gpu_faults(machine: GpuNode, found: Object) -> list[str]:
 
 def nic_faults(machine: GpuNode, pod: str, found: Object) -> list[str]:
     rails = {one["address"]: "UNKNOWN" if one["rail"] is None else one["rail"] for one in machine.facts["nics"]}
-    own = links(machine.node, pod)
+    pod_links = links(machine.node, pod)
     wrong = [
         f"{one['pciAddress']} is of another rail" for one in found["nics"] if one["rail"] != rails[one["pciAddress"]]
     ]
     for one in found["nics"]:
-        link = own.get(one["interface"])
+        link = pod_links.get(one["interface"])
         if link is None or link["address"] != one["mac"]:
             wrong.append(f"{one['interface']} does not have this MAC address")
         elif machine.judge.nic_by_mac.get(one["mac"]) != one["pciAddress"]:
@@ -84,7 +84,7 @@ def nic_faults(machine: GpuNode, pod: str, found: Object) -> list[str]:
 
 
 def variable_faults(variables: t.Mapping[str, str], found: Object) -> list[str]:
-    """What is wrong with the variables of a container, by its map."""
+    """What is wrong with the variables of a container, compared with its map."""
     uuids = {gpu["pciAddress"]: gpu["uuid"] for gpu in found["gpus"]}
     expected = [(pair["gpu"], uuids[pair["gpu"]], pair["nic"]) for pair in found["pairs"]]
     wrong = [] if variables.get("LANEWISE_MAP") == "/run/lanewise/map" else ["LANEWISE_MAP is not the folder of maps"]
@@ -95,8 +95,8 @@ def variable_faults(variables: t.Mapping[str, str], found: Object) -> list[str]:
     return wrong
 
 
-def changed(found: Object) -> dict[str, Object]:
-    """Wrong maps, by what is wrong, made of the map of a pod with two pairs."""
+def wrong_maps(found: Object) -> dict[str, Object]:
+    """Wrong maps, by the name of the error, derived from the map of a pod with two pairs."""
     wrong = {}
     for change in (_exchange_nics, _exchange_uuids, _nic_twice, _another_rail, _another_address):
         change(wrong.setdefault(change.__name__, copy.deepcopy(found)))

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Random queues of a site, right and wrong ones, and the plainest rendering of them, which checks nothing.
+"""Random queue configurations of a site, valid and invalid, and a simple rendering of them without any checks.
 
-The rendering is written from Kueue's documents alone, so that Kueue can be asked about what the compiler refuses.
+The rendering follows Kueue's documentation alone, so that Kueue can be asked about what the compiler refuses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import datetime, timedelta, timezone
 Object = dict[str, t.Any]
 NAMESPACES = tuple(f"team-{number}" for number in range(6))
 CLASSES = ("gpu", "rdma", "nic-share")
-#: Classes of no device.
+#: Device classes that match no device.
 SPARE = tuple(f"spare-{number}" for number in range(24))
 CLAIMS: Object = {
     "dra_claims_classes": [{"name": name, "cel": ['device.driver == "none.example.com"']} for name in SPARE],
@@ -74,7 +74,7 @@ class Configuration:
             ]
         if len(self.teams) > 1 and rng.random() < 0.3:
             self.variables["queues_loans"] = [self._loan()]
-        self.wrong = [self._spoil() for _each in range(rng.choice([0, 0, 1, 1, 2]))]
+        self.wrong = [self._corrupt() for _each in range(rng.choice([0, 0, 1, 1, 2]))]
 
     def _team(self, number: int) -> Object:
         rng = self.rng
@@ -109,8 +109,8 @@ class Configuration:
         devices = {"gpus": self.rng.randint(1, 3)}
         return {"from": lender, "to": borrower, "devices": devices, "until": until.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
-    def _spoil(self) -> str:
-        """Change one value to an odd one, which may still be right; its kind."""
+    def _corrupt(self) -> str:
+        """Change one value to an unusual one, which may still be valid. Returns which value."""
         rng, variables = self.rng, self.variables
         team = rng.choice(self.teams)
         kinds: dict[str, t.Callable[[], object]] = {
@@ -156,7 +156,7 @@ class Configuration:
         return {"name": rng.choice(ODD_NAMES), "value": value, "description": description}
 
 
-#: Without device.allowMultipleAllocations: Kueue starts with it, but reads it as false for every device.
+#: None uses device.allowMultipleAllocations: Kueue accepts it, but takes it as false for every device.
 _SELECTORS = (
     'device.driver == "lanewise.dev"',
     "true",
@@ -167,9 +167,9 @@ _SELECTORS = (
 )
 
 
-def plain(variables: Object, site: str) -> list[Object]:
-    """The objects of Kueue for a site's variables, with whatever these say. Loans are left out."""
-    resources = [_full(one["name"]) for one in variables["queues_resources"]]
+def unchecked_objects(variables: Object, site: str) -> list[Object]:
+    """Kueue's objects for a site's variables, without checks. Loans are left out."""
+    resources = [_full_name(one["name"]) for one in variables["queues_resources"]]
     flavor = variables.get("queues_flavor") or f"{site}-devices"
     cohort = variables.get("queues_cohort") or site
     made = [
@@ -195,13 +195,13 @@ def plain(variables: Object, site: str) -> list[Object]:
     return made
 
 
-def plain_configuration(variables: Object) -> Object:
-    """The part of Kueue's configuration for a site's variables, with whatever these say."""
+def unchecked_configuration(variables: Object) -> Object:
+    """The part of Kueue's configuration for a site's variables, without checks."""
     mappings = []
     for one in variables["queues_resources"]:
         if "classes" not in one:
             continue
-        mapping: Object = {"name": _full(one["name"]), "deviceClassNames": one["classes"]}
+        mapping: Object = {"name": _full_name(one["name"]), "deviceClassNames": one["classes"]}
         if "capacity" in one:
             driver = one.get("driver", "lanewise.dev")
             selector = one.get("selector") or f"device.driver == {json.dumps(driver)}"
@@ -212,7 +212,7 @@ def plain_configuration(variables: Object) -> Object:
     return {"resources": {"deviceClassMappings": mappings}, "featureGates": gates}
 
 
-def _full(name: str) -> str:
+def _full_name(name: str) -> str:
     return name if "/" in name or name in ("cpu", "memory") else f"lanewise.dev/{name}"
 
 
@@ -221,11 +221,11 @@ def _object(kind: str, name: str, spec: Object) -> Object:
 
 
 def _amounts(variables: Object, given: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """Amounts by resource of Kueue, with bundles as their parts."""
+    """Amounts by Kueue's resource name. Bundles are replaced by their parts."""
     found: dict[str, t.Any] = {}
     for name, amount in given.items():
         for part, each in variables["queues_bundles"].get(name, {name: None}).items():
-            key = _full(part)
+            key = _full_name(part)
             found[key] = amount if each is None else found.get(key, 0) + each * amount
             if each is None and name in ("gpus", "nics") and "pairs" in given:
                 found[key] = amount + given["pairs"]

@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A site with queues on a real control plane with Kueue: its nodes with their devices, its claims and its quotas.
+"""A site with queues, on a real control plane with Kueue: its nodes with their devices, its claims and its quotas.
 
-Devices are those that the drivers would publish on example machines. Nothing prepares them: nodes are without machines.
+The devices are those that the drivers would publish on example machines. Nothing prepares them, as there are no
+kubelets.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed imp
 Object = dict[str, t.Any]
 RESOURCE = "/apis/resource.k8s.io/v1"
 DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
-#: Kinds that are applied: where, and whether in a namespace.
+#: The API path and plural of each kind that is applied.
 _PATHS = {
     "DeviceClass": (RESOURCE, "deviceclasses"),
     "ResourceClaimTemplate": (RESOURCE, "resourceclaimtemplates"),
@@ -39,7 +40,7 @@ _PATHS = {
     "LocalQueue": (KUEUE, "localqueues"),
     "WorkloadPriorityClass": (KUEUE, "workloadpriorityclasses"),
 }
-#: Two cards of an SR-IOV machine are divided: each has VFs that nothing uses.
+#: Divides the PFs of an SR-IOV machine that have unused VFs.
 DIVIDED = {"select": {"type": "pf"}, "mechanism": "vfs", "min": "1G", "step": "1G", "default": "10G"}
 
 
@@ -49,35 +50,35 @@ def _engine() -> Engine:
 
 
 def machine(name: str, *rules: Object) -> Object:
-    """The facts of an example machine, whose NICs are Ethernet and divided by rules."""
+    """The facts of an example machine, with Ethernet NICs that are divided by these rules."""
     found = facts(name)
     ethernet = {**found, "nics": [{**one, "link_layer": "ethernet"} for one in found["nics"]]}
     return with_setting(ethernet, list(rules) or None)
 
 
 def collection_of(item: Object) -> str:
-    """The path of the objects of a kind in the API, in the namespace of one of them."""
+    """The API path of the collection that an object belongs to."""
     version, plural = _PATHS[item["kind"]]
     namespace = item["metadata"].get("namespace")
     return f"{version}{f'/namespaces/{namespace}' if namespace else ''}/{plural}"
 
 
 def path_of(item: Object) -> str:
-    """The path of an object in the API."""
+    """The API path of an object."""
     return f"{collection_of(item)}/{item['metadata']['name']}"
 
 
 def compile_for(
     variables: Object, objects: list[Object], nodes: t.Mapping[str, Object], drivers: Object, site: str = "default"
 ) -> Compiled:
-    """A site's queues, where its claims have become `objects`. Raises Problems."""
+    """Compile a site's queues. `objects` are the objects of its claims. Raises Problems."""
     now = datetime.now(timezone.utc)
     given = Given(objects, t.cast(t.Any, nodes), drivers, _engine(), Server(), now, site)
     return compile_queues(variables, given)
 
 
 class QueueSite:
-    """The nodes of a fleet, by name with their facts, and what was applied for it."""
+    """A fleet of nodes, given as facts by name, and the objects that were applied for it."""
 
     def __init__(self, queueing: Queueing, nodes: t.Mapping[str, Object], drivers: Object | None = None) -> None:
         self.queueing, self.plane = queueing, queueing.plane
@@ -90,7 +91,7 @@ class QueueSite:
                 self.plane.expect("POST", f"{RESOURCE}/resourceslices", one)
 
     def compile(self, variables: Object, claims: Object) -> Compiled:
-        """Compile queues and claims; the claims' objects are applied. Raises Problems."""
+        """Compile claims and queues, and apply the claims' objects. Raises Problems."""
         objects = compile_site({"dra_claims_drivers": self.drivers, **claims}, t.cast(t.Any, self.nodes)).objects
         for one in objects:
             if one["kind"] in _PATHS:
@@ -99,15 +100,15 @@ class QueueSite:
         return compile_for(variables, objects, self.nodes, self.drivers, site)
 
     def apply(self, item: Object) -> None:
-        """Server-side apply of one object, whose namespace is made."""
+        """Apply one object by server-side apply, and create its namespace if it is missing."""
         namespace = item["metadata"].get("namespace")
         if namespace and self.plane.request("GET", f"/api/v1/namespaces/{namespace}")[0] == 404:
             self.plane.add_namespace(namespace)
         self.plane.expect("PATCH", f"{path_of(item)}?fieldManager=lanewise&force=true", item, APPLY_PATCH)
         self.applied.append(item)
 
-    def open(self, made: Compiled) -> None:
-        """Apply queues, and wait until Kueue says that they are active."""
+    def apply_queues(self, made: Compiled) -> None:
+        """Apply queues, and wait until Kueue reports them as active."""
         for one in made.objects:
             self.apply(one)
         queues = [one for one in made.objects if one["kind"] in ("ClusterQueue", "LocalQueue")]
@@ -119,7 +120,7 @@ class QueueSite:
         return conditions.get("Active") == "True"
 
     def objects(self) -> dict[str, list[Object]]:
-        """What a plan reads, by kind."""
+        """The objects that a plan reads, by kind."""
         paths = {
             **{kind: f"{version}/{plural}" for kind, (version, plural) in _PATHS.items()},
             **{"ResourceSlice": f"{RESOURCE}/resourceslices", "ResourceClaim": f"{RESOURCE}/resourceclaims"},
@@ -132,12 +133,12 @@ class QueueSite:
         return found
 
     def close(self) -> None:
-        """Nodes, their devices and the queues go, so that another fleet can be in their place."""
+        """Remove the nodes, their devices and the queues, to make room for another fleet."""
         for one in reversed(self.applied):
             if one["kind"] in ("LocalQueue", "ClusterQueue"):
                 self.plane.request("DELETE", path_of(one))
         gone = [path_of(one) for one in self.applied if one["kind"] == "ClusterQueue"]
-        # a queue stays until Kueue has let go of it, and would then take a new one of the same name with it
+        # a queue exists until Kueue removes its finalizer; a new queue with its name would be deleted with it
         self.plane.wait_for(
             lambda: all(self.plane.request("GET", path)[0] == 404 for path in gone), "queues to go", 120
         )
@@ -145,27 +146,27 @@ class QueueSite:
             self.plane.expect("DELETE", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{name}")
             self.plane.expect("DELETE", f"/api/v1/nodes/{name}")
 
-    def rule(self, name: str, node: str, driver: str, device: str) -> str:
-        """Taint a device, so that no new claim gets it; the path of the rule."""
+    def taint_device(self, name: str, node: str, driver: str, device: str) -> str:
+        """Taint a device, so that no new claim gets it. Returns the API path of the rule."""
         where = {"driver": driver, "pool": node, "device": device}
         spec = {"deviceSelector": where, "taint": {"key": "test.lanewise.dev/broken", "effect": "NoSchedule"}}
         self.plane.expect("POST", f"{RESOURCE}/devicetaintrules", {"metadata": {"name": name}, "spec": spec})
         return f"{RESOURCE}/devicetaintrules/{name}"
 
     def allocated(self, namespace: str) -> dict[str, int]:
-        """Devices of allocated claims of a namespace, by driver: what the scheduler has given."""
+        """The number of devices that the scheduler has allocated to claims of a namespace, by driver."""
         found: dict[str, int] = {}
         for result in self._results(namespace):
             found[result["driver"]] = found.get(result["driver"], 0) + 1
         return found
 
     def consumed(self, namespace: str, capacity: str) -> Fraction:
-        """How much of a capacity the scheduler has charged the claims of a namespace for."""
+        """The amount of a capacity that the scheduler has allocated to claims of a namespace."""
         amounts = [(one.get("consumedCapacity") or {}).get(capacity, "0") for one in self._results(namespace)]
         return sum((quantity.parse(one) for one in amounts), Fraction())
 
-    def taken(self, namespace: str, counter: str) -> Fraction:
-        """How much of a counter the devices take that the claims of a namespace have."""
+    def counter_used(self, namespace: str, counter: str) -> Fraction:
+        """The amount of a counter that the allocated devices of a namespace consume."""
         devices = {}
         for one in self.plane.expect("GET", f"{RESOURCE}/resourceslices")["items"]:
             for device in one["spec"].get("devices") or ():
@@ -181,12 +182,12 @@ class QueueSite:
         devices = [one["status"]["allocation"]["devices"] for one in claims if one.get("status", {}).get("allocation")]
         return [result for one in devices for result in one.get("results") or ()]
 
-    def used(self, queue: str, resource: str) -> Fraction:
-        """What Kueue has charged a ClusterQueue for."""
+    def charged(self, queue: str, resource: str) -> Fraction:
+        """The amount of a resource that Kueue has charged to a ClusterQueue."""
         name = resource if "/" in resource else f"lanewise.dev/{resource}"
         return quantity.parse(self.queueing.usage(queue).get(name, {}).get("total", "0"))
 
     def borrowed(self, queue: str, resource: str) -> Fraction:
-        """What a ClusterQueue has borrowed, as Kueue says."""
+        """The amount of a resource that a ClusterQueue has borrowed, as reported by Kueue."""
         name = f"lanewise.dev/{resource}"
         return quantity.parse(self.queueing.usage(queue).get(name, {}).get("borrowed", "0"))

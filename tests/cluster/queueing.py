@@ -2,15 +2,15 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Kueue and JobSet with their own webhooks, and nodes without machines by kwok, beside a control plane.
+"""Kueue and JobSet with their webhooks, and simulated nodes by kwok, beside a control plane.
 
     with ControlPlane("1.37") as plane:
         queueing = Queueing(plane, {"resources": {"deviceClassMappings": [...]}})
 
-They end with the control plane. Kueue reads its configuration when it starts: `configure` restarts it.
+They end with the control plane. Kueue reads its configuration only when it starts, so `configure` restarts it.
 
-Pods on nodes that `add_node` makes run as soon as they are bound. The annotation of RUNS_FOR, such as `2s`, says when
-they end; without it they run until they are deleted.
+Pods on nodes that `add_node` creates run as soon as they are bound. The annotation RUNS_FOR, such as `2s`, sets when
+they end; without it, they run until they are deleted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STAGES = sorted((COLLECTION / "playbooks" / "files" / "no-machine-stages").glob(
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-#: Kueue reads the certificate of its metrics below /etc. In a mount namespace that is a folder of its own.
+#: Kueue reads the certificate for its metrics below /etc, so it runs in a mount namespace with its own /etc.
 _WITH_ETC = """
 mount -t tmpfs -o mode=755 tmpfs /etc
 mkdir -p /etc/kueue/metrics
@@ -50,17 +50,17 @@ exec "$@"
 
 
 class Queueing:
-    """Kueue, JobSet and kwok. `configuration` is added to what Kueue needs to run here. `leases` are the seconds of the
-    leases that kwok renews for its nodes; with 0 it renews none.
+    """Kueue, JobSet and kwok. `configuration` is merged into the configuration that Kueue needs to run here.
+    `lease_seconds` is the duration of the lease_seconds that kwok renews for its nodes; with 0, it renews none.
 
-    Raises environment.Missing without the programs, and Failed.
+    Raises environment.Missing if programs are missing, and Failed.
     """
 
     def __init__(
-        self, plane: ControlPlane, configuration: t.Mapping[str, t.Any] | None = None, leases: int = 0
+        self, plane: ControlPlane, configuration: t.Mapping[str, t.Any] | None = None, lease_seconds: int = 0
     ) -> None:
         self.plane = plane
-        self._leases = leases
+        self._lease_seconds = lease_seconds
         self.programs = programs(plane.minor, *QUEUES, build=False)
         self.folder = plane.folder / "queueing"
         self.folder.mkdir()
@@ -82,14 +82,14 @@ class Queueing:
         return module(name, self.plane.minor).cache / "config" / "components"
 
     def _certificates(self) -> None:
-        """One for both, in the form of a Secret's files."""
+        """Issue one certificate for both programs, with the file names of a TLS Secret."""
         issued = self.plane.authority.issue("webhooks", addresses=("127.0.0.1",))
-        for name in ("tls.crt", "tls.key"):  # each reader picks its part of the file
+        for name in ("tls.crt", "tls.key"):  # readers pick the certificate or the key from the file
             shutil.copy(issued, self.folder / name)
 
     def _definitions(self) -> None:
-        """Make the custom resources, those of Kueue with conversion between their versions, and wait until they are
-        served: Kueue does not look again for what it misses when it starts."""
+        """Create the custom resource definitions, those of Kueue with conversion webhooks, and wait until they are
+        served: Kueue looks for them only when it starts."""
         found = []
         for name in ("kueue", "jobset"):
             folder = self._components(name) / "crd"
@@ -118,7 +118,7 @@ class Queueing:
         self.plane.wait_for(served, f"{plural} of {path} to be served")
 
     def _redirect(self, client: Object, name: str) -> None:
-        """Have the API server call a process on loopback instead of a Service."""
+        """Let the API server call a process on loopback instead of a Service."""
         path = client.pop("service")["path"]
         client["url"] = f"https://127.0.0.1:{self.ports[name]}{path}"
         client["caBundle"] = _base64(self.plane.authority.certificate)
@@ -145,7 +145,7 @@ class Queueing:
     # the programs
 
     def configure(self, configuration: t.Mapping[str, t.Any]) -> None:
-        """Start Kueue with a configuration, or restart it. Its ConfigMap on the cluster says the same."""
+        """Start or restart Kueue with a configuration, and write the same configuration to its ConfigMap."""
         self.configuration = merged(self._base(), configuration)
         for key, value in configuration.items():
             if key not in ("featureGates", "resources", "fairSharing"):
@@ -168,7 +168,7 @@ class Queueing:
         self._start_kueue(path)
 
     def restart(self) -> None:
-        """Restart Kueue with what its ConfigMap says, as its Deployment does."""
+        """Restart Kueue with the configuration in its ConfigMap, as its Deployment would."""
         maps = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
         text = self.plane.expect("GET", f"{maps}/{CONFIG_MAP}")["data"][CONFIG_KEY]
         self.configuration = yaml.load(text, Loader=_LOADER)
@@ -179,10 +179,10 @@ class Queueing:
 
     def _start_kueue(self, path: Path) -> None:
         user = [] if os.geteuid() == 0 else ["--map-root-user"]
-        inside = ["unshare", "--mount", "--propagation", "private", *user, "sh", "-ec", _WITH_ETC, "sh"]
+        unshare = ["unshare", "--mount", "--propagation", "private", *user, "sh", "-ec", _WITH_ETC, "sh"]
         kubeconfig = self.plane.write_kubeconfig("kueue", "system:masters")
         command = [str(self.programs["kueue"]), f"--config={path}", f"--kubeconfig={kubeconfig}", "--zap-log-level=2"]
-        self.plane.run("kueue", [*inside, str(self.folder), *command])
+        self.plane.run("kueue", [*unshare, str(self.folder), *command])
         self._wait_ready("kueue")
 
     def _base(self) -> Object:
@@ -201,7 +201,7 @@ class Queueing:
             "internalCertManagement": {"enable": False},
             "clientConnection": {"qps": 1000, "burst": 2000},
             "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset"]},
-            "featureGates": {"VisibilityOnDemand": False},  # it is an API server of its own, on a port of its own
+            "featureGates": {"VisibilityOnDemand": False},  # it would be a separate API server on another port
         }
 
     def _start_jobset(self) -> None:
@@ -227,7 +227,7 @@ class Queueing:
             f"--kubeconfig={kubeconfig}",
             *(f"--config={stage}" for stage in STAGES),
             f"--manage-nodes-with-label-selector={NODE_LABEL}=true",
-            f"--node-lease-duration-seconds={self._leases}",
+            f"--node-lease-duration-seconds={self._lease_seconds}",
         ]
         self.plane.run("kwok", [str(self.programs["kwok"]), *options])
 
@@ -250,7 +250,7 @@ class Queueing:
             time.sleep(0.1)
 
     def log(self, name: str) -> str:
-        """What kueue, jobset or kwok has written."""
+        """The log of kueue, jobset or kwok."""
         return self.plane.log(name).read_text(errors="replace")
 
     # using
@@ -258,11 +258,11 @@ class Queueing:
     def add_node(
         self, name: str, labels: t.Mapping[str, str] | None = None, capacity: t.Mapping[str, str] | None = None
     ) -> None:
-        """A node whose pods run, without a machine."""
+        """Add a simulated node, on which pods run."""
         self.plane.add_node(name, {**(labels or {}), NODE_LABEL: "true"}, capacity)
 
     def lose(self, name: str) -> None:
-        """Lose a node: kwok, which stands for its kubelet, no longer runs its pods or renews its lease."""
+        """Lose a node: kwok, which simulates its kubelet, stops running its pods and renewing its lease."""
         self.plane.expect("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": {NODE_LABEL: None}}})
 
     def job(
@@ -276,7 +276,7 @@ class Queueing:
         seconds: float | None = None,
         node_selector: t.Mapping[str, str] | None = None,
     ) -> Object:
-        """A Job for a LocalQueue, whose pods each have a claim of a template."""
+        """A Job for a LocalQueue. Each of its pods has a claim from a ResourceClaimTemplate."""
         labels = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
         labels.update({"kueue.x-k8s.io/priority-class": priority} if priority else {})
         spec = {"parallelism": pods, "completions": pods, "template": pod_template(template, seconds, node_selector)}
@@ -284,7 +284,7 @@ class Queueing:
         return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
     def submit(self, namespace: str, job: Object) -> str:
-        """Create a Job; its name."""
+        """Create a Job. Returns its name."""
         made = self.plane.expect("POST", f"/apis/batch/v1/namespaces/{namespace}/jobs", job)
         return str(made["metadata"]["name"])
 
@@ -293,11 +293,11 @@ class Queueing:
         for name in names:
             path = f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}"
             self.plane.expect("DELETE", path, {"propagationPolicy": "Background"})
-        left = set(names)
+        removed = set(names)
         self.plane.wait_for(
             lambda: (
-                not [one for one in self.pods(namespace) if _owner(one) in left]
-                and not [one for one in self.workloads(namespace) if _owner(one) in left]
+                not [one for one in self.pods(namespace) if _owner(one) in removed]
+                and not [one for one in self.workloads(namespace) if _owner(one) in removed]
             ),
             f"jobs {', '.join(names)} to go",
             120,
@@ -314,11 +314,11 @@ class Queueing:
         return t.cast("list[Object]", self.plane.expect("GET", f"{KUEUE}/namespaces/{namespace}/workloads")["items"])
 
     def workload(self, namespace: str, owner: str) -> Object:
-        """The workload of a Job or JobSet; empty if Kueue has not made it."""
+        """The workload of a Job or JobSet; empty if Kueue has not created it."""
         return next((one for one in self.workloads(namespace) if _owner(one) == owner), {})
 
     def condition(self, namespace: str, owner: str, kind: str) -> Object:
-        """A condition of a workload; empty where it has none."""
+        """A condition of a workload; empty if there is none."""
         conditions = self.workload(namespace, owner).get("status", {}).get("conditions") or ()
         return next((one for one in conditions if one["type"] == kind), {})
 
@@ -326,13 +326,13 @@ class Queueing:
         return self.condition(namespace, owner, "Admitted").get("status") == "True"
 
     def usage(self, queue: str, reserved: bool = True) -> dict[str, Object]:
-        """What a ClusterQueue has in use, by resource: Kueue's own figures, with `total` and `borrowed`."""
+        """The usage of a ClusterQueue by resource, as reported by Kueue, with `total` and `borrowed`."""
         status = self.plane.expect("GET", f"{KUEUE}/clusterqueues/{queue}").get("status") or {}
         flavors = status.get("flavorsReservation" if reserved else "flavorsUsage") or ()
         return {one["name"]: one for flavor in flavors for one in flavor.get("resources") or ()}
 
     def metrics(self) -> str:
-        """Kueue's metrics, in Prometheus' text format, read as a monitoring system with a token reads them."""
+        """Kueue's metrics in Prometheus' text format, read with a token as a monitoring system would."""
         token = self.token()
         context = ssl.create_default_context(cafile=str(self.plane.authority.certificate))
         connection = http.client.HTTPSConnection("127.0.0.1", self.ports["kueue-metrics"], timeout=30, context=context)
@@ -347,7 +347,7 @@ class Queueing:
             connection.close()
 
     def token(self) -> str:
-        """A token of an account that may read metrics. The first call makes the account."""
+        """A token of a service account that may read metrics. The first call creates the account."""
         accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
         if self.plane.request("GET", f"{accounts}/metrics")[0] == 404:
             self.plane.expect("POST", accounts, {"metadata": {"name": "metrics"}})
@@ -365,7 +365,7 @@ class Queueing:
 def pod_template(
     template: str, seconds: float | None = None, node_selector: t.Mapping[str, str] | None = None
 ) -> Object:
-    """A pod with a claim of a ResourceClaimTemplate, which ends after some seconds, or never."""
+    """A pod with a claim from a ResourceClaimTemplate. It ends after `seconds`, or never."""
     container = {
         "name": "main",
         "image": "none.example.com/none",
@@ -384,7 +384,7 @@ def pod_template(
 
 
 def _owner(item: Object) -> str:
-    """The name of what a pod or workload belongs to."""
+    """The name of a pod's or workload's owner."""
     owners = item["metadata"].get("ownerReferences") or ()
     return str(owners[0]["name"]) if owners else ""
 

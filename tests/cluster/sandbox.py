@@ -2,14 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Run a command in network, mount and process namespaces of its own, so that it can run a node and leave nothing
-behind.
+"""Run a command in new network, mount and process namespaces, so that it can run a node and leaves nothing behind.
 
     python3 sandbox.py COMMAND ...
 
-Inside, kubelet and containerd find the usual paths: /run is empty, /var, /etc and /opt are layers over the host's, /sys
-shows the devices of the new network namespace. All processes end with the command, containers too. Needs root; Linux.
-Standard library only.
+Inside, kubelet and containerd use their usual paths: /run is empty, /var, /etc and /opt are overlays of the host's, and
+/sys shows the devices of the new network namespace. All processes end with the command, including containers. Needs
+root on Linux, and only Python's standard library.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-#: Set inside, to the folder that goes away with the sandbox.
+#: The variable that is set inside, to a folder that is removed with the sandbox.
 SANDBOX_VARIABLE = "LANEWISE_SANDBOX"
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -31,19 +30,19 @@ def run(*command: str) -> None:
 
 
 def enter(folder: Path, command: list[str]) -> int:
-    """As the first process of the namespaces: mount what a node needs, run the command, collect orphans."""
-    kept = folder / "cgroup"
-    kept.mkdir()
-    run("mount", "--rbind", str(CGROUPS), str(kept))
+    """As the first process of the namespaces: mount what a node needs, run the command, reap orphaned processes."""
+    host_cgroups = folder / "cgroup"
+    host_cgroups.mkdir()
+    run("mount", "--rbind", str(CGROUPS), str(host_cgroups))
     run("mount", "-t", "sysfs", "sysfs", "/sys")  # of this network namespace
-    run("mount", "--rbind", str(kept), str(CGROUPS))
+    run("mount", "--rbind", str(host_cgroups), str(CGROUPS))
     for top in ("var", "etc", "opt"):
         upper, work = folder / top, folder / f"{top}.work"
         upper.mkdir()
         work.mkdir()
         options = f"lowerdir=/{top},upperdir={upper},workdir={work}"
         run("mount", "-t", "overlay", "overlay", "-o", options, f"/{top}")
-    # kubelet and containerd ask for the size of their folders' filesystems
+    # kubelet and containerd read the size of the filesystems of these folders
     for path in ("/run", "/var/lib/kubelet", "/var/lib/containerd"):
         Path(path).mkdir(parents=True, exist_ok=True)
         run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", path)
@@ -73,7 +72,7 @@ def remove_cgroups(name: str) -> None:
 def main() -> int:
     if sys.argv[1] == "--inside":
         return enter(Path(sys.argv[2]), sys.argv[3:])
-    # an overlay's upper layer cannot be on another overlay, and many small files are written
+    # in memory: an overlay's upper layer cannot be on another overlay, and many small files are written
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="lanewise-sandbox-", dir=memory if memory.is_dir() else None))
     namespaces = ["--mount", "--net", "--pid", "--ipc", "--uts", "--mount-proc", "--propagation", "private"]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A site with one real node, whose first process is systemd, and a controller that plays against it."""
+"""A site with one real node, whose first process is systemd, and an Ansible controller that manages it."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from environment import CACHE  # tools/cluster.py has put its folder on the path
 Object = dict[str, t.Any]
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
-#: Made by the playbook driver_wheelhouse before: there is no network in the sandbox.
+#: Made beforehand by the playbook driver_wheelhouse, as the sandbox has no network.
 WHEELHOUSE = Path(os.environ.get("LANEWISE_WHEELHOUSE") or CACHE / "driver-wheelhouse")
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 UNIT = "lanewise-driver.service"
 CURRENT = Path("/opt/lanewise/current")
-#: Where a test of this kind can run.
+#: The requirements of these tests.
 REQUIRED = [
     pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),
-    pytest.mark.skipif(not in_sandbox(), reason="needs namespaces of its own: 'make test ONLY=node'"),
+    pytest.mark.skipif(not in_sandbox(), reason="needs its own namespaces: 'make test ONLY=node'"),
     pytest.mark.skipif(not Path(SYSTEMD, "systemd").exists(), reason="systemd is not installed"),
     pytest.mark.skipif(not WHEELHOUSE.is_dir(), reason=f"there is no wheelhouse {WHEELHOUSE}"),
 ]
@@ -57,7 +57,7 @@ class SystemdNode(Node):
 
 
 class Site:
-    """A controller that plays against the node. It runs on the node itself, as connections are not under test."""
+    """An Ansible controller. It runs on the node itself, as connections are not under test."""
 
     def __init__(self, node: Node, machine: Machine, folder: Path) -> None:
         self.node, self.plane, self.machine, self.folder = node, node.plane, machine, folder
@@ -66,7 +66,7 @@ class Site:
         self.inventory = folder / "inventory.json"
 
     def play(self, *arguments: str, rc: int = 0, playbook: str = "lanewise.dra.driver", **variables: t.Any) -> int:
-        """Play with these variables. Returns the number of tasks that changed something."""
+        """Run a playbook with these variables. Returns the number of tasks that changed something."""
         host: Object = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
@@ -88,15 +88,16 @@ class Site:
             "-e",
             f"site_report_dest={self.folder}/report",
         ]
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
+        hidden = ("ANSIBLE_", "KUBE", "K8S_")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
-        kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
-        kept["ANSIBLE_HOME"] = str(self.folder / "home")
-        kept["ANSIBLE_PIPELINING"] = "1"
-        kept.pop("PIP_FIND_LINKS", None)
-        done = self.machine.run(*command, check=False, cwd=self.folder, env=kept)
+        environment["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
+        environment["ANSIBLE_HOME"] = str(self.folder / "home")
+        environment["ANSIBLE_PIPELINING"] = "1"
+        environment.pop("PIP_FIND_LINKS", None)
+        done = self.machine.run(*command, check=False, cwd=self.folder, env=environment)
         self.output = done.stdout + done.stderr
-        print(self.output)  # shown where a test fails
+        print(self.output)  # shown if a test fails
         assert done.returncode == rc, self.output
         found = re.search(r"changed=(\d+)", done.stdout)
         return int(found[1]) if found else 0
@@ -108,7 +109,7 @@ class Site:
         return self.systemctl("show", UNIT, f"--property={name}", "--value")
 
     def module(self, name: str, **options: t.Any) -> Object:
-        """What a module of the collection returns on the node."""
+        """Run a module of the collection on the node. Returns its result."""
         arguments = self.folder / "arguments.json"
         arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": options}))
         program = f"ansible_collections.lanewise.dra.plugins.modules.{name}"
@@ -124,7 +125,7 @@ class Site:
 
 
 def other_wheel(source: Path, folder: Path, name: str, *changes: tuple[str, str], file: str = "cli.py") -> Path:
-    """Build a wheel in `folder`: the one at `source` with version `name`, and with changes to one of its files."""
+    """Build a wheel in `folder`: the wheel `source` with the version `name`, and with changes to one of its files."""
     made = folder / f"lanewise_driver-{name}-py3-none-any.whl"
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(made, "w") as new:
         for entry in old.infolist():

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The collection with other plugins in place of some of its own."""
+"""The collection with some of its files replaced by stubs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 
 
 def stubbed(folder: Path, files: t.Mapping[str, str]) -> Path:
-    """Make a folder of collections with lanewise.dra, in which some files have other contents. Returns the folder."""
+    """Create a collections folder with a copy of lanewise.dra in which `files` have other contents. Returns it."""
     place = Path("ansible_collections", "lanewise", "dra")
     _mirror(COLLECTIONS / place, folder / place, {Path(name): content for name, content in files.items()})
     return folder
 
 
-def _mirror(own: Path, stub: Path, files: t.Mapping[Path, str]) -> None:
-    """Make a folder of links to all that another one has, except for these files."""
+def _mirror(source: Path, stub: Path, files: t.Mapping[Path, str]) -> None:
+    """Create a folder with symbolic links to the contents of `source`, but with these files in place of its own."""
     stub.mkdir(parents=True)
     inner = {Path(path.parts[0]) for path in files}
-    for one in own.iterdir():
+    for one in source.iterdir():
         name = Path(one.name)
         if name in inner and name not in files:
             below = {path.relative_to(name): content for path, content in files.items() if path.parts[0] == one.name}

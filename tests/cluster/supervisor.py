@@ -2,15 +2,15 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Holds the processes of one control plane, ends them and removes their folder when its own standard input ends.
+"""Runs the processes of one control plane. Ends them and removes their folder when its standard input ends.
 
     python3 supervisor.py FOLDER
 
-The pipe to standard input closes when the owner closes it and also when the owner ends in any way: a process cannot
-clean up after its own SIGKILL, so this one does. Should it be killed itself, the kernel kills its children (Linux).
+The pipe to standard input closes when the owner closes it or ends in any way. A process cannot clean up after its own
+SIGKILL, so this process does. If it is killed itself, the kernel kills its children (Linux).
 
-Commands and answers are JSON, one a line: `{"start": NAME, "command": [...], "log": PATH}` is answered with `{"pid":
-N}`, `{"stop": NAME}` and `{"poll": NAME}` with `{"status": N or null}`, the exit status.
+Commands and answers are JSON, one per line. The answer to `{"start": NAME, "command": [...], "log": PATH}` is `{"pid":
+N}`. The answer to `{"stop": NAME}` and `{"poll": NAME}` is `{"status": N or null}`, the exit status.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import typing as t
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None  # looked up here: not in a child before its exec
+PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None  # loaded here, not in a forked child
 
 
 def die_with_parent() -> None:
@@ -71,7 +71,7 @@ def main() -> None:
                 result = {"error": str(error)}
             print(json.dumps(result), flush=True)
     finally:
-        # nothing is kept, so that there is nothing to end in good order
+        # the data is deleted, so no process needs a clean shutdown
         for child in children.values():
             child.kill()
         for child in children.values():

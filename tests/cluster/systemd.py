@@ -2,13 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A real systemd as the first process of a machine inside the sandbox, for tests of units.
+"""A real systemd as the first process of a container inside the sandbox, for tests of units.
 
     with Machine() as machine:
         machine.run("systemctl", "is-system-running")
 
-The machine has process, mount and cgroup namespaces and a /dev of its own, and shares the sandbox's network. Its
-systemd knows a few units only: what a distribution starts at boot would change the host. Inside sandbox.py only.
+The machine has its own process, mount and cgroup namespaces and its own /dev, and shares the sandbox's network. Its
+systemd has only a few units, because a distribution's boot units would change the host. Works only inside sandbox.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ansible_collections.lanewise.dra.tests.cluster.sandbox import CGROUPS, SAND
 
 SYSTEMD = "/usr/lib/systemd"
 TIMEOUT = 30  # seconds
-#: The units that are taken from the distribution; sysinit.target and basic.target want nothing else here.
+#: The units that are copied from the distribution. Here, sysinit.target and basic.target pull in no others.
 UNITS = (
     "basic.target",
     "multi-user.target",
@@ -36,9 +36,9 @@ UNITS = (
     "systemd-journald.socket",
     "systemd-journald.service",
 )
-_WANTED = UNITS[-1]  # by the sockets' owner, sockets.target, which is not here
+_WANTED = UNITS[-1]  # usually pulled in by sockets.target, which is not copied
 
-# In a cgroup of its own in each hierarchy, the namespace makes that the root.
+# Joins a new cgroup in each hierarchy, which becomes the root of the cgroup namespace.
 _JOIN = """
 set -e
 for top in "$1"/ "$1"/*/; do
@@ -54,7 +54,7 @@ for top in "$1"/ "$1"/*/; do
 done
 exec unshare --mount --pid --cgroup --propagation slave --fork --kill-child=KILL sh -c "$3" init "$@"
 """
-# For kubelet, which starts below a cgroup of this name. systemd removes what is there when it starts.
+# Creates the cgroups that kubelet is configured to use. systemd removes existing cgroups when it starts.
 _KUBELET = """
 for top in "$1"/ "$1"/*/; do
   [ -e "$top/cgroup.procs" ] || continue
@@ -64,7 +64,7 @@ for top in "$1"/ "$1"/*/; do
   done
 done
 """
-# Nothing of it is seen outside; mounts made inside are shared between all that run inside.
+# Its mounts are not visible outside, and are shared by all processes inside.
 _INIT = """
 set -e
 folder=$4
@@ -103,7 +103,7 @@ exec env -i container=sandbox PATH="$PATH" SYSTEMD_UNIT_PATH="/etc/systemd/syste
 
 
 class Machine:
-    """systemd with journald, booted when this returns. Raises Failed."""
+    """systemd with journald. It has booted when the constructor returns. Raises Failed."""
 
     def __init__(self) -> None:
         folder = Path(os.environ[SANDBOX_VARIABLE])
@@ -146,7 +146,7 @@ class Machine:
         self.close()
 
     def close(self) -> None:
-        """End everything inside. What it mounted goes with its namespace."""
+        """Kill everything inside. Its mounts disappear with the namespace."""
         self._process.kill()
         self._process.wait()
 

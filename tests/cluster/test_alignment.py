@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The playbook verify on a real control plane: what the scheduler has allocated on the driver's own slices is aligned,
-and what is broken afterwards is reported.
+"""The playbook verify on a real control plane: claims that the scheduler allocates from the driver's slices are
+aligned, and changes that break the alignment afterwards are reported.
 
-The node is an example machine. The slices of its NICs are the driver's own; those of its GPUs hold what the vendor's
-driver would publish. The topology is what the playbook probe stores of the same machine.
+The node is an example machine. The driver publishes the slices of its NICs. The slices of its GPUs have what the
+vendor's driver would publish. The topology is what the playbook probe stores for the same machine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROGRAM = Path(sys.executable).with_name("ansible-playbook")
 EXAMPLE = COLLECTION / "inventories/example/group_vars/all/claims.yml"
 RESOURCE = "/apis/resource.k8s.io/v1"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
-MACHINE, NODE, SPACE, GPU = "hgx-h100", "aligned-1", "aligned", "gpu.nvidia.com"
+MACHINE, NODE, NAMESPACE, GPU = "hgx-h100", "aligned-1", "aligned", "gpu.nvidia.com"
 
 Object = dict[str, t.Any]
 
@@ -49,12 +49,12 @@ pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core
 
 
 class Site:
-    """A cluster of one node with its driver, and a controller that plays against it."""
+    """A cluster with one node and its driver, and an Ansible controller."""
 
     def __init__(self, plane: ControlPlane, installed: Installed, folder: Path, machine: Path) -> None:
         self.plane, self.installed, self.folder = plane, installed, folder
         self.report = folder / "report"
-        self.pair: list[Object] = []  # what the scheduler gave the claim of this name
+        self.pair: list[Object] = []  # the allocation results of the claim `pair`
         host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "probe_become": False}
         inventory = {"all": {"hosts": {NODE: {**host, "topology_root": str(machine)}}}}
         (folder / "hosts.json").write_text(json.dumps(inventory))
@@ -62,39 +62,40 @@ class Site:
     def play(self, name: str, variables: Object, *arguments: str, rc: int = 0) -> str:
         (self.folder / "variables.json").write_text(json.dumps(variables))
         command = [str(PROGRAM), "-i", "hosts.json", f"lanewise.dra.{name}", "-e", "@variables.json", *arguments]
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
+        hidden = ("ANSIBLE_", "KUBE", "K8S_")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
-        kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
-        kept["ANSIBLE_HOME"], kept["PWD"] = str(self.folder / "home"), str(self.folder)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder, env=kept)
+        environment["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
+        environment["ANSIBLE_HOME"], environment["PWD"] = str(self.folder / "home"), str(self.folder)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder, env=environment)
         assert done.returncode == rc, done.stdout + done.stderr
         return done.stdout + done.stderr
 
     def verify(self, *arguments: str, rc: int = 0, **variables: t.Any) -> tuple[Object, str]:
-        """Run the playbook: what it wrote for programs, and what it printed."""
+        """Run the playbook. Returns its JSON report and its output."""
         kubeconfig = self.plane.write_kubeconfig_with_two_contexts(self.folder / "kubeconfig")
         cluster = {"dra_claims_kubeconfig": str(kubeconfig), "dra_claims_context": "test"}
-        given = {**cluster, "alignment_namespaces": [SPACE], **variables}
+        given = {**cluster, "alignment_namespaces": [NAMESPACE], **variables}
         output = self.play("verify", given, *arguments, rc=rc)
         written = self.report / "alignment.json"
         return (json.loads(written.read_text()) if written.exists() else {}), output
 
     def claim(self, answer: Object, name: str) -> Object:
-        [found] = [one for one in answer["claims"] if one["claim"] == f"{SPACE}/{name}"]
+        [found] = [one for one in answer["claims"] if one["claim"] == f"{NAMESPACE}/{name}"]
         return t.cast(Object, found)
 
     def allocate(self, name: str, spec: Object | None = None) -> list[Object]:
-        """A pod with a claim, made here unless it is there already; what the scheduler gives it."""
+        """Create a pod with a claim, which is created if `spec` is given. Returns the allocation results."""
         if spec is not None:
             claim = {"metadata": {"name": name}, "spec": spec}
-            self.plane.expect("POST", f"{RESOURCE}/namespaces/{SPACE}/resourceclaims", claim)
+            self.plane.expect("POST", f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims", claim)
         container = {"name": "c", "image": "none.example.com/none", "resources": {"claims": [{"name": "d"}]}}
         pod = {"containers": [container], "resourceClaims": [{"name": "d", "resourceClaimName": name}]}
-        self.plane.expect("POST", f"/api/v1/namespaces/{SPACE}/pods", {"metadata": {"name": name}, "spec": pod})
+        self.plane.expect("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": name}, "spec": pod})
 
         def allocation() -> t.Any:
-            found = self.plane.expect("GET", f"{RESOURCE}/namespaces/{SPACE}/resourceclaims/{name}")
-            bound = self.plane.expect("GET", f"/api/v1/namespaces/{SPACE}/pods/{name}")["spec"].get("nodeName")
+            found = self.plane.expect("GET", f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims/{name}")
+            bound = self.plane.expect("GET", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")["spec"].get("nodeName")
             return bound and found.get("status", {}).get("allocation")
 
         found = self.plane.wait_for(allocation, f"the allocation of {name}", 90)
@@ -107,7 +108,7 @@ class Site:
 
     @contextlib.contextmanager
     def slice_with(self, change: t.Callable[[list[Object]], list[Object]]) -> t.Iterator[None]:
-        """Until the end, the driver's slice with the pair's NIC has other devices."""
+        """While this is open, change the devices of the driver's slice that contains the pair's NIC."""
         [before] = [
             one
             for one in self.installed.slices(NODE)
@@ -135,7 +136,7 @@ def _site(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.I
             path = f"{RESOURCE}/deviceclasses/{one['metadata']['name']}?fieldManager=example&force=true"
             newest.expect("PATCH", path, one, "application/apply-patch+yaml")
     newest.add_node(NODE)
-    newest.add_namespace(SPACE)
+    newest.add_namespace(NAMESPACE)
     for one in slices(
         [one for one in offers(NODE, probed.facts(MACHINE), variables["dra_claims_drivers"]) if one.driver == GPU]
     ):
@@ -147,28 +148,28 @@ def _site(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.I
         settings = f"node_name: {NODE}\n"
         node = Node(port, folder, installed.token(NODE), authority, NODE, settings, str(machine))
     except OSError as error:
-        pytest.skip(f"no namespaces of its own: {error}")
+        pytest.skip(f"namespaces cannot be created: {error}")
     try:
         newest.wait_for(lambda: installed.devices(NODE), "the driver's slices")
         site.play("probe", {})
         templates = {one["metadata"]["name"]: one for one in made if one["kind"] == "ResourceClaimTemplate"}
         site.pair = site.allocate("pair", templates["gpu-with-nic"]["spec"]["spec"])
     finally:
-        node.close()  # its slices stay: from here on they are as they were, or as a test makes them
+        node.close()  # its slices stay, and from now on only tests change them
     yield site
 
 
 def test_verify_finds_the_allocated_pair_aligned(site: Site) -> None:
     answer, output = site.verify()
     found = site.claim(answer, "pair")
-    assert (found["verdict"], found["proven"], found["node"]) == ("kept", True, NODE)
-    assert f"{SPACE}/pair on {NODE}: aligned as promised" in output
+    assert (found["verdict"], found["proven"], found["node"]) == ("environment", True, NODE)
+    assert f"{NAMESPACE}/pair on {NODE}: aligned as promised" in output
     assert found["preferences"][0]["rank"] == 1
     assert [one["promised"] for one in found["pairs"]] == [[PCIE_ROOT]]
     assert {one["rule"] for one in found["promises"]} == {"match", "selector"}
     assert found["pods"][0]["name"] == "pair" and found["pods"][0]["node"] == NODE
     page = (site.report / "alignment.html").read_text()
-    assert f"{SPACE}/pair" in page and "<svg" in page and "Content-Security-Policy" in page
+    assert f"{NAMESPACE}/pair" in page and "<svg" in page and "Content-Security-Policy" in page
     assert answer["notes"] == []
 
     _answer, again = site.verify(alignment_require_proof=True)
@@ -179,15 +180,15 @@ def test_verify_finds_the_allocated_pair_aligned(site: Site) -> None:
 
 
 @pytest.mark.parametrize("odd", [b"[" * 4900 + b"]" * 4900, b'"\xff"'], ids=["deep", "bytes"])
-def test_a_claim_that_cannot_be_read_hides_no_other(site: Site, odd: bytes) -> None:
-    """Any tenant of the cluster can make one; the API server takes it."""
+def test_an_unreadable_claim_does_not_hide_others(site: Site, odd: bytes) -> None:
+    """Any tenant of the cluster can create such a claim: the API server accepts it."""
     path = f"{RESOURCE}/namespaces/default/resourceclaims"
     head = b'{"metadata":{"name":"odd"},"spec":{"devices":{"config":[{"opaque":{"driver":"d.example.com",'
     rest = b'"parameters":{"a":%s}}}],"requests":[{"name":"r","exactly":{"deviceClassName":"c"}}]}}}' % odd
     site.plane.expect("POST", path, head + rest)
     try:
         answer, _output = site.verify()
-        assert site.claim(answer, "pair")["verdict"] == "kept"
+        assert site.claim(answer, "pair")["verdict"] == "environment"
     finally:
         site.plane.expect("DELETE", f"{path}/odd")
 
@@ -220,14 +221,14 @@ def test_applied_and_removed_objects_are_listed(site: Site) -> None:
 
 
 def test_near_and_far_claims_are_planned_allocated_and_verified(site: Site) -> None:
-    """The claims that the plan renders get just the devices that it names, and the check says how near they are."""
+    """The planned claims get exactly the planned devices, and verify reports how near they are."""
     variables = yaml.safe_load(EXAMPLE.read_text())
     published = {
         one.device["name"]: one for one in offers(NODE, probed.facts(MACHINE), variables["dra_claims_drivers"])
     }
     taken = {published[one["device"]].address for one in site.pair}
     gpu = next(one["address"] for one in probed.facts(MACHINE)["gpus"] if one["address"] not in taken)
-    compare = [{"node": NODE, "gpu": gpu, "namespace": SPACE}]
+    compare = [{"node": NODE, "gpu": gpu, "namespace": NAMESPACE}]
     answer, _output = site.verify(alignment_compare=compare, alignment_drivers=variables["dra_claims_drivers"])
     [plan] = answer["comparisons"]
     assert (plan["nearest"]["level"], plan["farthest"]["level"]) == ("PIX", "SYS")
@@ -238,7 +239,7 @@ def test_near_and_far_claims_are_planned_allocated_and_verified(site: Site) -> N
             site.plane.expect("PATCH", path, one, "application/apply-patch+yaml")
     for claim, part in ((near, "nearest"), (far, "farthest")):
         name = claim["metadata"]["name"]
-        site.plane.expect("POST", f"{RESOURCE}/namespaces/{SPACE}/resourceclaims", claim)
+        site.plane.expect("POST", f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims", claim)
         results = site.allocate(name)
         assert {one["device"] for one in results} == {plan["gpu"]["device"], plan[part]["device"]}
         found = site.claim(site.verify()[0], name)
@@ -246,9 +247,9 @@ def test_near_and_far_claims_are_planned_allocated_and_verified(site: Site) -> N
         assert found["pairs"][0]["promised"] == []
         notes = [one["summary"] for one in found["findings"] if one["id"] == "could-be-aligned"]
         assert bool(notes) == (part == "farthest") and all(plan["nearest"]["device"] in note for note in notes)
-        # the GPU is needed for the other one
-        site.plane.expect("DELETE", f"/api/v1/namespaces/{SPACE}/pods/{name}?gracePeriodSeconds=0")
-        site.plane.expect("DELETE", f"{RESOURCE}/namespaces/{SPACE}/resourceclaims/{name}")
+        # the other claim needs the same GPU
+        site.plane.expect("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{name}?gracePeriodSeconds=0")
+        site.plane.expect("DELETE", f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims/{name}")
 
 
 def test_a_device_that_slices_and_kernel_place_differently_is_unknown(site: Site) -> None:
@@ -264,9 +265,9 @@ def test_a_device_that_slices_and_kernel_place_differently_is_unknown(site: Site
         [promise] = [one for one in site.claim(answer, "pair")["promises"] if one["subject"] == PCIE_ROOT]
         assert "disagree" in promise["reason"] and "pci0000:ff" in promise["reason"]
         assert answer["summary"]["unknown"] == 1
-        # where the kernel is not asked, the drivers' word is that it is broken
+        # without a probe, only the slices count, and by these the claim is broken
         answer, output = site.verify(rc=2, alignment_report="")
-        assert site.claim(answer, "pair")["verdict"] == "broken" and f"{SPACE}/pair is broken" in output
+        assert site.claim(answer, "pair")["verdict"] == "broken" and f"{NAMESPACE}/pair is broken" in output
         assert "not probed, so only compared" in " ".join(answer["notes"])
 
 
@@ -274,12 +275,12 @@ def test_a_device_that_is_deleted_from_the_slices_makes_its_claim_unknown(site: 
     with site.slice_with(lambda devices: [one for one in devices if one["name"] != site.nic]):
         answer, output = site.verify(rc=2, alignment_require_proof=True)
     found = site.claim(answer, "pair")
-    assert found["verdict"] == "unknown" and f"{SPACE}/pair is unknown" in output
+    assert found["verdict"] == "unknown" and f"{NAMESPACE}/pair is unknown" in output
     assert {one["device"]: one["state"] for one in found["devices"]}[site.nic] == "gone"
 
 
 def test_a_device_that_a_new_probe_finds_elsewhere_is_unknown(site: Site) -> None:
-    """A card in another slot and one that is gone, both in a new probe; the slices are from before."""
+    """A new probe finds the card first in another slot and then not at all. The slices are older than the probe."""
     [stored] = (site.report / "nodes").glob("*.json")
     before = stored.read_text()
     node = json.loads(before)
@@ -299,13 +300,13 @@ def test_a_device_that_a_new_probe_finds_elsewhere_is_unknown(site: Site) -> Non
 
 
 def test_a_claim_is_proven_by_an_older_api_and_unused_without_its_pod(site: Site) -> None:
-    """What was broken above is whole again, in another version of the API too, and is nobody's when its pod is gone."""
+    """The claim is aligned again, also in an older version of the API, and is unused when its pod is gone."""
     older = site.verify(alignment_api_version="resource.k8s.io/v1beta1")[0]
     assert site.claim(older, "pair")["proven"]
-    site.plane.expect("DELETE", f"/api/v1/namespaces/{SPACE}/pods/pair?gracePeriodSeconds=0")
+    site.plane.expect("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/pair?gracePeriodSeconds=0")
 
     def released() -> bool:
-        found = site.plane.expect("GET", f"{RESOURCE}/namespaces/{SPACE}/resourceclaims/pair")
+        found = site.plane.expect("GET", f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims/pair")
         return not found.get("status", {}).get("reservedFor")
 
     site.plane.wait_for(released, "the reservation to be lifted", 60)

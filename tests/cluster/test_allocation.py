@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Compiled claims on a real scheduler: it allocates what the offline allocator says, and nothing that is not aligned.
+"""Compiled claims on a real scheduler: it allocates what the offline allocator predicts, and only aligned devices.
 
-Every example machine is a node whose slices hold what its drivers would publish. Not every claim is tried on every
-machine unless LANEWISE_ALLOCATION_CLAIMS is `all`; a number there is how many tries there are at least.
+Every example machine is a node whose slices have what its drivers would publish. LANEWISE_ALLOCATION_CLAIMS is the
+minimum number of trials, which are a sample of all claims on all machines, or `all`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-TRIES = os.environ.get("LANEWISE_ALLOCATION_CLAIMS", "60")
+TRIALS = os.environ.get("LANEWISE_ALLOCATION_CLAIMS", "60")
 SEED = 20261121
 
 Object = dict[str, t.Any]
@@ -47,11 +47,11 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 NUMA_NODE = "resource.kubernetes.io/numaNode"
 
-#: What the scheduler says of a pod, by the kind of refusal that is predicted.
 NO_DEVICES = "cannot allocate all claims"
-#: A search that fails may also be too long: the filter gives up after ten seconds.
+#: A search that finds nothing may also take too long: the scheduler's filter gives up after ten seconds.
 TOO_LONG = "timed out trying to allocate devices"
-WORDS = {
+#: The scheduler's possible messages about a pod, by the kind of the predicted refusal.
+MESSAGES = {
     **dict.fromkeys(("absent", "selector", "capacity", "taint", "used"), (NO_DEVICES,)),
     **dict.fromkeys(("count", "constraint", "budget"), (NO_DEVICES, TOO_LONG)),
     "class": ("device class no-such-class does not exist",),
@@ -96,7 +96,7 @@ def _exactly(name: str, device_class: str, *expressions: str) -> Object:
     }
 
 
-#: Claims that the language cannot express.
+#: Claims that `dra_claims_templates` cannot express.
 RAW = {
     "no-class": _exactly("x", "no-such-class"),
     "unguarded": _exactly("x", "nic-lanewise", 'device.attributes["other.example.com"].nothing == "x"'),
@@ -123,7 +123,7 @@ RAW_CLASS = {
 
 
 class Site:
-    """The drivers of one vendor's machines with what the compiler made for them."""
+    """The drivers of one vendor's machines, with the compiled classes and claims."""
 
     def __init__(self, gpu: str, version: str) -> None:
         self.drivers: Object = {gpu: {"version": version}, "lanewise.dev": {}, "dra.cpu": {"version": "main"}}
@@ -146,7 +146,7 @@ class Site:
         self._rename()
 
     def _rename(self) -> None:
-        """Rename the classes, as both sites are in one cluster."""
+        """Rename the classes, as both sites are in the same cluster."""
         new = {name: f"{self.vendor}-{name}" for name in self.classes if name != "nic-lanewise"}
         self.classes = {
             new.get(name, name): {**one, "metadata": {**one["metadata"], "name": new.get(name, name)}}
@@ -184,7 +184,7 @@ def publish(plane: ControlPlane, node: str, given: list[Offer]) -> None:
 
 
 def start(plane: ControlPlane, name: str, spec: Object, node: str) -> None:
-    """A claim, and a pod for it that may run on one node only."""
+    """Create a claim, and a pod for it that can run on one node only."""
     plane.expect("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
     pod = {
         "metadata": {"name": name},
@@ -199,8 +199,8 @@ def start(plane: ControlPlane, name: str, spec: Object, node: str) -> None:
 
 
 def outcome(plane: ControlPlane, name: str, room_left: bool, seconds: float = 90) -> tuple[list[Object], str]:
-    """What the scheduler decided: the claim's results, or the words with which it left the pod pending. A pod that has
-    room may first be refused, while the scheduler does not yet have all objects."""
+    """The scheduler's decision: the claim's results, or the message about the pending pod. A pod that fits may first be
+    refused, while the scheduler has not yet seen all objects."""
     refused = 0.0
 
     def decided() -> t.Any:
@@ -216,7 +216,7 @@ def outcome(plane: ControlPlane, name: str, room_left: bool, seconds: float = 90
                     return [], condition["message"]
         return None
 
-    return t.cast("tuple[list[Object], str]", plane.wait_for(decided, f"the scheduler's word on {name}", seconds))
+    return t.cast("tuple[list[Object], str]", plane.wait_for(decided, f"the scheduler's decision on {name}", seconds))
 
 
 def stop(plane: ControlPlane, name: str) -> None:
@@ -231,7 +231,7 @@ def listed(allocation: Allocation) -> list[tuple[str, str, str]]:
 
 
 def broken_rules(spec: Object, results: t.Sequence[tuple[str, Offer]]) -> list[str]:
-    """Constraints of a claim that its devices do not satisfy, judged apart from the allocator."""
+    """The constraints of a claim that its devices violate, evaluated without the allocator."""
     found = []
     for entry in spec["devices"].get("constraints", ()):
         name = entry.get("matchAttribute") or entry["distinctAttribute"]
@@ -247,8 +247,8 @@ def broken_rules(spec: Object, results: t.Sequence[tuple[str, Offer]]) -> list[s
     return found
 
 
-class Try(t.NamedTuple):
-    """A claim on a copy of a machine, with the prediction for it."""
+class Trial(t.NamedTuple):
+    """A claim on a copy of a machine, with the predicted outcome."""
 
     machine: str
     claim: str
@@ -267,11 +267,11 @@ class Try(t.NamedTuple):
 
     @property
     def long(self) -> bool:
-        """Whether the scheduler may search without success until its time limit."""
+        """Whether the scheduler may search in vain until its time limit."""
         return self.kind in ("count", "constraint", "budget") and self.claim.startswith(("four", "eight"))
 
 
-def tries(sites: dict[str, Site], engine: t.Any) -> list[Try]:
+def trials(sites: dict[str, Site], engine: t.Any) -> list[Trial]:
     found = []
     for machine in names():
         probed = facts(machine)
@@ -279,18 +279,18 @@ def tries(sites: dict[str, Site], engine: t.Any) -> list[Try]:
         for claim, spec in site.claims.items():
             given = offers(f"{machine}-{claim}", probed, site.drivers)
             answer = allocate([spec], site.classes, given, engine)
-            found.append(Try(machine, claim, spec, site.classes, given, answer))
+            found.append(Trial(machine, claim, spec, site.classes, given, answer))
     return found
 
 
-def sample(every: list[Try]) -> list[Try]:
-    """Some of the tries: of every machine, every claim with each answer it gets; one that keeps the scheduler busy."""
-    if TRIES == "all":
-        return every
-    mixed = random.Random(SEED).sample(every, len(every))
+def sample(all_trials: list[Trial]) -> list[Trial]:
+    """Some of the trials: for each machine, and for each claim with each of its outcomes; one with a long search."""
+    if TRIALS == "all":
+        return all_trials
+    mixed = random.Random(SEED).sample(all_trials, len(all_trials))
     long = [one for one in mixed if one.long][:1]
     mixed = [one for one in mixed if not one.long]
-    chosen: list[Try] = list(long)
+    chosen: list[Trial] = list(long)
     seen: set[tuple[str, str]] = set()
     for one in mixed:
         marks = {("machine", one.machine), (one.claim, one.kind)}
@@ -298,27 +298,27 @@ def sample(every: list[Try]) -> list[Try]:
             chosen.append(one)
             seen |= marks
     rest = [one for one in mixed if one not in chosen]
-    return chosen + rest[: max(int(TRIES) - len(chosen), 0)]
+    return chosen + rest[: max(int(TRIALS) - len(chosen), 0)]
 
 
 def test_the_scheduler_does_what_was_predicted(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
     """Claims on fresh copies of machines: the same devices, or none for a reason of the same kind."""
-    every = tries(sites, engine)
-    chosen = sample(every)
+    all_trials = trials(sites, engine)
+    chosen = sample(all_trials)
 
-    def begin(one: Try) -> None:
+    def begin(one: Trial) -> None:
         publish(plane, one.node, one.given)
         start(plane, one.node, one.spec, one.node)
 
     differences: list[str] = []
     kinds: dict[str, int] = {}
     with ThreadPoolExecutor(4) as pool:
-        # what may take long comes last, so that the others do not wait for it
+        # long searches start last, so that the others do not wait for them
         list(pool.map(begin, sorted(chosen, key=lambda one: one.long)))
     for one in chosen:
         results, words = outcome(plane, one.node, isinstance(one.predicted, Allocation), 300)
         got = [(result["request"], result["driver"], result["device"]) for result in results]
-        if not results:  # or the scheduler tries again whenever anything changes
+        if not results:  # otherwise the scheduler would retry on every change
             plane.expect("DELETE", f"{PODS}/{one.node}?gracePeriodSeconds=0")
         kinds[one.kind] = kinds.get(one.kind, 0) + 1
         if isinstance(one.predicted, Allocation):
@@ -326,16 +326,16 @@ def test_the_scheduler_does_what_was_predicted(plane: ControlPlane, sites: dict[
                 differences.append(f"{one.node}: predicted {listed(one.predicted)}, got {got} {words}")
             by_name = {(o.driver, o.device["name"]): o for o in one.given if not o.possible}
             differences += broken_rules(one.spec, [(r, by_name[driver, device]) for r, driver, device in got])
-        elif got or not any(word in words.lower() for word in WORDS[one.kind]):
+        elif got or not any(word in words.lower() for word in MESSAGES[one.kind]):
             differences.append(f"{one.node}: predicted {one.kind} ({one.predicted.reason}), got {got} {words}")
-    print(len(chosen), "of", len(every), "tries:", kinds)
+    print(len(chosen), "of", len(all_trials), "trials:", kinds)
     assert not differences, "\n".join(differences)
     assert set(kinds) >= {"allocated", "absent", "selector", "capacity", "count", "constraint", "class", "error"}
     assert {one.machine for one in chosen} == set(names())
 
 
 def test_a_claim_falls_back_level_by_level(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
-    """Where the node has no aligned pair left, the next level is taken, and only then."""
+    """The next level is used only if the node has no aligned pair left."""
     site = sites["nvidia"]
     probed = facts("missing-nic")
     node = "fallback"
@@ -362,9 +362,9 @@ def test_a_claim_falls_back_level_by_level(plane: ControlPlane, sites: dict[str,
 
 
 def test_a_hundred_aligned_pairs_among_others(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
-    """Pairs come and go among pods that take GPUs and NICs alone: every pair that is given is aligned.
+    """Pairs come and go among pods that use only a GPU or only a NIC. Every allocated pair is aligned.
 
-    On four nodes at a time: most of the time is spent waiting.
+    Runs on four nodes at a time, as most of the time is spent waiting.
     """
     with ThreadPoolExecutor(4) as pool:
         counts = list(pool.map(lambda number: _churn(plane, sites["nvidia"], engine, number, 25), range(4)))
@@ -374,7 +374,7 @@ def test_a_hundred_aligned_pairs_among_others(plane: ControlPlane, sites: dict[s
 
 
 def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, wanted: int) -> tuple[int, int, int]:
-    """How many pairs were given and claims refused until there were as many pairs as wanted, and how many claims."""
+    """Create claims until `wanted` pairs were allocated. Returns the numbers of pairs, refusals and claims."""
     node = f"churn-{seed}"
     given = offers(node, facts("hgx-h100"), site.drivers)
     publish(plane, node, given)
@@ -417,7 +417,7 @@ def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, wanted: in
 
 
 def test_taint_rules_keep_the_same_devices_away(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
-    """A DeviceTaintRule on one GPU, and one on all NICs of a node, as the compiler's reach reads them."""
+    """A DeviceTaintRule on one GPU, and one on all NICs of a node, have the effect that the allocator predicts."""
     site, node = sites["nvidia"], "ruled"
     taint = {"key": "example.com/service", "effect": "NoSchedule"}
     places = {
@@ -465,7 +465,7 @@ def test_taint_rules_keep_the_same_devices_away(plane: ControlPlane, sites: dict
 def test_the_oldest_scheduler_ignores_distinct_attributes_or_gives_up(
     gates: dict[str, bool], rule: str, planes: t.Any, engine: t.Any
 ) -> None:
-    """1.34 keeps the field, but also allocates devices with equal values; without one gate it gives up the pod."""
+    """1.34 stores the field, but also allocates devices with equal values. Without one gate, it rejects the pod."""
     plane = ControlPlane("1.34", gates=gates) if gates else planes("1.34")
     try:
         plane.add_namespace(NAMESPACE)
@@ -484,7 +484,7 @@ def test_the_oldest_scheduler_ignores_distinct_attributes_or_gives_up(
         assert isinstance(answer, Refusal)
         if rule == "fatal":
             assert answer.kind == "error" and not results and "empty constraint" in words
-        else:  # what was asked for is not what the pod gets
+        else:  # the constraint was ignored
             assert answer.kind == "constraint" and len(results) == 2
         stop(plane, "distinct")
     finally:

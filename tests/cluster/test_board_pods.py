@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Nearest pairs by real schedulers where a pod has several claims, and where GPUs are cut into partitions."""
+"""Nearest pairs by real schedulers, for pods with several claims and for partitioned or shared GPUs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server im
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
-from ansible_collections.lanewise.dra.tests.cluster.boards import VFS, Map, shuffled, with_map, with_vfs
+from ansible_collections.lanewise.dra.tests.cluster.boards import VFS, Map, shuffled_map, with_map, with_vfs
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.machines.builder import build
@@ -32,7 +32,7 @@ Object = dict[str, t.Any]
 Pairs = list[tuple[str, str]]
 LANEWISE: Object = {"lanewise.dev": {}}
 NVIDIA: Object = {"gpu.nvidia.com": {"version": "0.5.0"}}
-CUT: Object = {"gpu.nvidia.com": {"version": "0.5.0", "feature_gates": {"DynamicMIG": True}}}
+DYNAMIC_MIG: Object = {"gpu.nvidia.com": {"version": "0.5.0", "feature_gates": {"DynamicMIG": True}}}
 SHARED: Object = {
     "gpu.nvidia.com": {"version": "0.5.0", "engine": "consumable-shares", "consumable_shares": "memory"},
 }
@@ -40,7 +40,7 @@ RESOURCE = "/apis/resource.k8s.io/v1"
 
 
 class Site:
-    """A node with a random map, a template for pairs, and pods that come one after the other until one waits."""
+    """A node with a random map, a template for pairs, and pods that are created one by one until one is pending."""
 
     def __init__(self, plane: ControlPlane, name: str, machine: Object, drivers: Object, devices: list[Object]) -> None:
         self.plane, self.name, self.engine = plane, name, made_engine()
@@ -64,7 +64,7 @@ class Site:
             plane.expect("POST", f"{RESOURCE}/resourceslices", one)
 
     def pod(self, number: int, claims: int) -> list[list[tuple[str, Offer]]]:
-        """What each claim of one more pod gets; empty if it waits."""
+        """Create one more pod. Returns the devices of each of its claims; empty if it is pending."""
         names = [f"p{number}-{index}" for index in range(claims)]
         place = f"{RESOURCE}/namespaces/{self.name}/resourceclaims"
         for name in names:
@@ -91,16 +91,17 @@ class Site:
                 one["message"] for one in conditions if one["type"] == "PodScheduled" and one["status"] == "False"
             ]
             assert not reported or "cannot allocate all claims" in reported[0], reported
-            return "waits" if reported else None
+            return "pending" if reported else None
 
         answer = self.plane.wait_for(decided, f"the scheduler's decision on p{number}", 60)
-        if answer == "waits":
+        if answer == "pending":
             return []
         results = [one["status"]["allocation"]["devices"]["results"] for one in answer]
         return [[(one["request"], self.devices[one["driver"], one["device"]]) for one in found] for found in results]
 
-    def filled(self, claims: int) -> Pairs:
-        """The GPU and NIC of every claim until a pod waits, each as the offline allocator says."""
+    def fill(self, claims: int) -> Pairs:
+        """Create pods until one is pending. Returns the GPU and NIC of each claim, which must be those that the offline
+        allocator predicts."""
         held: list[Result] = []
         pairs: Pairs = []
         for number in range(len(self.offers)):
@@ -116,7 +117,7 @@ class Site:
             for found in got:
                 by_name = {request.partition("/")[0]: offer.address for request, offer in found}
                 pairs.append((by_name["gpu"], self.place[by_name["nic"]]))
-        raise AssertionError("no pod waits")
+        raise AssertionError("no pod is pending")
 
 
 def mixed(machine: Object, seed: int) -> tuple[Object, Map]:
@@ -124,7 +125,7 @@ def mixed(machine: Object, seed: int) -> tuple[Object, Map]:
     gpus = [gpu["address"] for gpu in machine["gpus"]]
     nics = [nic["address"] for nic in machine["nics"] if nic["rdma_devices"] and not nic["physfn"]]
     near = {nic["address"]: nic["nearest_gpus"]["level"] for nic in machine["nics"]}
-    pairs = shuffled(gpus, [nic for nic in nics if near[nic] == "PIX"], seed)
+    pairs = shuffled_map(gpus, [nic for nic in nics if near[nic] == "PIX"], seed)
     return with_map(machine, pairs), pairs
 
 
@@ -133,24 +134,24 @@ def test_several_claims_of_a_pod_share_the_free_pairs(control_plane: ControlPlan
     machine, near = mixed(copy.deepcopy(facts("hgx-h100")), claims)
     devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
     site = Site(control_plane, f"claims-{claims}", machine, {**NVIDIA, **LANEWISE}, devices)
-    pairs = site.filled(claims)
+    pairs = site.fill(claims)
     assert len(pairs) == claims * (len(near) // claims)
     assert all(nic in near[gpu] for gpu, nic in pairs) and len({gpu for gpu, _nic in pairs}) == len(pairs)
 
 
 def test_partitions_share_the_vfs_beside_their_gpu(newest: ControlPlane, tmp_path: Path) -> None:
-    """Partitions are made as they are claimed: each GPU has more room for them than its NIC has VFs."""
+    """Partitions are created on demand, and each GPU can have more of them than its NIC has VFs."""
     machine, near = mixed(as_dict(probe(str(build(with_vfs(load("hgx-h100"), VFS), tmp_path / "vfs")))), 9)
     devices = [{"name": "gpu", "kind": "gpu", "where": {"partition": "1g.10gb"}}, {"name": "nic", "kind": "vf"}]
-    site = Site(newest, "partitions", machine, {**CUT, **LANEWISE}, devices)
-    pairs = site.filled(1)
+    site = Site(newest, "partitions", machine, {**DYNAMIC_MIG, **LANEWISE}, devices)
+    pairs = site.fill(1)
     assert len(pairs) == VFS * len(near)
     assert all(nic in near[gpu] for gpu, nic in pairs)
     assert {sum(gpu == one for gpu, _nic in pairs) for one in near} == {VFS}
 
 
 def test_parts_of_memory_share_the_divided_nics_beside_their_gpu(newest: ControlPlane) -> None:
-    """Two parts of 30Gi fit on a GPU, four shares of 100G on a NIC: the GPUs decide how many pods there are."""
+    """A GPU has room for two parts of 30Gi, a NIC for four shares of 100G, so the GPUs limit the number of pods."""
     known = copy.deepcopy(facts("hgx-h100"))
     for one in known["nics"]:
         one["link_layer"] = "ethernet"
@@ -161,7 +162,7 @@ def test_parts_of_memory_share_the_divided_nics_beside_their_gpu(newest: Control
         {"name": "nic", "kind": "nic", "where": {"min_speed": "400G"}, "share": {"bandwidth": "100G"}},
     ]
     site = Site(newest, "parts", divided, {**SHARED, **LANEWISE}, devices)
-    pairs = site.filled(1)
+    pairs = site.fill(1)
     assert len(pairs) == 2 * len(near)
     assert all(nic in near[gpu] for gpu, nic in pairs)
     assert {sum(gpu == one for gpu, _nic in pairs) for one in near} == {2}

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pairs on every board, by real schedulers: none that is not aligned, and a claim waits only where no pairs are left.
+"""Pairs on every board, by real schedulers: each is aligned, and a claim waits only if no pairs are left.
 
-Claims for one to four pairs come and go in random order beside pods that take single GPUs and NICs. Alignment is
-judged from the map, room by trying all pairs of free devices, and the offline allocator must name the same devices.
+Claims for one to four pairs come and go in random order, beside pods that take single GPUs and NICs. Alignment is
+checked by the map and room by trying all pairs of free devices. The offline allocator must choose the same devices.
 LANEWISE_BOARD_CLAIMS is the number of claims for pairs on each version: 100 by default, 1,000 with LANEWISE_SLOW=1.
 """
 
@@ -22,7 +22,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocat
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.tests.cluster import boards
 from ansible_collections.lanewise.dra.tests.cluster.board_node import NAMESPACE, Counts, Node, prepare, unaligned
-from ansible_collections.lanewise.dra.tests.cluster.boards import Board, aligned, room
+from ansible_collections.lanewise.dra.tests.cluster.boards import Board, aligned, has_pairs
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 
@@ -52,7 +52,7 @@ def test_pairs_come_and_go_on_every_board(prepared: ControlPlane, every_board: l
     began = time.monotonic()
 
     def run(board: Board) -> Counts:
-        return Node(prepared, board, engine, SEED).walk(share)
+        return Node(prepared, board, engine, SEED).run_claims(share)
 
     with ThreadPoolExecutor(6) as pool:
         found = dict(zip([board.name for board in every_board], pool.map(run, every_board)))
@@ -71,7 +71,7 @@ def test_pairs_come_and_go_on_every_board(prepared: ControlPlane, every_board: l
     print(f"Kubernetes {prepared.version}: {total} in {time.monotonic() - began:.0f} s")
     assert not total.faults, "\n".join(total.faults)
     assert total.pairs >= CLAIMS and total.bound > CLAIMS / 5 and total.waiting > CLAIMS / 20
-    assert set(total.sizes) == set(range(1, boards.MOST + 1))
+    assert set(total.sizes) == set(range(1, boards.MAX_PAIRS + 1))
 
 
 @pytest.mark.parametrize(
@@ -83,29 +83,30 @@ def test_pairs_come_and_go_on_every_board(prepared: ControlPlane, every_board: l
         (8, 16, lambda gpu: range(8 * (gpu // 4), 8 * (gpu // 4) + 8)),
         (8, 8, lambda gpu: range(8)),
     ],
-    ids=["own", "ring", "halves", "halves of 16", "all"],
+    ids=["one each", "ring", "halves", "halves of 16", "all"],
 )
 def test_an_unsuccessful_search_stays_below_the_time_limit(
     gpus: int, nics: int, near: t.Callable[[int], t.Iterable[int]], newest: ControlPlane, engine: t.Any
 ) -> None:
-    """Four pairs where three are left: the scheduler tries everything, and gives up a node after ten seconds.
+    """A claim for four pairs if three are left: the scheduler tries everything, and gives up on a node after ten
+    seconds.
 
-    These have eight alternatives and 32 constraints, the most that a claim can have; the compiler writes fewer, and
-    refuses what its bound says is too long.
+    These claims have eight alternatives and 32 constraints, the maximum of a claim. The compiler writes fewer, and
+    refuses claims that exceed its bound on search time.
     """
-    board = boards.drawn(f"vain-{gpus}-{nics}-{len(set(near(0)))}", gpus, nics, near)
+    board = boards.synthetic_board(f"vain-{gpus}-{nics}-{len(set(near(0)))}", gpus, nics, near)
     if newest.request("GET", f"/api/v1/namespaces/{NAMESPACE}")[0] == 404:
         prepare(newest, [board])
     node = Node(newest, board, engine, SEED)
     all_gpus, all_nics = sorted(node.free()[0]), sorted(node.free()[1])
     for held in (all_nics[:-3], all_gpus[:-3]):
-        spec = boards.taking(board, held)
+        spec = boards.claim_for(board, held)
         node.start("held", spec)
         got, words = node.outcome("held", True)
         assert len(got) == len(held), words
         node.live["held"] = [Result(0, request, offer) for request, offer in got]
         free = node.free()
-        assert not room(board.pairs, *free, 4)
+        assert not has_pairs(board.pairs, *free, 4)
         node.start("vain", board.claims[4])
         got, words = node.outcome("vain", False)
         assert not got and "cannot allocate all claims" in words and "timed out" not in words
@@ -116,7 +117,7 @@ def test_an_unsuccessful_search_stays_below_the_time_limit(
 
 
 def test_the_boards_cover_all_forms_of_claims_and_mixed_maps(every_board: list[Board]) -> None:
-    """All forms, real nodes and machines; and maps that a scheduler would not hit by chance."""
+    """All forms, on real nodes and example machines, and maps that a scheduler would not satisfy by chance."""
     forms = collections.Counter(board.form for board in every_board)
     assert set(forms) == {"matchAttribute", "nearestGPUs", "address", "alternatives"}
     assert {"eks-p4d", "aks-gb300-ours", "oke-gb200"} < {board.name for board in every_board}
@@ -134,11 +135,11 @@ def test_the_boards_cover_all_forms_of_claims_and_mixed_maps(every_board: list[B
         ({"gpu": "a", "nic": "x"}, 1, []),
         ({"gpu-0/g0": "a", "nic-0/n0": "x", "gpu-1/g1": "b", "nic-1/n1": "y"}, 2, []),
         ({"gpu-0/g0": "a", "nic-0/n1": "y"}, 1, ["not aligned: {'gpu': 'a', 'nic': 'y'}"]),
-        ({"gpu-0/g0": "a", "nic-0/n0": "x"}, 2, ["1 pairs instead of 2", "a device twice"]),
-        ({"gpu": "a"}, 1, ["a device twice", "not aligned: {'gpu': 'a'}"]),
+        ({"gpu-0/g0": "a", "nic-0/n0": "x"}, 2, ["1 pairs instead of 2", "a device is missing or used twice"]),
+        ({"gpu": "a"}, 1, ["a device is missing or used twice", "not aligned: {'gpu': 'a'}"]),
     ],
 )
-def test_the_judge_reports_unaligned_and_missing_pairs(got: dict[str, str], count: int, expected: list[str]) -> None:
+def test_unaligned_reports_unaligned_and_missing_pairs(got: dict[str, str], count: int, expected: list[str]) -> None:
     pairs = {"a": frozenset("x"), "b": frozenset("y")}
     devices = [(request, Offer("d", "p", "n", {"name": one}, address=one)) for request, one in got.items()]
     assert unaligned(pairs, devices, count) == expected
@@ -154,6 +155,6 @@ def test_the_judge_reports_unaligned_and_missing_pairs(got: dict[str, str], coun
         ("abc", "xyz", 3, False),
     ],
 )
-def test_room_counts_pairs_of_different_devices(gpus: str, nics: str, count: int, expected: bool) -> None:
+def test_has_pairs_counts_disjoint_pairs(gpus: str, nics: str, count: int, expected: bool) -> None:
     pairs = {"a": frozenset("x"), "b": frozenset("y"), "c": frozenset("xy")}
-    assert room(pairs, set(gpus), set(nics), count) is expected
+    assert has_pairs(pairs, set(gpus), set(nics), count) is expected

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the compiler writes, before real API servers.
+"""Compiled objects on real API servers.
 
-Sites are generated over all that an inventory can say. A server with strict field validation must accept
-every object and return it unchanged. LANEWISE_COMPILED_SITES and LANEWISE_COMPILED_CONFIGS set how many are tried.
+Sites are generated from all variables that an inventory can set. A server with strict field validation must accept
+every object and return it unchanged. LANEWISE_COMPILED_SITES and LANEWISE_COMPILED_CONFIGS set how many are generated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Object = dict[str, t.Any]
 
 
 def _generated(number: int) -> t.Callable[[t.Any], t.Any]:
-    """The same examples in every run, none kept, and no time limit: servers are slow at times."""
+    """Hypothesis settings: the same examples in every run, no database, and no deadline, as servers can be slow."""
     plain = settings(
         max_examples=number,
         deadline=None,
@@ -56,7 +56,7 @@ def _prepare(plane: ControlPlane) -> None:
 
 
 def _all_accepted(plane: ControlPlane, kubernetes: str, modern: bool) -> None:
-    made_engine()  # or there is nothing to compare
+    made_engine()  # skips the test if there is no CEL engine
     _prepare(plane)
     kinds: dict[str, int] = {}
     known: set[str] = set()
@@ -94,7 +94,7 @@ def test_oldest_server_accepts_every_compiled_object_unchanged(oldest: ControlPl
 
 @pytest.fixture
 def guarded(control_plane: ControlPlane) -> t.Iterator[ControlPlane]:
-    """A server on which the policy is in force."""
+    """A control plane on which the policy is in force."""
     _prepare(control_plane)
     with _in_force(control_plane):
         yield control_plane
@@ -119,7 +119,7 @@ def _head() -> Object:
 
 
 def _carrier(parameters: t.Any, kind: str) -> Object:
-    """An object of the kind with a configuration for our driver, after one for another."""
+    """An object of this kind with two configurations: one for another driver, and then one for lanewise.dev."""
     config: list[Object] = [
         {"opaque": {"driver": "dra.net", "parameters": {"interface": {"mtu": "any"}}}},
         {"opaque": {"driver": interface_config.DRIVER, "parameters": parameters}},
@@ -149,7 +149,7 @@ def test_policy_and_validator_agree(guarded: ControlPlane) -> None:
         verdicts.append(not problems)
 
     agree()
-    # both verdicts are common, or the comparison would show little
+    # both verdicts must be common, or the comparison would prove little
     assert len(verdicts) // 5 < sum(verdicts) < len(verdicts) * 4 // 5, (sum(verdicts), len(verdicts))
 
 
@@ -174,7 +174,7 @@ def test_policy_applies_to_other_api_versions(guarded: ControlPlane) -> None:
 
 
 def test_policy_lets_older_objects_be_deleted(control_plane: ControlPlane) -> None:
-    """What was made before the policy can lose its finalizers and end; a changed spec is looked at."""
+    """Objects that are older than the policy can lose their finalizers and be deleted. A changed spec is checked."""
     _prepare(control_plane)
     made, merge = {}, "application/merge-patch+json"
     for kind in ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass"):

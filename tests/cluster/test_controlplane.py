@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The control plane that the other tests rely on: it is real, it schedules devices, and nothing of it stays behind."""
+"""The control plane that the other tests rely on: it is real, it schedules devices, and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from environment import Missing
 RESOURCE = "/apis/resource.k8s.io/v1"
 DEFAULT = f"{RESOURCE}/namespaces/default"
 PODS = "/api/v1/namespaces/default/pods"
-KEEPER = """
+OWNER_PROGRAM = """
 import json, signal, sys, time
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background starts with it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with SIGINT ignored
 with ControlPlane(scheduler=False, controller_manager=False) as plane:
     pids = {**plane.pids, "supervisor": plane._supervisor.pid}
     print(json.dumps({"folder": str(plane.folder), "ports": list(plane.ports.values()), "pids": pids}), flush=True)
@@ -51,8 +51,8 @@ def listening(port: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def bare() -> None:
-    """Skip where the newest Kubernetes is not there."""
+def needs_programs() -> None:
+    """Skip if the newest Kubernetes is not built."""
     try:
         programs(minors()[0], build=False)
     except Missing as missing:
@@ -132,7 +132,7 @@ def test_a_device_class_is_stored_changed_and_deleted(control_plane: ControlPlan
 
 
 def test_the_scheduler_allocates(control_plane: ControlPlane) -> None:
-    """Two nodes take pods, one publishes one device: the first pod goes there, the second finds none."""
+    """One of two nodes publishes one device: the first pod is bound to it, the second stays pending."""
     driver, name = "schedule.example.com", "schedule"
     for node in ("schedule-empty", "schedule-device"):
         control_plane.add_node(node, labels={"for": "schedule"})
@@ -174,14 +174,14 @@ def test_the_scheduler_allocates(control_plane: ControlPlane) -> None:
         conditions = control_plane.expect("GET", f"{PODS}/schedule-second")["status"].get("conditions", [])
         return str(next((one["message"] for one in conditions if one["type"] == "PodScheduled"), ""))
 
-    assert "cannot allocate all claims" in control_plane.wait_for(refusal, "the scheduler's verdict")
+    assert "cannot allocate all claims" in control_plane.wait_for(refusal, "the scheduler's refusal")
     assert "allocation" not in control_plane.expect("GET", f"{DEFAULT}/resourceclaims/schedule-second").get(
         "status", {}
     )
 
 
 def test_a_template_becomes_a_claim(control_plane: ControlPlane) -> None:
-    """The controller manager makes the claim, the scheduler allocates it, in a namespace of its own."""
+    """The controller manager creates the claim and the scheduler allocates it, in a separate namespace."""
     driver, name = "template.example.com", "template"
     control_plane.add_node("template-node", labels={"for": "template"})
     control_plane.add_namespace(name)
@@ -216,8 +216,8 @@ def test_kubectl_reads_the_kubeconfig(control_plane: ControlPlane) -> None:
     assert control_plane.kubeconfig.stat().st_mode & 0o077 == 0
 
 
-def test_gates_flags_and_apis_are_set_and_close_removes_everything(bare: None, tmp_path: Path) -> None:
-    """One with settings of its own: a gate on, an API off, a program's flag, a folder; and it is gone afterwards."""
+def test_gates_flags_and_apis_are_set_and_close_removes_everything(needs_programs: None, tmp_path: Path) -> None:
+    """A control plane with a gate on, an API off, a flag of a program and a given folder. `close` removes it."""
     folder = tmp_path / "own"
     plane = ControlPlane(
         gates={"DRAListTypeAttributes": True},
@@ -231,7 +231,7 @@ def test_gates_flags_and_apis_are_set_and_close_removes_everything(bare: None, t
         assert re.search(r'kubernetes_feature_enabled\{name="DRAListTypeAttributes",.*\} 1', metrics)
         assert 'FLAG: --v="3"' in plane.log("kube-scheduler").read_text()
         assert plane.request("GET", "/apis/resource.k8s.io/v1beta1")[0] == 404
-        # without a controller manager no service account is made, and a pod does not need one
+        # without a controller manager, there are no service accounts, and a pod does not need one
         pod = {"metadata": {"name": "alone"}, "spec": {"containers": [{"name": "main", "image": "none"}]}}
         plane.add_node("alone")
         plane.expect("POST", PODS, pod)
@@ -247,10 +247,10 @@ def test_gates_flags_and_apis_are_set_and_close_removes_everything(bare: None, t
         assert all(alive(pid) for pid in pids) and all(listening(port) for port in ports)
     assert not any(alive(pid) for pid in pids) and not any(listening(port) for port in ports)
     assert not folder.exists()
-    plane.close()  # once more does no harm
+    plane.close()  # a second call does nothing
 
 
-def test_a_failed_start_shows_the_log_and_leaves_nothing(bare: None, tmp_path: Path) -> None:
+def test_a_failed_start_shows_the_log_and_leaves_nothing(needs_programs: None, tmp_path: Path) -> None:
     with pytest.raises(Failed, match="unknown flag: --no-such-flag"):
         ControlPlane(flags={"kube-apiserver": ["--no-such-flag"]}, folder=tmp_path / "own")
     assert not (tmp_path / "own").exists()
@@ -265,13 +265,13 @@ def test_a_failed_start_shows_the_log_and_leaves_nothing(bare: None, tmp_path: P
         pytest.param(
             "supervisor",
             signal.SIGKILL,
-            marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills the children of the dead"),
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills the children of a dead parent"),
         ),
     ],
 )
-def test_processes_end_with_their_owner(bare: None, victim: str, number: signal.Signals) -> None:
+def test_processes_end_with_their_owner(needs_programs: None, victim: str, number: signal.Signals) -> None:
     owner = subprocess.Popen(
-        [sys.executable, "-c", KEEPER], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", OWNER_PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     assert owner.stdout
     found: dict[str, t.Any] = {}
@@ -284,7 +284,7 @@ def test_processes_end_with_their_owner(bare: None, victim: str, number: signal.
         waited = [pid for name, pid in found["pids"].items() if victim == "owner" or name != "supervisor"]
         until(lambda: not any(alive(pid) for pid in waited), 30)
         assert not any(listening(port) for port in found["ports"])
-        if victim == "supervisor":  # then the folder is the owner's to remove
+        if victim == "supervisor":  # then the owner removes the folder
             owner.send_signal(signal.SIGINT)
             owner.wait(timeout=30)
         assert not Path(found["folder"]).exists()

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The role cordons a Node and uncordons it, also after a controller was killed, and never removes another's cordon."""
+"""The role cordons and uncordons a Node, also after its controller was killed, and never removes another user's cordon.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ Play = t.Callable[..., str]
 
 @pytest.fixture(name="play")
 def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
-    """Runs parts of the role. The output ends with `left=`: whether a killed run has left the node cordoned."""
+    """A function that runs parts of the role. Its output ends with `left=`: whether a killed run left the node
+    cordoned."""
     newest.expect("POST", "/api/v1/nodes", {"metadata": {"name": "worker"}})
     kubeconfig = newest.write_kubeconfig_with_two_contexts(tmp_path / "kubeconfig")
 
@@ -63,13 +65,13 @@ def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
 
 
 def state(plane: ControlPlane) -> tuple[bool, bool]:
-    """Whether the node is cordoned, and whether it has the annotation of this role."""
+    """Whether the node is cordoned, and whether it has this role's annotation."""
     node = plane.expect("GET", NODE)
     return bool(node["spec"].get("unschedulable")), MARK in node["metadata"].get("annotations", {})
 
 
 def test_the_next_run_uncordons_the_node_that_a_killed_run_has_cordoned(newest: ControlPlane, play: Play) -> None:
-    assert "left=False" in play("cluster", "drain")  # and no further
+    assert "left=False" in play("cluster", "drain")  # the run ends here, as if it was killed
     assert state(newest) == (True, True)
     assert "left=True" in play("cluster")
     assert "left=False" in play("cluster", "drain", "uncordon")
@@ -93,7 +95,7 @@ def test_a_replacement_takes_over_the_cordon_of_a_killed_rollout(newest: Control
 
 
 def test_a_kubelet_without_a_node_object_is_an_error(newest: ControlPlane, play: Play, tmp_path: Path) -> None:
-    """One without a kubelet has not joined yet, and has no pods."""
+    """A machine without a kubelet has not joined yet and has no pods, so it is no error."""
     socket = tmp_path / "kubelet.sock"
     given = {"fabric_node_name": "elsewhere", "__fabric_kubelet_socket": str(socket)}
     assert "left=False" in play("cluster", "drain", **given)
@@ -108,8 +110,8 @@ def test_the_cordon_of_another_user_stays(newest: ControlPlane, play: Play) -> N
     assert state(newest) == (True, False)
 
 
-def owned(plane: ControlPlane, play: Play, owner: Owner) -> None:
-    """A node that another run has cordoned."""
+def cordon_as(plane: ControlPlane, owner: Owner) -> None:
+    """Cordon the node in the name of another run."""
     note = {"metadata": {"annotations": {MARK: owner.text}}, "spec": {"unschedulable": True}}
     plane.expect("PATCH", NODE, note)
 
@@ -118,19 +120,19 @@ def test_the_node_of_a_running_run_is_not_taken_over(newest: ControlPlane, play:
     here = this_run()
     with subprocess.Popen(["sleep", "600"]) as other:
         running = replace(here, process=other.pid, started=_started(other.pid) or "")
-        owned(newest, play, running)
+        cordon_as(newest, running)
         output = " ".join(play("cluster", rc=2, fabric_take_over="true").split())
         assert running.name in output and "That run continues: wait until it has ended" in output
         output = " ".join(play("uncordon", rc=2).split())
         assert f"worker was not uncordoned: another run ({running.name})" in output
         assert state(newest) == (True, True)
         other.kill()
-    play("cluster", "uncordon")  # it was cut off
+    play("cluster", "uncordon")  # the other run was killed
     assert state(newest) == (False, False)
 
 
 def test_a_run_of_another_controller_is_taken_over_on_request(newest: ControlPlane, play: Play) -> None:
-    owned(newest, play, replace(this_run(), controller="deploy-2"))
+    cordon_as(newest, replace(this_run(), controller="deploy-2"))
     output = " ".join(play("cluster", rc=2).split())
     assert "@deploy-2, process" in output and "fabric_take_over=true" in output
     assert "left=False" in play("cluster", "drain", "uncordon", fabric_take_over="true")
@@ -138,16 +140,16 @@ def test_a_run_of_another_controller_is_taken_over_on_request(newest: ControlPla
 
 
 ANSWERS: dict[str, tuple[dict[str, t.Any], bool]] = {
-    "as wanted": ({"changed": True}, True),
-    "as it was": ({"failed": True, "msg": "no", "remaining": [], "rollback": None}, True),
-    "half way": ({"failed": True, "msg": "no", "remaining": [{"setting": "mtu"}], "rollback": None}, False),
-    "undoing itself": ({"failed": True, "msg": "no", "remaining": [], "rollback": {"id": "1", "seconds": 60}}, False),
-    "without a word": ({"failed": True, "msg": "MODULE FAILURE"}, False),
+    "changed": ({"changed": True}, True),
+    "restored": ({"failed": True, "msg": "no", "remaining": [], "rollback": None}, True),
+    "half restored": ({"failed": True, "msg": "no", "remaining": [{"setting": "mtu"}], "rollback": None}, False),
+    "rollback pending": ({"failed": True, "msg": "no", "remaining": [], "rollback": {"id": "1", "seconds": 60}}, False),
+    "no details": ({"failed": True, "msg": "MODULE FAILURE"}, False),
     "not confirmed": ({"changed": True, "rollback": {"id": "1", "seconds": 60}}, False),
     # Ansible refuses to reboot its own machine
     "not rebooted": ({"changed": True, "reboot_required": True, "reboot_reasons": ["iommu"]}, False),
 }
-#: In place of the module: its answer, and at a confirmation that it was too late.
+#: A stub of the module: it returns ANSWER, and fails a confirmation because the rollback has already run.
 MODULE = """#!/usr/bin/python
 import json, sys
 from ansible.module_utils.basic import AnsibleModule
@@ -164,11 +166,11 @@ module.fail_json(**answer) if answer.get("failed") else module.exit_json(**answe
 def test_a_node_is_uncordoned_only_if_nothing_is_left_half_done(
     newest: ControlPlane, play: Play, tmp_path: Path, kind: str
 ) -> None:
-    answer, given_back = ANSWERS[kind]
+    answer, uncordoned = ANSWERS[kind]
     stub = stubbed(tmp_path / "stub", {"plugins/modules/fabric.py": MODULE.replace("ANSWER", repr(json.dumps(answer)))})
     plan = {"changes": [{}], "drain_reasons": ["its VFs go"], "reboot_required": False}
     output = play(
-        "cluster", "change", rc=0 if kind == "as wanted" else 2, stub=str(stub), fabric_plan=plan, fabric_reboot_ok=True
+        "cluster", "change", rc=0 if kind == "changed" else 2, stub=str(stub), fabric_plan=plan, fabric_reboot_ok=True
     )
-    assert state(newest) == ((False, False) if given_back else (True, True)), output
-    assert ("worker stays cordoned" in " ".join(output.split())) is not given_back
+    assert state(newest) == ((False, False) if uncordoned else (True, True)), output
+    assert ("worker stays cordoned" in " ".join(output.split())) is not uncordoned

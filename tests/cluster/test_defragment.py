@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods are moved for a job on a real scheduler, after which the job is bound; and what makes the run end early."""
+"""The playbook defragment on a real scheduler: it moves pods so that a job can be bound. Also what ends it early."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def playbooks(newest: ControlPlane, tmp_path: Path) -> Playbooks:
 
 
 def test_a_job_fits_after_the_moves_of_a_run_that_is_killed_and_run_again(fleet: Fleet, playbooks: Playbooks) -> None:
-    """Two pods of the first node can be moved, and one of the second cannot: it has no controller."""
+    """The two pods of the first node can be moved. One pod of the second node cannot, as it has no controller."""
     fleet.replica_set("a", "one", "def-0")
     fleet.replica_set("b", "one", "def-0")
     fleet.replica_set("c", "one", "def-1")
@@ -79,7 +79,7 @@ def test_a_job_fits_after_the_moves_of_a_run_that_is_killed_and_run_again(fleet:
     reported = playbooks.run("defragment", **JOB)
     assert "room for job: 4 devices are held" in reported
     bound = fleet.bound(4)
-    assert set(bound.values()) == {"def-1"}, bound  # all that was moved is there
+    assert set(bound.values()) == {"def-1"}, bound  # all moved pods are there
     fleet.pod("thief", "one")
     assert "cannot allocate all claims" in fleet.refused("thief")
     assert "changed=0" in playbooks.run("defragment", **JOB)
@@ -94,7 +94,7 @@ def test_a_budget_keeps_its_pods(fleet: Fleet, playbooks: Playbooks, capsys: pyt
     fleet.replica_set("a", "one", "def-0")
     fleet.pod("bare", "one", "def-1")
     fleet.bound(2)
-    fleet.run("a")
+    fleet.mark_running("a")
     budgets = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
     budget = {"metadata": {"name": "a"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}}
     fleet.plane.expect("POST", budgets, budget)
@@ -127,7 +127,7 @@ def test_a_budget_keeps_its_pods(fleet: Fleet, playbooks: Playbooks, capsys: pyt
 
 
 def test_an_interrupted_run_releases_everything(fleet: Fleet, playbooks: Playbooks) -> None:
-    """The moved pod must not run beside pods of others, which the plan does not model: it gets its devices again."""
+    """The moved pod has an anti-affinity, which the plan does not model, and so returns to its node."""
     fleet.pod("bare", "one", "def-1")
     fleet.bound(1)
     fleet.plane.expect("PATCH", f"{fleet.pods_at}/bare", {"metadata": {"labels": {"app": "bare"}}})

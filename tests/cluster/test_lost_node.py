@@ -56,7 +56,7 @@ def site() -> t.Iterator[QueueSite]:
     flags = {"kube-apiserver": ["--default-unreachable-toleration-seconds=2"]}
     try:
         with ControlPlane(flags=flags, node_lifecycle=True) as plane:
-            made = QueueSite(Queueing(plane, leases=8), {name: machine("hgx-h100") for name in NODES})
+            made = QueueSite(Queueing(plane, lease_seconds=8), {name: machine("hgx-h100") for name in NODES})
             compiled = made.compile(QUEUES, CLAIMS)
             made.queueing.configure(compiled.configuration)
             made.open(compiled)
@@ -127,7 +127,7 @@ def test_the_job_and_the_swap_of_a_lost_node_move_to_the_other(site: QueueSite, 
     found.low(lost, 0, 1)
     found.low(other, 2, 3)
     plane.wait_for(lambda: len(found.running(SWAPPED)) == 4, "pods that give way", TIMEOUT)
-    plane.wait_for(lambda: site.used(TEAM, "gpus") == 1, "Kueue to charge the job", TIMEOUT)
+    plane.wait_for(lambda: site.charged(TEAM, "gpus") == 1, "Kueue to charge the job", TIMEOUT)
     devices = _devices(found, "low-0", "low-1")
     assert len(devices) == 4 and {one.split("/")[1] for one in devices} == {lost}
 
@@ -145,7 +145,7 @@ def test_the_job_and_the_swap_of_a_lost_node_move_to_the_other(site: QueueSite, 
     plane.wait_for(lambda: _unreachable(plane, lost), "the node to be lost", TIMEOUT)
     plane.wait_for(lambda: found.running(TEAM, other), "the job on the other node", TIMEOUT)
     assert found.pods(TEAM)[first]["metadata"].get("deletionTimestamp") and site.allocated(TEAM)["lanewise.dev"] == 2
-    assert site.used(TEAM, "gpus") == site.used(TEAM, "nics") == 1
+    assert site.charged(TEAM, "gpus") == site.charged(TEAM, "nics") == 1
     plane.wait_for(lambda: not found.unrecorded(), "a record of each device", TIMEOUT)
 
     # the next run holds devices of the other node, and releases those of the lost one
@@ -158,7 +158,7 @@ def test_the_job_and_the_swap_of_a_lost_node_move_to_the_other(site: QueueSite, 
     plane.expect("DELETE", f"/api/v1/nodes/{lost}")
     plane.expect("DELETE", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{lost}")
     plane.wait_for(lambda: site.allocated(TEAM).get("lanewise.dev") == 1, "the lost pod's devices to be free", TIMEOUT)
-    assert site.used(TEAM, "gpus") == 1
+    assert site.charged(TEAM, "gpus") == 1
     plane.wait_for(lambda: not {"low-0", "low-1"} & set(found.pods(SWAPPED)), "pods of the lost node to go", TIMEOUT)
     assert "changed=0" in playbooks.run("swap", **ASK, swap_workload=WORK)
     playbooks.run("swap", **TIER, swap_state="returned")

@@ -87,4 +87,4 @@ def test_pods_get_cpus_of_the_same_socket(
     assert len(set(taken)) == CPUS * pods and sockets == {0, 1}
     for name in names:
         node.delete_pod(name, wait=False)
-    node.plane.wait_for(lambda: not driver.given, "the end of the claims", 120)
+    node.plane.wait_for(lambda: not driver.assigned, "the end of the claims", 120)

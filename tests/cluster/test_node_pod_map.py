@@ -98,7 +98,7 @@ def test_the_map_of_every_pod_is_right(node: Node, gpus: GpuNode) -> None:
     assert specs() == kept, "a driver that starts again gives restarted containers the same"
     assert {name: pod_map(node, name) for name in pods} == maps
     assert faults(gpus, "pair-0", maps["pair-1"]), "the map of another pod"
-    for change, wrong in changed(maps["two"]).items():
+    for change, wrong in wrong_maps(maps["two"]).items():
         assert faults(gpus, "two", wrong), change
 
 

@@ -131,7 +131,7 @@ class Rounds:
         self.faults += [f"{found}, its map: {one}" for one in wrong]
         self.counts["maps"] += 1
         if len(given["pairs"]) == 2 and not self.counts["wrong maps found"]:
-            for change, changed in map_judge.changed(given).items():
+            for change, changed in map_judge.wrong_maps(given).items():
                 assert map_judge.faults(self.machine, name, changed), change
                 self.counts["wrong maps found"] += 1
 

@@ -90,13 +90,13 @@ def _renamed(site: Site, value: Object) -> Workload:
 
 def _bound_as(site: Site, template: str, predicted: fits.Fit) -> None:
     """Start one pod more than fit: all but one are bound, and the last waits for the predicted reason."""
-    before, _waiting = site.settled()
+    before, _waiting = site.wait_decided()
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _turn: site.start(template), range(predicted.total + 1)))
-    bound, waiting = site.settled()
+    bound, waiting = site.wait_decided()
     time.sleep(SETTLE_SECONDS)
-    assert site.settled()[0] == bound
-    about = (site.sort, template, predicted.total, predicted.reasons(), waiting)
+    assert site.wait_decided()[0] == bound
+    about = (site.kind, template, predicted.total, predicted.reasons(), waiting)
     assert len(bound - before) == predicted.total, about
     (words,) = waiting.values()
     kinds = {kind for kind, _reason, _nodes in predicted.reasons()}
@@ -120,8 +120,8 @@ def test_counts_hold_on_the_oldest_kubernetes(old_plane: ControlPlane, engine: E
 def _count(plane: ControlPlane, engine: Engine, seed: int) -> None:
     site = Site(plane, seed, NODES)
     try:
-        site.clear(site.settled()[1])
-        template = site.rng.choice(fleets.COUNTED[site.sort])
+        site.delete_pods(site.wait_decided()[1])
+        template = site.rng.choice(fleets.COUNTED[site.kind])
         _bound_as(site, template, _predicted(site, template, engine))
     finally:
         site.close()
@@ -132,8 +132,8 @@ def test_changes_have_the_predicted_effect(plane: ControlPlane, engine: Engine, 
     """Changes are predicted, then made in the cluster: as many pods are bound as predicted."""
     site = Site(plane, SEED + 100_000 + number, 6)
     try:
-        site.clear(site.settled()[1])
-        template = site.rng.choice(fleets.COUNTED[site.sort])
+        site.delete_pods(site.wait_decided()[1])
+        template = site.rng.choice(fleets.COUNTED[site.kind])
         steps = list(changes.steps(site, number))
         predicted = _predicted(site, template, engine, steps)
         for step in steps:
@@ -149,8 +149,8 @@ def test_changes_have_the_predicted_effect(plane: ControlPlane, engine: Engine, 
 def test_the_effect_of_another_template_is_predicted(plane: ControlPlane, engine: Engine, number: int) -> None:
     site = Site(plane, SEED + 200_000 + number, 4)
     try:
-        site.clear(site.settled()[1])
-        old, new = site.rng.sample(fleets.COUNTED[site.sort], 2)
+        site.delete_pods(site.wait_decided()[1])
+        old, new = site.rng.sample(fleets.COUNTED[site.kind], 2)
         predicted = _predicted(site, old, engine, [{"workload": {"name": old, "templates": [new]}}])
         _bound_as(site, new, predicted)
     finally:
@@ -164,7 +164,7 @@ def test_the_effect_of_another_driver_is_predicted(plane: ControlPlane, engine: 
     try:
         for _turn in range(site.rng.randint(1, 6)):
             site.start("one-nic")
-        site.clear(site.settled()[1])
+        site.delete_pods(site.wait_decided()[1])
         whole, template = OPTIONS["plain"], "one-gpu"
         predicted = _predicted(site, template, engine, [{"driver": {"name": "gpu.nvidia.com", **whole}}])
         for node in site.nodes:

@@ -26,7 +26,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded imp
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
-from ansible_collections.lanewise.dra.tests.cluster.boards import shuffled, with_map
+from ansible_collections.lanewise.dra.tests.cluster.boards import shuffled_map, with_map
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.common.engine import made_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
@@ -51,7 +51,7 @@ def machines() -> dict[str, Object]:
         machine = copy.deepcopy(facts("hgx-h100"))
         gpus = [gpu["address"] for gpu in machine["gpus"]]
         fabric = [nic["address"] for nic in machine["nics"] if nic["rdma_devices"] and not nic["default_route"]]
-        found[f"map-{number}"] = with_map(machine, shuffled(gpus, fabric[: len(gpus)], SEED + number))
+        found[f"map-{number}"] = with_map(machine, shuffled_map(gpus, fabric[: len(gpus)], SEED + number))
     return found
 
 
@@ -100,7 +100,7 @@ class Boards:
                 plane.expect("POST", f"{RESOURCE}/resourceslices", one)
         for _turn in range(self.rng.randint(2, 4 * len(self.nodes))):
             self.start(self.rng.choice(["one-gpu", "one-nic", "near-1"]))
-        self.settled()
+        self.wait_decided()
 
     def workload(self, template: str) -> Workload:
         return Workload(template, (self.specs[template],), {"nodeSelector": {"fleet": self.name}}, NAMESPACE)
@@ -118,7 +118,7 @@ class Boards:
         }
         self.plane.expect("POST", PODS, {"metadata": {"name": name, "labels": {"fleet": self.name}}, "spec": spec})
 
-    def settled(self) -> tuple[set[str], set[str]]:
+    def wait_decided(self) -> tuple[set[str], set[str]]:
         """When the scheduler has decided about every pod: those that are bound, and those that wait."""
 
         def decided() -> t.Any:
@@ -135,7 +135,7 @@ class Boards:
 
         return t.cast("tuple[set[str], set[str]]", self.plane.wait_for(decided, f"pods of {self.name}", 120))
 
-    def clear(self, names: t.Iterable[str]) -> None:
+    def delete_pods(self, names: t.Iterable[str]) -> None:
         for name in names:
             self.plane.expect("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
             self.plane.expect("DELETE", f"{CLAIMS}/{name}")
@@ -162,16 +162,16 @@ def test_exactly_the_predicted_number_of_nearest_pairs_is_bound(
     newest: ControlPlane, engine: Engine, number: int
 ) -> None:
     site = Boards(newest, number)
-    site.clear(site.settled()[1])
+    site.delete_pods(site.wait_decided()[1])
     template = f"near-{site.rng.randint(1, MOST)}"
     (predicted,) = fits.fit(site.fleet(), [site.workload(template)], engine)
     assert not predicted.at_least and not predicted.at_most, predicted.notes
-    before, _waiting = site.settled()
+    before, _waiting = site.wait_decided()
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _turn: site.start(template), range(predicted.total + 1)))
-    bound, waiting = site.settled()
+    bound, waiting = site.wait_decided()
     time.sleep(SETTLE_SECONDS)
-    assert site.settled()[0] == bound
+    assert site.wait_decided()[0] == bound
     assert len(bound - before) == predicted.total and len(waiting) == 1, (
         template,
         predicted.total,
@@ -182,10 +182,10 @@ def test_exactly_the_predicted_number_of_nearest_pairs_is_bound(
 def test_a_released_device_frees_the_stranded_ones(newest: ControlPlane, engine: Engine) -> None:
     """NICs are taken one by one: each strands its GPU. Without their claims, as many more are bound as predicted."""
     site = Boards(newest, 1000)
-    site.clear({*site.settled()[0], *site.settled()[1]})
+    site.delete_pods({*site.wait_decided()[0], *site.wait_decided()[1]})
     for _turn in range(5):
         site.start("one-nic")
-    site.settled()
+    site.wait_decided()
     fleet, work = site.fleet(), site.workload("near-1")
     held = [one for one in stranded(fleet, [work], engine) if one.holders]
     assert held and all(len(one.holders) == 1 for one in held)
@@ -195,9 +195,9 @@ def test_a_released_device_frees_the_stranded_ones(newest: ControlPlane, engine:
     freed = sorted({holder for one in held for holder in one.holders})
     (then,) = fits.fit(after(fleet, [{"release": {"claims": freed}}]), [work], engine)
     assert then.total == now.total + len(freed)
-    site.clear(one.partition("/")[2] for one in freed)
-    before, _waiting = site.settled()
+    site.delete_pods(one.partition("/")[2] for one in freed)
+    before, _waiting = site.wait_decided()
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _turn: site.start("near-1"), range(then.total + 1)))
-    bound, waiting = site.settled()
+    bound, waiting = site.wait_decided()
     assert len(bound - before) == then.total and len(waiting) == 1

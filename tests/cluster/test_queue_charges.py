@@ -87,7 +87,7 @@ def test_kueue_charges_what_is_allocated(queueing: Queueing, name: str) -> None:
     charges = {one.use: one.charges["lanewise.dev/amount"] for one in made.templates}
     assert set(charges) == set(sort.devices), made.table
     queueing.configure(made.configuration)
-    site.open(made)
+    site.apply_queues(made)
     jobs = []
     try:
         for template in sort.devices:
@@ -98,8 +98,8 @@ def test_kueue_charges_what_is_allocated(queueing: Queueing, name: str) -> None:
             assert quantity.parse(pods["resourceUsage"]["lanewise.dev/amount"]) == charges[template], template
         counter, capacity = (str(sort.resource.get(key) or "") for key in ("counter", "capacity"))
         charged = sum(charges.values(), Fraction())
-        site.plane.wait_for(lambda: site.used(owner, "amount") == charged, f"{charged} in the queue's status", TIMEOUT)
-        assert charged == (site.taken(owner, counter) if counter else site.consumed(owner, capacity))
+        site.plane.wait_for(lambda: site.charged(owner, "amount") == charged, f"{charged} in the queue", TIMEOUT)
+        assert charged == (site.counter_used(owner, counter) if counter else site.consumed(owner, capacity))
     finally:
         queueing.remove(owner, *jobs)
         site.plane.wait_for(lambda: not site.allocated(owner), "devices to be free", TIMEOUT)

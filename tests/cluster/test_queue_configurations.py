@@ -29,7 +29,7 @@ from ansible_collections.lanewise.dra.tests.cluster.queue_configurations import 
     NAMESPACES,
     Configuration,
     plain,
-    plain_configuration,
+    unchecked_configuration,
 )
 from ansible_collections.lanewise.dra.tests.cluster.queue_site import (
     DIVIDED,
@@ -125,8 +125,8 @@ def _refused(kueue: Kueue, given: Configuration, seed: int, problems: Problems) 
     """`wrong sum`, `refused by both`, or what only the compiler refuses."""
     if any(one.rule in SUMS for one in problems.problems):
         return "wrong sum"
-    if any(kueue.of_plain(one) for one in plain(given.variables, "default")):
+    if any(kueue.of_plain(one) for one in unchecked_objects(given.variables, "default")):
         return "refused by both"
-    if kueue.of_configuration(plain_configuration(given.variables), str(seed)):
+    if kueue.of_configuration(unchecked_configuration(given.variables), str(seed)):
         return "refused by both"
     return f"refused, and Kueue accepts it: {problems}"

@@ -111,7 +111,7 @@ class Work:
                 given = self.site.allocated(team)
                 if len(self.running(team)) != count or given.get("lanewise.dev", 0) != count:
                     return False
-            return all(self.site.used(team, "nics") == count for team, count in counts.items())
+            return all(self.site.charged(team, "nics") == count for team, count in counts.items())
 
         try:
             self.plane.wait_for(right, f"{counts} running jobs", TIMEOUT)
@@ -152,7 +152,7 @@ def _open(site: QueueSite, variables: Object, *teams: str, **more: t.Any) -> Non
     made = site.compile(variables, _claims(*teams))
     assert made.warnings == []
     site.queueing.configure({**made.configuration, **more})
-    site.open(made)
+    site.apply_queues(made)
 
 
 def test_two_teams_lend_each_other_idle_quota(site: QueueSite, work: Work) -> None:
@@ -164,7 +164,7 @@ def test_two_teams_lend_each_other_idle_quota(site: QueueSite, work: Work) -> No
 
     work.submit("blue", 13)
     work.settles(blue=12)  # its own eight, and four that it borrows
-    assert site.borrowed("blue", "gpus") == 4 and site.used("blue", "gpus") == 12
+    assert site.borrowed("blue", "gpus") == 4 and site.charged("blue", "gpus") == 12
     (waiting,) = set(work.jobs["blue"]) - set(work.running("blue"))
     condition = queueing.condition("blue", waiting, "QuotaReserved")
     assert condition["status"] == "False" and "insufficient" in condition["message"], condition
@@ -230,7 +230,7 @@ def test_a_plan_predicts_jobs_of_flavors_with_nodes_of_their_own(site: QueueSite
         labels = {"kubernetes.io/hostname": f"pairs-{name}"}
         made.objects.append({**kept, "metadata": {"name": f"node-{name}"}, "spec": {"nodeLabels": labels}})
     site.queueing.configure(made.configuration)
-    site.open(made)
+    site.apply_queues(made)
     objects = objects_of(site.objects())
     (template,) = [
         one["spec"]["spec"] for one in objects if one["kind"] == "ResourceClaimTemplate" and title(one) == "oak/pair"
@@ -268,7 +268,7 @@ def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
     again until the NIC is whole."""
     _open(site, _queues({"name": "gang", "guaranteed": {"pairs": 16}}), "gang", **GANGS)
     queueing, plane = site.queueing, site.plane
-    rule = site.rule("broken-nic", "pairs-a", "lanewise.dev", "pci-0000-19-00-0")
+    rule = site.taint_device("broken-nic", "pairs-a", "lanewise.dev", "pci-0000-19-00-0")
     part = {"parallelism": 8, "completions": 8, "backoffLimit": 100, "template": pod_template("pair")}
     jobset = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -284,7 +284,7 @@ def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
     try:
         plane.wait_for(lambda: len(work.running("gang")) == 15, "15 pods of the gang to run", TIMEOUT)
         first = {one["metadata"]["uid"] for one in queueing.pods("gang")}
-        plane.wait_for(lambda: site.used("gang", "gpus") == 16, "Kueue to charge the whole gang", TIMEOUT)
+        plane.wait_for(lambda: site.charged("gang", "gpus") == 16, "Kueue to charge the whole gang", TIMEOUT)
         plane.wait_for(lambda: _too_late(queueing), "the gang to be taken back", TIMEOUT)
         plane.wait_for(
             lambda: not first & {one["metadata"]["uid"] for one in queueing.pods("gang")}, "all pods to end", TIMEOUT
@@ -301,7 +301,7 @@ def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
         charge = part.get("resourceUsage")
         assert charge is None or {quantity.parse(charge[f"lanewise.dev/{one}"]) for one in ("gpus", "nics")} == {16}
         due = 0 if charge is None else 16
-        plane.wait_for(lambda: site.used("gang", "gpus") == due, f"Kueue to charge {due} GPUs", TIMEOUT)
+        plane.wait_for(lambda: site.charged("gang", "gpus") == due, f"Kueue to charge {due} GPUs", TIMEOUT)
     finally:
         plane.request("DELETE", rule)
         plane.expect("DELETE", f"{path}/train", {"propagationPolicy": "Background"})
@@ -325,7 +325,7 @@ def test_bandwidth_is_lent_and_taken_back(site: QueueSite, work: Work) -> None:
     def settled(**counts: int) -> t.Callable[[], bool]:
         return lambda: all(
             len(work.running(team)) == count
-            and site.consumed(team, "bandwidth") == count * share == site.used(team, "bandwidth")
+            and site.consumed(team, "bandwidth") == count * share == site.charged(team, "bandwidth")
             for team, count in counts.items()
         )
 

@@ -91,7 +91,7 @@ def test_the_queues_of_the_example_are_applied_once_and_run_jobs(installed: Queu
     site = QueueSite(queueing, {"h100-01": machine("hgx-h100")})
     queueing.submit("red", queueing.job("train", "red", "near-pair-queue", priority="urgent"))
     plane.wait_for(lambda: queueing.running("red", "train"), "the job of the example", 120)
-    plane.wait_for(lambda: site.used("red", "gpus") == 1, "the job in the queue's status", 120)
+    plane.wait_for(lambda: site.charged("red", "gpus") == 1, "the job in the queue's status", 120)
     assert site.allocated("red") == {"gpu.nvidia.com": 1, "lanewise.dev": 1}
     queueing.remove("red", "train")
 

@@ -2,12 +2,12 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver as a program on an example machine: it probes the machine's tree, and its NICs are veth pairs.
+"""The driver on an example machine: it probes the machine's tree, and its NICs are veth pairs.
 
     python tree_driver.py --root TREE ARGUMENTS-OF-LANEWISE-DRIVER ...
 
-A veth pair has no PCI function. So one thing differs from the driver as it is: an interface is recognized by the
-permanent MAC address that the tree has of the function, and not by the kernel's parent device, too.
+A veth interface has no PCI function. So this differs from the real driver in one way: it identifies an interface only
+by the permanent MAC address that the tree has for the function, and not also by the kernel's parent device.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ _SPECS = {
 @cache
 def _offers(sort: str, machine: str) -> tuple[Offer, ...]:
     site = fleets.Site.__new__(fleets.Site)
-    site.sort, site.machines = sort, {"a": machine}
+    site.kind, site.machines = sort, {"a": machine}
     return tuple(site.offers("a"))
 
 

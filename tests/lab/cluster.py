@@ -290,7 +290,7 @@ class Service(installed.Driver):
         self.node = node
         self.plane = node.plane
         self.machine = node.machine
-        self._permit()
+        self._apply_manifests()
         self.settings: Object = {
             "node_name": node.name,
             "kubeconfig": str(installed.FOLDER / "kubeconfig"),

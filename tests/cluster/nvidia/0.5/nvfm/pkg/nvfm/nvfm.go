@@ -9,7 +9,7 @@ package nvfm
 // Return is the result of a call.
 type Return int
 
-// SUCCESS is the result of a call that has not failed; unavailable is that of every call of this package.
+// SUCCESS is the result of a successful call. Every call of this package returns unavailable.
 const (
 	SUCCESS     Return = 0
 	unavailable Return = -1
@@ -22,7 +22,7 @@ func (r Return) String() string {
 	return "the fabric manager is not available in this build"
 }
 
-// FabricPartitionId numbers a partition.
+// FabricPartitionId is the number of a partition.
 type FabricPartitionId uint32
 
 // FabricPartitionGpuInfo is a GPU of a partition.
@@ -81,7 +81,7 @@ func WithTimeoutMs(uint32) ConnectOption { return func() {} }
 
 type missing struct{}
 
-// New gives a library that cannot be opened.
+// New returns a library that cannot be opened.
 func New(...LibraryOption) Interface { return missing{} }
 
 func (missing) Init() Return { return unavailable }
