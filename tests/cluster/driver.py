@@ -141,7 +141,7 @@ class Driver:
     def log(self) -> str:
         return self.plane.log("driver").read_text()
 
-    def traces(self) -> list[str]:
+    def claim_files(self) -> list[str]:
         """The files that a prepared claim has on the node: records, CDI specs, metadata, pinned namespaces."""
         patterns = {
             STATE / "state": "*",
@@ -167,7 +167,7 @@ def add_rail(number: int) -> str:
     return f"rail{number}"
 
 
-def answers(address: str) -> bool:
+def responds(address: str) -> bool:
     """Whether an address responds on the wire: the pod's kernel refuses a connection, as nothing listens there."""
     program = f"import socket; socket.socket().connect_ex(('{address}', 9)) == 111 or exit('no answer')"
     command = ["ip", "netns", "exec", "switch", "timeout", "5", sys.executable, "-c", program]

@@ -38,12 +38,12 @@ TIMEOUT = 60  # seconds: kubelet retries every 10 to 15 seconds
 #: The file that makes the node's CNI plugin wait, and the file that the plugin writes while it waits.
 HOLD, WAITING = Path("/run/hold-cni"), Path("/run/held-cni")
 
-HAS = "pod has its interface"
-LATE = "pod starts before it has its interface"
-BARE = "pod runs without its interface"
-NONE = "pod does not start"
-SAME = "node as before"
-LOST = "node: interface lost"
+HAS_INTERFACE = "pod has its interface"
+LATE_INTERFACE = "pod starts before it has its interface"
+NO_INTERFACE = "pod runs without its interface"
+NOT_STARTED = "pod does not start"
+RESTORED = "node as before"
+INTERFACE_LOST = "node: interface lost"
 
 
 class Forwarder:
@@ -258,10 +258,10 @@ class Testbed:
             self.plane.wait_for(lambda: self.ready(name), f"pod {name}", TIMEOUT)
         except Failed:
             print(*self.node.events(name), sep="\n")
-            return NONE
+            return NOT_STARTED
         if not self.has_interface(name):
-            return BARE
-        return HAS if "net1" in self.node.execute(name, "cat", "/tmp/first") else LATE
+            return NO_INTERFACE
+        return HAS_INTERFACE if "net1" in self.node.execute(name, "cat", "/tmp/first") else LATE_INTERFACE
 
     def refusal_result(self, name: str, *words: str) -> str:
         """Wait for a pod that cannot start. Returns whether an event names the cause, with one of these words."""
@@ -273,8 +273,8 @@ class Testbed:
             self.plane.wait_for(cause_named, "an event", 20)
         except Failed:
             print(*self.node.events(name), sep="\n")
-            return self.start_result(name) if self.ready(name) else f"{NONE}; no event names the cause"
-        return f"{NONE}; an event names the cause"
+            return self.start_result(name) if self.ready(name) else f"{NOT_STARTED}; no event names the cause"
+        return f"{NOT_STARTED}; an event names the cause"
 
     def delete(self, name: str, grace: int | None = None) -> None:
         body = None if grace is None else {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace}
@@ -296,14 +296,14 @@ class Testbed:
         deadline = time.monotonic() + 20
         while (found := self.differences()) and time.monotonic() < deadline:
             time.sleep(0.5)
-        return f"node: {', '.join(found)}" if found else SAME
+        return f"node: {', '.join(found)}" if found else RESTORED
 
     def differences(self) -> list[str]:
         """The properties of the rails that differ from their recorded state."""
         found: set[str] = set()
         for rail, before in self.before.items():
             if rail not in links():
-                found.add(LOST.removeprefix("node: "))
+                found.add(INTERFACE_LOST.removeprefix("node: "))
                 continue
             after = kernel_state(rail)
             found |= {name for name in {*before, *after} if before.get(name) != after.get(name)}

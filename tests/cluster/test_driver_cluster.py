@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver's requests to real API servers, with the account, roles and policies that it is installed with.
+"""The driver's requests to real API servers, with its service account, roles and policies.
 
-The driver that publishes runs in a network namespace of its own, which has veths only.
+The publishing driver runs in a separate network namespace, which has only veth interfaces.
 
-It has more than 500 lines because all tests use the same API servers, accounts and publishing driver.
+This file has more than 500 lines because all tests use the same API servers, accounts and publishing driver.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from lanewise_driver.publish.publisher import Publisher  # noqa: E402
 Object = dict[str, t.Any]
 
 DRIVER = "lanewise.dev"
-#: Where an event is created, without storing it.
+#: The path for creating an event without storing it.
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events?dryRun=All"
 SYSTEM = "lanewise-system"
 ACCOUNT = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/lanewise-driver"
@@ -73,12 +73,12 @@ PLACES = {
 
 @dataclass
 class Installed:
-    """A control plane with the driver's manifests, and the access of its nodes."""
+    """A control plane with the driver's manifests, and how its nodes access it."""
 
     plane: ControlPlane
 
     def token(self, node: str | None, seconds: int = 3600) -> str:
-        """A token of the driver's account as an administrator makes it, bound to a node or to none."""
+        """A token of the driver's account, as an administrator creates it: bound to a node, or to none."""
         spec: Object = {"expirationSeconds": seconds}
         if node:
             uid = self.plane.expect("GET", f"/api/v1/nodes/{node}")["metadata"]["uid"]
@@ -86,7 +86,7 @@ class Installed:
         return str(self.plane.expect("POST", f"{ACCOUNT}/token", {"spec": spec})["status"]["token"])
 
     def cluster(self, node: str, token: str | None = None, patience: float = 5) -> Cluster:
-        """The driver's access with a node's token."""
+        """The driver's client with a node's token."""
         access = Access(self.plane.url, self.plane.authority.certificate.read_text(), token=token or self.token(node))
         return Cluster(lambda: access, DRIVER, node, patience)
 
@@ -100,7 +100,7 @@ class Installed:
         return list(self.plane.expect("GET", f"{SLICES}?{query}")["items"])
 
     def devices(self, node: str) -> dict[str, Object]:
-        """The devices that a scheduler sees: none while the pool is not whole."""
+        """The devices that a scheduler sees: none while the pool is incomplete."""
         found = self.slices(node)
         newest = max((one["spec"]["pool"]["generation"] for one in found), default=0)
         pool = [one["spec"] for one in found if one["spec"]["pool"]["generation"] == newest]
@@ -110,7 +110,7 @@ class Installed:
 
 
 def an_event(node: str) -> Object:
-    """An event of a node's driver."""
+    """An event from a node's driver."""
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -135,7 +135,7 @@ def install(plane: ControlPlane) -> Installed:
     found = Installed(plane)
     plane.add_node("policy-probe")
     bound = found.cluster("policy-probe", patience=0)
-    # a policy takes effect a moment after it is made
+    # a policy takes effect a moment after it is created
     plane.wait_for(
         lambda: "of that Node only" in refusal(lambda: bound.create_slice(a_slice("policy-other"), dry_run=True)),
         "the policy of slices",
@@ -161,7 +161,7 @@ def installed(control_plane: ControlPlane) -> Installed:
 
 
 def refusal(call: t.Callable[[], t.Any]) -> str:
-    """The server's refusal of a request; empty if it accepts it."""
+    """The server's error message for a request; empty if it accepts the request."""
     try:
         call()
     except ApiError as error:
@@ -204,10 +204,10 @@ def test_a_driver_may_write_only_slices_of_its_own_node(installed: Installed) ->
     del everywhere["spec"]["nodeName"]
     assert "of that Node only" in refusal(lambda: one.create_slice(everywhere))
 
-    assert installed.slices("rights-two")  # nothing has happened to it
+    assert installed.slices("rights-two")  # not deleted
     one.delete_slice(made)
     assert not installed.slices("rights-one")
-    one.delete_slice(made)  # gone already
+    one.delete_slice(made)  # a missing slice is no error
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_an_event_names_who_wrote_it(installed: Installed) -> None:
 def test_a_token_is_renewed_for_the_api_server_only(
     installed: Installed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The role records the audiences of the server's tokens when it requests one for a node."""
+    """When the role requests a token for a node, it records the audiences of the server's tokens."""
     one = installed.node("audience")
     uid = one.node_object()["metadata"]["uid"]
     with (
@@ -345,8 +345,8 @@ NODES = ("token-one", "token-two")
 
 
 def test_the_token_of_a_pod_is_bound_to_its_node(installed: Installed) -> None:
-    """Of a driver that a DaemonSet runs: kubelet asks for a token that is bound to the pod, and the server adds the
-    pod's node to it."""
+    """For a driver in a DaemonSet, kubelet requests a token that is bound to the pod, and the server adds the pod's
+    node to it."""
     plane = installed.plane
     for name in ("pod-one", "pod-two"):
         installed.node(name)
@@ -370,19 +370,19 @@ def test_the_token_of_a_pod_is_bound_to_its_node(installed: Installed) -> None:
 
 
 def test_the_daemonset_is_accepted(installed: Installed) -> None:
-    """Every field of the manifests, and what the server makes of them."""
-    taken = {}
+    """The server accepts every field of the manifests, and paths are the same on the node and in the container."""
+    accepted = {}
     for manifest in sorted(MANIFESTS.glob("daemonset/*.yaml")):
         item = yaml.safe_load(manifest.read_text())
         place = PLACES[item["kind"]].format(namespace=item["metadata"].get("namespace"))
         path = f"{place}/{item['metadata']['name']}?fieldManager=test&fieldValidation=Strict&dryRun=All"
-        taken[item["kind"]] = installed.plane.expect("PATCH", path, item, "application/apply-patch+yaml")
-    assert sorted(taken) == ["ConfigMap", "DaemonSet"]
-    pod = taken["DaemonSet"]["spec"]["template"]["spec"]
+        accepted[item["kind"]] = installed.plane.expect("PATCH", path, item, "application/apply-patch+yaml")
+    assert sorted(accepted) == ["ConfigMap", "DaemonSet"]
+    pod = accepted["DaemonSet"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
     for volume in pod["volumes"]:
-        if volume["name"] not in ("settings", "hook-python"):  # what CDI specs name has one path on the node and inside
+        if volume["name"] not in ("settings", "hook-python"):  # CDI specs need the same path on the node
             assert mounts[volume["name"]]["mountPath"] == volume["hostPath"]["path"]
     assert mounts["run"]["mountPropagation"] == "Bidirectional"
 
@@ -414,16 +414,16 @@ def test_a_token_file_is_renewed(installed: Installed, tmp_path: Path, monkeypat
     assert path.read_text() != old and path.stat().st_mode & 0o777 == 0o600
     assert new.expires - new.issued > 600 and renewal.expires == new.expires
     assert cluster.node_object()["metadata"]["name"] == "renewal"
-    # the thread leaves a fresh one alone
+    # the thread does not renew a fresh token
     renewal = driver_token.Renewal(cluster, path)
     text = path.read_text()
     renewal.start()
     installed.plane.wait_for(lambda: renewal.expires, "the thread")
     renewal.stop()
     assert path.read_text() == text and renewal.problem == ""
-    # and renews one that is due, as often as it is
-    with monkeypatch.context() as impatient:
-        impatient.setattr(driver_token, "_LIFE", 0.0)
+    # it renews a token whenever it is due
+    with monkeypatch.context() as patch:
+        patch.setattr(driver_token, "_LIFE", 0.0)
         renewal = driver_token.Renewal(cluster, path)
         renewal.start()
         for _time in range(2):
@@ -447,7 +447,7 @@ def test_a_token_file_is_renewed(installed: Installed, tmp_path: Path, monkeypat
         except AccessError as error:
             return "the API server refuses the token" in error.message
         except ApiError:
-            return False  # it remembers for a moment that the token was good
+            return False  # the server caches for a moment that the token was valid
         return False
 
     installed.plane.wait_for(ended, "the token to end with its node")
@@ -482,7 +482,7 @@ def test_under_the_policy_of_an_earlier_release_a_token_lasts_a_day(installed: I
     access = Access(plane.url, plane.authority.certificate.read_text(), token_file=path)
     cluster = Cluster(lambda: access, DRIVER, "earlier")
     uid = cluster.node_object()["metadata"]["uid"]
-    plane.wait_for(lambda: refusal(lambda: ask_token(cluster, "earlier", uid, 604800)), "the policy of before")
+    plane.wait_for(lambda: refusal(lambda: ask_token(cluster, "earlier", uid, 604800)), "the earlier policy")
     new = driver_token.Renewal(cluster, path).renew()
     assert new.expires - new.issued == 86400
     policy = yaml.safe_load((MANIFESTS / "32-policy-token.yaml").read_text())
@@ -497,7 +497,7 @@ def test_under_the_policy_of_an_earlier_release_a_token_lasts_a_day(installed: I
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
 def test_eight_pfs_of_sixteen_vfs_are_stored_unchanged(installed: Installed, tmp_path: Path, version: str) -> None:
-    """Eight PFs with sixteen VFs each, from the tree of such a machine to the server and back, in each version."""
+    """The slices of a machine with eight PFs and sixteen VFs each are the same on the server, in each API version."""
     name = f"big-{version}"
     cluster = installed.node(name)
     cluster._version = f"resource.k8s.io/{version}"
@@ -527,7 +527,7 @@ def test_the_api_version_is_changed_to_one_that_the_server_serves(
 ) -> None:
     """A server that no longer serves the API version in use.
 
-    One of 1.34 comes up without resource.k8s.io/v1 only where its own use of it is switched off.
+    A 1.34 server starts without resource.k8s.io/v1 only if its own use of that API is switched off.
     """
     plane = ControlPlane(
         "1.34",
@@ -551,7 +551,8 @@ def test_the_api_version_is_changed_to_one_that_the_server_serves(
 
 
 def _allocated(plane: ControlPlane, node: str) -> tuple[str, dict[str, t.Any]]:
-    """A claim named `status` that is allocated on the node, and a pod that has it: the claim's UID, and the pod."""
+    """Create the claim `status` and a pod, and wait until the claim is allocated on the node. Returns the claim's UID
+    and the pod."""
     base = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
     selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
     plane.expect(
@@ -560,7 +561,7 @@ def _allocated(plane: ControlPlane, node: str) -> tuple[str, dict[str, t.Any]]:
         {"metadata": {"name": "status-nic"}, "spec": {"selectors": [selector]}},
     )
     request = {"name": "nic", "exactly": {"deviceClassName": "status-nic"}}
-    # keys out of order: the server takes a configuration that comes back sorted for a changed one
+    # unsorted keys: the server would treat a configuration with sorted keys as changed
     config = {"opaque": {"driver": DRIVER, "parameters": {"z": {"y": 1, "b": 2}, "a": 1}}}
     claim = {"metadata": {"name": "status"}, "spec": {"devices": {"requests": [request], "config": [config]}}}
     uid = plane.expect("POST", base, claim)["metadata"]["uid"]
@@ -578,7 +579,7 @@ def _allocated(plane: ControlPlane, node: str) -> tuple[str, dict[str, t.Any]]:
 
 
 def test_a_driver_may_write_only_the_status_of_claims_on_its_node(installed: Installed) -> None:
-    """The status of a claim that is allocated on the node; the rest of a claim is out of reach."""
+    """The driver may write the status of a claim that is allocated on its node, and nothing else of a claim."""
     plane, node = installed.plane, "status-node"
     cluster = installed.node(node)
     installed.node("status-other")
@@ -615,7 +616,7 @@ def test_a_driver_may_write_only_the_status_of_claims_on_its_node(installed: Ins
     assert "devices" not in plane.expect("GET", f"{base}/status")["status"]
     assert not cluster.set_claim_devices("default", "status", "00000000-0000-0000-0000-000000000000", [result])
     assert not cluster.set_claim_devices("default", "gone", uid, [result])
-    if plane.minor != "1.34":  # the node is looked at since 1.36
+    if plane.minor != "1.34":  # since 1.36, the server checks the node
         other = installed.cluster("status-other")
         assert "arbitrary-node:patch" in refusal(lambda: other.set_claim_devices("default", "status", uid, [result]))
 
@@ -630,8 +631,8 @@ def test_a_driver_may_write_only_the_status_of_claims_on_its_node(installed: Ins
     [b"[" * 990 + b"]" * 990, b"[" * 4900 + b"]" * 4900, b'"\xff"', b'"\\ud800"'],
     ids=["nested", "deep", "bytes", "half"],
 )
-def test_a_claim_is_read_whatever_its_configuration_holds(installed: Installed, odd: bytes) -> None:
-    """Kubernetes accepts any of these; a driver that could not read them could neither refuse nor clear the claim."""
+def test_a_claim_with_any_configuration_is_read(installed: Installed, odd: bytes) -> None:
+    """Kubernetes accepts all of these. A driver must be able to read the claim, to refuse it or to clear its status."""
     cluster, base = installed.node("odd-node"), "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
     head = b'{"metadata":{"name":"odd"},"spec":{"devices":{"config":[{"opaque":{"driver":"lanewise.dev",'
     rest = b'"parameters":{"mtu":%s}}}],"requests":[{"name":"nic","exactly":{"deviceClassName":"none"}}]}}}' % odd
@@ -647,7 +648,7 @@ def test_a_claim_is_read_whatever_its_configuration_holds(installed: Installed, 
         installed.plane.expect("DELETE", f"{base}/odd")
 
 
-# a driver that runs
+# a running driver
 
 
 @pytest.fixture
@@ -677,7 +678,7 @@ def attribute(devices: dict[str, Object], name: str, key: str) -> t.Any:
 
 
 def _check_links(installed: Installed, node: Node, name: str) -> None:
-    """Interfaces come, and their links go up and down."""
+    """Check that new interfaces and link changes are published."""
     plane = installed.plane
     node.ip("link", "add", "nic0", "type", "veth", "peer", "name", "peer0")
     until(lambda: set(installed.devices(name)) == {"net-nic0"})
@@ -696,8 +697,9 @@ def _check_links(installed: Installed, node: Node, name: str) -> None:
     until(lambda: attribute(installed.devices(name), "net-nic0", "up") is True)
 
 
-def _check_others_changes(installed: Installed, node: Node, name: str) -> None:
-    """All slices are deleted, as kubelet does when it starts; one is forged, and one is added."""
+def _check_changes_by_others(installed: Installed, node: Node, name: str) -> None:
+    """Check that the slices are restored after others delete all (as kubelet does when it starts), forge one or add
+    one."""
     plane = installed.plane
     time.sleep(1)
     plane.expect("DELETE", f"{SLICES}?fieldSelector=spec.nodeName={name}")
@@ -714,7 +716,7 @@ def _check_others_changes(installed: Installed, node: Node, name: str) -> None:
 
 
 def _check_that_nothing_is_written(installed: Installed, node: Node, name: str) -> list[str]:
-    """Nothing is written if nothing relevant changes, and other interfaces keep coming and going. Returns the
+    """Check that nothing is written while only irrelevant interfaces are added. Returns the slices' resource
     versions."""
     until(lambda: "nic0" in installed.devices(name)["net-nic0"]["attributes"]["ifName"]["string"])
     time.sleep(1.5)
@@ -727,7 +729,7 @@ def _check_that_nothing_is_written(installed: Installed, node: Node, name: str) 
 
 
 def _check_settings(installed: Installed, node: Node, name: str, before: list[str]) -> None:
-    """New settings are published; wrong ones change nothing."""
+    """Check that new settings are published, and that invalid ones change nothing."""
     node.settings.write_text("virtual_interfaces: [nic*]\naliases: {nic0: storage}\nnonsense: 1\n")
     until(lambda: "nonsense" in node.log.read_text())
     time.sleep(1)
@@ -737,7 +739,7 @@ def _check_settings(installed: Installed, node: Node, name: str, before: list[st
 
 
 def _check_uplinks(installed: Installed, node: Node, name: str) -> None:
-    """An interface that becomes the node's own is withdrawn."""
+    """Check that an interface is withdrawn when the node itself uses it."""
     node.ip("link", "add", "br0", "type", "bridge")
     node.ip("link", "set", "nic0", "master", "br0")
     until(lambda: installed.devices(name) == {})
@@ -751,7 +753,7 @@ def _check_uplinks(installed: Installed, node: Node, name: str) -> None:
 
 
 def _check_an_outage(installed: Installed, node: Node, name: str) -> None:
-    """The API server is away while the node changes."""
+    """Check that changes during an outage of the API server are published after it."""
     plane = installed.plane
     plane.stop("kube-apiserver")
     node.ip("link", "add", "nic1", "type", "veth", "peer", "name", "peer1")
@@ -761,23 +763,23 @@ def _check_an_outage(installed: Installed, node: Node, name: str) -> None:
     plane.wait_ready("kube-apiserver")
     until(lambda: set(installed.devices(name)) == {"net-nic0", "net-nic1"}, 45)
     time.sleep(3)
-    plane.expect("DELETE", f"{SLICES}?fieldSelector=spec.nodeName={name}")  # the watch is back, too
+    plane.expect("DELETE", f"{SLICES}?fieldSelector=spec.nodeName={name}")  # the watch works again
     until(lambda: set(installed.devices(name)) == {"net-nic0", "net-nic1"})
     generations = {one["spec"]["pool"]["generation"] for one in installed.slices(name)}
     assert len(generations) == 1
 
 
 def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[str, str], Node]) -> None:
-    """Links, settings, changes of the slices by others, and an API server that goes away and comes back.
+    """Changes of links, of settings, of slices by others, and an outage of the API server.
 
-    The waits are far shorter than the publisher's own round (``RESYNC_SECONDS``): it is an event that ends them.
+    The waits are far shorter than the publisher's resync interval (`RESYNC_SECONDS`), so events must end them.
     """
     name = "follows"
     node = running(name, SETTINGS)
     until(lambda: installed.slices(name))
-    assert installed.devices(name) == {}  # an empty pool is a pool too
+    assert installed.devices(name) == {}  # an empty pool is published, too
     _check_links(installed, node, name)
-    _check_others_changes(installed, node, name)
+    _check_changes_by_others(installed, node, name)
     before = _check_that_nothing_is_written(installed, node, name)
     _check_settings(installed, node, name, before)
     _check_uplinks(installed, node, name)
@@ -787,7 +789,7 @@ def test_publishing_follows_the_node(installed: Installed, running: t.Callable[[
 def test_a_recreated_node_gets_its_slices(
     installed: Installed, running: t.Callable[[str, str], Node], tmp_path: Path
 ) -> None:
-    """Its token ends with the old Node; with a new one the slices belong to the new Node."""
+    """The token ends with the old Node. With a new token, the driver publishes slices that belong to the new Node."""
     plane, name = installed.plane, "recreated"
     node = running(name, SETTINGS)
     until(lambda: installed.slices(name))
@@ -802,7 +804,7 @@ def test_a_recreated_node_gets_its_slices(
 
 
 def test_two_instances_of_a_driver_agree_on_one_set_of_slices(installed: Installed, tmp_path: Path) -> None:
-    """Two instances of a rolling update publish at once: one set of slices, no endless quarrel."""
+    """During a rolling update, two instances publish at once. They agree on one set of slices and stop writing."""
     installed.node("twice")
     root = str(build("sriov", tmp_path / "machine"))
     publishers = [Publisher(installed.cluster("twice"), Inventory(Settings, lambda: (), root)) for _number in range(2)]
@@ -812,14 +814,14 @@ def test_two_instances_of_a_driver_agree_on_one_set_of_slices(installed: Install
 
     def quiet() -> bool:
         before = versions()
-        time.sleep(2)  # longer than a publisher waits for what comes along with an event
-        content = all(one.last_published and not one.problem for one in publishers)
-        return content and versions() == before
+        time.sleep(2)  # longer than a publisher waits for further events
+        published = all(one.last_published and not one.problem for one in publishers)
+        return published and versions() == before
 
     for one in publishers:
         one.start()
     try:
-        installed.plane.wait_for(quiet, "two publishers that leave each other's slices alone")
+        installed.plane.wait_for(quiet, "two publishers to stop changing slices")
     finally:
         for one in publishers:
             one.stop()
@@ -828,7 +830,7 @@ def test_two_instances_of_a_driver_agree_on_one_set_of_slices(installed: Install
 
 
 def test_credentials_of_kubeconfigs_are_used_or_refused(installed: Installed, tmp_path: Path) -> None:
-    """kubeconfigs as kubeadm writes them, and what is wrong with others."""
+    """Kubeconfigs in kubeadm's form are used. Others are refused with the reason."""
     plane = installed.plane
     own = driver.from_kubeconfig(plane.kubeconfig)
     admin = Cluster(lambda: own, DRIVER, "policy-probe")
@@ -864,7 +866,7 @@ def test_credentials_of_kubeconfigs_are_used_or_refused(installed: Installed, tm
     assert denied.value.status == 401
 
 
-def test_nodes_are_given_the_certificates_of_an_authority_file_and_no_more(
+def test_nodes_get_only_the_certificates_of_an_authority_file(
     installed: Installed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = installed.plane.authority.certificate.read_text()
@@ -888,7 +890,7 @@ def test_nodes_are_given_the_certificates_of_an_authority_file_and_no_more(
 
 
 def test_kubectl_applies_the_manifests(installed: Installed) -> None:
-    """kubectl applies the files as they are, strictly."""
+    """kubectl applies the unchanged files, with strict validation."""
     plane = installed.plane
     kubectl = [str(plane.programs["kubectl"]), "--kubeconfig", str(plane.kubeconfig), "apply", "--server-side"]
     command = [*kubectl, "--dry-run=server", "--validate=strict", "--force-conflicts", "-f", str(MANIFESTS)]

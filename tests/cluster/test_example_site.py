@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The example site's claims, on what the driver itself publishes: the scheduler gives each GPU the NIC beside it.
+"""The example site's claims on slices of the real driver: the scheduler allocates each GPU with the NIC beside it.
 
-The nodes are example machines. The slices of their NICs are the driver's own; those of the GPUs hold what the vendor's
-driver would publish, which is not at hand.
+The nodes are example machines. The driver publishes the slices of their NICs. The slices of the GPUs have what the
+vendor's driver would publish, which cannot run here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Object = dict[str, t.Any]
 
 @pytest.fixture(name="site", scope="module")
 def _site(newest: ControlPlane) -> tuple[Installed, dict[str, Object]]:
-    """The cluster with the driver's manifests and the example's classes; the claim templates by name."""
+    """The cluster with the driver's manifests and the example's classes, and the claim templates by name."""
     variables = yaml.safe_load(EXAMPLE.read_text())
     objects = compile_site({name: value for name, value in variables.items() if name != "dra_claims_workloads"}).objects
     for one in objects:
@@ -71,7 +71,7 @@ def test_each_gpu_gets_the_nic_beside_it(
         port, authority = int(plane.url.rsplit(":", 1)[1]), plane.authority.certificate
         node = Node(port, tmp_path, installed.token(name), authority, name, f"node_name: {name}\n", str(root))
     except OSError as error:
-        pytest.skip(f"no namespaces of its own: {error}")
+        pytest.skip(f"namespaces cannot be created: {error}")
     try:
         plane.wait_for(lambda: installed.devices(name), "the driver's slices")
         claim = {"metadata": {"name": "pairs"}, "spec": templates[template]["spec"]["spec"]}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Holds on a real API server and scheduler: who gets a held device, and two runs at once."""
+"""Holds on a real API server and scheduler: which claims get held devices, and concurrent runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GPUS = [f"{DRIVER}/hold-0/gpu-{number}" for number in range(3)]
 
 
 class Modules:
-    """Runs the modules, and gives what they return."""
+    """Runs the modules and returns their results."""
 
     def __init__(self, plane: ControlPlane, capsys: pytest.CaptureFixture[str]) -> None:
         self.kubeconfig, self.capsys = str(plane.kubeconfig), capsys
@@ -62,7 +62,7 @@ def fleet(newest: ControlPlane) -> Fleet:
     return found
 
 
-def test_only_the_wanted_claim_gets_held_devices(fleet: Fleet, modules: Modules) -> None:
+def test_only_the_tolerating_claim_gets_held_devices(fleet: Fleet, modules: Modules) -> None:
     fleet.pod("before", "one")
     fleet.bound(1)
     (taken,) = fleet.devices("before")
@@ -72,12 +72,12 @@ def test_only_the_wanted_claim_gets_held_devices(fleet: Fleet, modules: Modules)
     assert len(fleet.rules()) == 2
     fleet.pod("other", "one")
     assert "cannot allocate all claims" in fleet.refused("other")
-    assert set(fleet.where()) == {"before"}  # who has a device keeps it
+    assert set(fleet.where()) == {"before"}  # a pod that already has a device keeps it
     fleet.pod("wanted", "demo")
     fleet.bound(2)
     assert fleet.devices("wanted") == set(free)
     fleet.plane.expect("DELETE", f"{fleet.pods_at}/wanted?gracePeriodSeconds=0")
-    # the devices are held again: the pod that waits does not get them
+    # the devices are still held, so the pending pod does not get them
     fleet.pod("again", "demo")
     fleet.bound(2)
     assert "other" not in fleet.where()
@@ -129,11 +129,11 @@ def test_an_expired_hold_is_overdue_until_it_is_extended(fleet: Fleet, modules: 
 
 
 def test_two_holds_at_once_never_share_a_device(newest: ControlPlane, fleet: Fleet, modules: Modules) -> None:
-    """Many runs want the same devices at the same moment: one gets them, the others nothing."""
+    """Several runs request the same devices at once: at most one gets them, and the others hold nothing."""
     until = datetime.now(timezone.utc) + timedelta(hours=1)
     devices = tuple(forms.device(one) for one in GPUS)
 
-    def want(number: int) -> str:
+    def make_hold(number: int) -> str:
         api = kubernetes.config.new_client_from_config(str(newest.kubeconfig))
         order = devices[number % 3 :] + devices[: number % 3]
         try:
@@ -144,9 +144,9 @@ def test_two_holds_at_once_never_share_a_device(newest: ControlPlane, fleet: Fle
 
     for _round in range(5):
         with ThreadPoolExecutor(4) as pool:
-            reported = list(pool.map(want, range(4)))
+            reported = list(pool.map(make_hold, range(4)))
         found = holds(fleet.rules())
-        # who was refused has nothing; two that stood in each other's way may both be refused
+        # a refused run holds nothing; two runs that conflict may both be refused
         assert {one.name for one in found} == {f"run-{number}" for number, text in enumerate(reported) if not text}
         assert len(found) <= 1 and all(len(one.devices) == 3 for one in found)
         assert all("belongs to hold run-" in text for text in reported if text)
@@ -158,12 +158,12 @@ def test_runs_that_make_the_same_hold_at_once_make_one(newest: ControlPlane, fle
     until = (datetime.now(timezone.utc) + timedelta(hours=1)).replace(microsecond=0)
     wanted = Hold("demo", "team a", "one job", until, tuple(forms.device(one) for one in GPUS))
 
-    def want(_number: int) -> None:
+    def make_hold(_number: int) -> None:
         api = kubernetes.config.new_client_from_config(str(newest.kubeconfig))
         Rules(api, "resource.k8s.io/v1").make(wanted)
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(want, range(4)))
+        list(pool.map(make_hold, range(4)))
     (found,) = holds(fleet.rules())
     assert set(found.devices) == set(wanted.devices) and found.expires == until
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The inventory plugin, run by ansible-inventory against a real API server, and how objects are listed."""
+"""The inventory plugin, run by ansible-inventory against a real API server, and the listing of objects in pages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def inventory(folder: Path, plane: ControlPlane | None, **options: t.Any) -> sub
 
 
 def read(output: str) -> t.Any:
-    """What ansible-inventory prints; its texts from elsewhere are marked as unsafe."""
+    """Parse the output of ansible-inventory, and remove its marks of unsafe strings."""
     return json.loads(output, object_hook=lambda one: one.get("__ansible_unsafe", one))
 
 
@@ -93,7 +93,7 @@ def test_hosts_are_the_nodes_with_their_devices(control_plane: ControlPlane, tmp
     published = [one for one in offers(whole, facts("degraded"), DRIVERS) if one.driver == "lanewise.dev"]
     assert hosts[whole]["nics"] == len(published)
     down = any("lanewise.dev/link-down:NoSchedule" in finding for finding in hosts[whole]["dra_findings"])
-    assert down is not plane.version.startswith("v1.34")  # which keeps no taints by default
+    assert down is not plane.version.startswith("v1.34")  # which drops taints by default
     assert hosts[torn]["nics"] == 0
     assert f"lanewise.dev: pool {torn} has 1 of 2 slices: none of it is allocated" in hosts[torn]["dra_findings"]
     broken = {host for host in listed["broken"]["hosts"] if host in (whole, torn)}
@@ -104,10 +104,11 @@ def test_hosts_are_the_nodes_with_their_devices(control_plane: ControlPlane, tmp
 
 
 def test_the_cache_serves_one_cluster(newest: ControlPlane, oldest: ControlPlane, tmp_path: Path) -> None:
-    kept = {"cache": True, "cache_plugin": "jsonfile", "cache_connection": str(tmp_path / "kept"), "cache_timeout": 600}
+    folder = tmp_path / "cache"
+    cache = {"cache": True, "cache_plugin": "jsonfile", "cache_connection": str(folder), "cache_timeout": 600}
 
     def hosts(plane: ControlPlane | None = None, **options: t.Any) -> set[str]:
-        done = inventory(tmp_path, plane, **{"all_nodes": True, **kept, **options})
+        done = inventory(tmp_path, plane, **{"all_nodes": True, **cache, **options})
         assert done.returncode == 0, done.stderr
         return set(read(done.stdout)["_meta"]["hostvars"])
 
@@ -117,17 +118,17 @@ def test_the_cache_serves_one_cluster(newest: ControlPlane, oldest: ControlPlane
     assert "cached-newest" in first
     newest.add_node("cached-later")
     assert hosts(newest) == first
-    text = "".join(path.read_text() for path in (tmp_path / "kept").iterdir())
+    text = "".join(path.read_text() for path in folder.iterdir())
     assert "cached-newest" in text and "managedFields" not in text
     assert "cached-oldest" in hosts(oldest) and not first & {"cached-oldest"}
-    for plane, own in ((newest, "cached-newest"), (oldest, "cached-oldest")):  # one file, which gets another content
+    for plane, own in ((newest, "cached-newest"), (oldest, "cached-oldest")):  # the same file with other contents
         (tmp_path / "one.yml").write_text(plane.kubeconfig.read_text())
         assert own in hosts(kubeconfig=str(tmp_path / "one.yml"))
     assert "cached-newest" not in hosts(newest, drivers=["dra.net"], all_nodes=False)
 
 
 def test_a_list_with_an_expired_continue_token_is_requested_again(newest: ControlPlane) -> None:
-    """Of Events, of which the API server keeps no copies that outlast those of etcd."""
+    """This uses Events, because the API server does not cache them, and so a compaction of etcd expires the token."""
     path, names = "/api/v1/namespaces/default/events", [f"part-{number}" for number in range(4)]
     api = kubernetes.client.CoreV1Api(kubernetes.config.new_client_from_config(str(newest.kubeconfig)))
     etcd = Client(newest.ports["etcd"], newest.authority.certificate, newest.authority.server)
@@ -140,7 +141,7 @@ def test_a_list_with_an_expired_continue_token_is_requested_again(newest: Contro
 
     def ask(**query: t.Any) -> t.Any:
         found = api.list_namespaced_event("default", label_selector="test=parts", **query)
-        if not asked:  # the list changes meanwhile
+        if not asked:  # the list changes between the requests
             status, answer = etcd.request("POST", "/v3/kv/compaction", {"revision": add(names[-1])})
             assert status == 200, answer
         asked.append(query.keys() - {"_request_timeout", "_preload_content"})
@@ -149,12 +150,12 @@ def test_a_list_with_an_expired_continue_token_is_requested_again(newest: Contro
     for name in names[:-1]:
         add(name)
     assert [one["metadata"]["name"] for one in read_all(ask, "v1", "Event", chunk=2)] == names
-    assert asked == [{"limit"}, {"limit"}, {"limit", "_continue"}]  # the request that the server refuses is not in it
+    assert asked == [{"limit"}, {"limit"}, {"limit", "_continue"}]  # without the refused request
     etcd.close()
 
 
 def _three_of_each(plane: ControlPlane, namespace: str) -> None:
-    """Three objects of each kind that Kubernetes itself has."""
+    """Create three objects of each listed kind of Kubernetes itself."""
     plane.add_namespace(namespace)
     claim = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "pages-0"}}]}}
     space = f"namespaces/{namespace}"
@@ -183,8 +184,8 @@ def _three_of_each(plane: ControlPlane, namespace: str) -> None:
 def test_every_kind_is_listed_in_pages(
     newest: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each request that the real server gets has a limit and goes on where the one before ended, and the pages together
-    are the whole list. A list of too many objects is an error, not a part of it."""
+    """Each request has a limit and continues where the previous one ended, and the pages together are the whole list.
+    A list with too many objects is an error, and is not truncated."""
     _three_of_each(newest, "pages")
     sent: dict[str, list[dict[str, list[str]]]] = {}
     urlopen = urllib3.connectionpool.HTTPConnectionPool.urlopen
@@ -230,8 +231,8 @@ def test_every_kind_is_listed_in_pages(
     )
 
 
-def test_hostile_claims_hide_no_host(control_plane: ControlPlane, tmp_path: Path) -> None:
-    """The API server takes these opaque configurations, and Python versions differ in which of them they read."""
+def test_hostile_claims_do_not_hide_hosts(control_plane: ControlPlane, tmp_path: Path) -> None:
+    """The API server accepts these opaque configurations. Which of them Python can parse depends on its version."""
     plane, node = control_plane, f"hostile-{control_plane.version.replace('.', '-')}"
     plane.add_node(node)
     plane.expect("POST", f"{RESOURCE}/resourceslices", next(iter(slices(offers(node, facts("dgx-a100"), DRIVERS)))))

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node is lost while a job of a queue has devices on it, and while a swap ends its pods.
+"""A node is lost while a queued job has devices on it, and while a swap is ending its pods.
 
-API server, scheduler, controllers, Kueue and the controller that finds lost nodes are real. kwok runs the pods and
-renews the leases of nodes, until the test takes a node away from it.
+The API server, scheduler, controllers and Kueue are real, including the node lifecycle controller. kwok simulates the
+pods and renews the nodes' leases, until the test removes a node from its control.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core
 Object = dict[str, t.Any]
 TEAM, SWAPPED, TIMEOUT = "farm", "swapped", 180.0
 NODES = ("left", "right")
-#: A pod that does not end at once is there until its node says that it has ended.
+#: With a grace period, a deleted pod exists until its node reports its end.
 ENDING = {"terminationGracePeriodSeconds": 30}
 _PAIR = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
 CLAIMS: Object = {
@@ -66,7 +66,7 @@ def site() -> t.Iterator[QueueSite]:
 
 
 class Cluster:
-    """The pods, claims and rules of the cluster."""
+    """The cluster's pods, claims and taint rules."""
 
     def __init__(self, site: QueueSite) -> None:
         self.site, self.plane, self.queueing = site, site.plane, site.queueing
@@ -75,7 +75,7 @@ class Cluster:
         return {one["metadata"]["name"]: one for one in self.queueing.pods(namespace)}
 
     def running(self, namespace: str, node: str = "") -> list[str]:
-        """The running pods that are not being deleted, on any node or on one."""
+        """The running pods that are not being deleted, on all nodes or on one."""
         return sorted(
             name
             for name, one in self.pods(namespace).items()
@@ -91,14 +91,15 @@ class Cluster:
         (found,) = forms.holds(self.rules())
         return found
 
-    def low(self, node: str, *numbers: int) -> None:
+    def start_low_priority(self, node: str, *numbers: int) -> None:
         for number in numbers:
             spec = pod_template("batch", node_selector={"kubernetes.io/hostname": node})["spec"]
             pod = {"metadata": {"name": f"low-{number}"}, "spec": {**spec, **ENDING}}
             self.plane.expect("POST", f"/api/v1/namespaces/{SWAPPED}/pods", pod)
 
     def unrecorded(self) -> list[str]:
-        """Devices that are held without a record: by a claim whose pod is not there, or by a rule without an owner."""
+        """The claims and rules that block devices for nothing: claims without a pod, and rules without owner or
+        reason."""
         uids = {one["metadata"]["uid"] for space in (TEAM, SWAPPED) for one in self.queueing.pods(space)}
         claims = self.plane.expect("GET", f"{RESOURCE}/resourceclaims")["items"]
         found = [
@@ -124,14 +125,14 @@ def test_the_job_and_the_swap_of_a_lost_node_move_to_the_other(site: QueueSite, 
     (first,) = found.running(TEAM)
     lost = str(found.pods(TEAM)[first]["spec"]["nodeName"])
     (other,) = set(NODES) - {lost}
-    found.low(lost, 0, 1)
-    found.low(other, 2, 3)
-    plane.wait_for(lambda: len(found.running(SWAPPED)) == 4, "pods that give way", TIMEOUT)
+    found.start_low_priority(lost, 0, 1)
+    found.start_low_priority(other, 2, 3)
+    plane.wait_for(lambda: len(found.running(SWAPPED)) == 4, "the low-priority pods", TIMEOUT)
     plane.wait_for(lambda: site.charged(TEAM, "gpus") == 1, "Kueue to charge the job", TIMEOUT)
     devices = _devices(found, "low-0", "low-1")
     assert len(devices) == 4 and {one.split("/")[1] for one in devices} == {lost}
 
-    # Kubernetes has not noticed yet that the node is lost: its pods are deleted, and do not end
+    # Kubernetes has not detected the loss yet: the node's pods are deleted, but do not end
     site.queueing.lose(lost)
     reported = playbooks.run("swap", rc=2, **ASK, swap_devices=devices)
     assert "2 pod(s) still have devices" in reported and f"on {lost}" in reported and "If a node is lost" in reported, (
@@ -141,20 +142,20 @@ def test_the_job_and_the_swap_of_a_lost_node_move_to_the_other(site: QueueSite, 
     assert {"/".join(one) for one in hold.devices} == set(devices) and hold.owner == "team a"
     assert sum(swap.swap_of(one) == "gold" for one in found.rules()) == 4
 
-    # the job starts again on the other node: Kueue charges it once, and its first pod has its devices until it ends
+    # the job restarts on the other node: Kueue charges it once, and its first pod keeps its devices until it ends
     plane.wait_for(lambda: _unreachable(plane, lost), "the node to be lost", TIMEOUT)
     plane.wait_for(lambda: found.running(TEAM, other), "the job on the other node", TIMEOUT)
     assert found.pods(TEAM)[first]["metadata"].get("deletionTimestamp") and site.allocated(TEAM)["lanewise.dev"] == 2
     assert site.charged(TEAM, "gpus") == site.charged(TEAM, "nics") == 1
-    plane.wait_for(lambda: not found.unrecorded(), "a record of each device", TIMEOUT)
+    plane.wait_for(lambda: not found.unrecorded(), "claims with pods and rules with owners only", TIMEOUT)
 
-    # the next run holds devices of the other node, and releases those of the lost one
+    # the next run holds devices of the other node, and releases those of the lost node
     reported = playbooks.run("swap", **ASK, swap_workload=WORK)
     assert {one[1] for one in found.hold().devices} == {other} and len(found.hold().devices) == 4, reported
     assert not any(swap.swap_of(one) for one in found.rules())
     assert set(found.running(SWAPPED)) <= {"low-2", "low-3"}
 
-    # an operator removes a lost node; its slices belong to the Node
+    # an operator removes the lost node; its slices are removed with it
     plane.expect("DELETE", f"/api/v1/nodes/{lost}")
     plane.expect("DELETE", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{lost}")
     plane.wait_for(lambda: site.allocated(TEAM).get("lanewise.dev") == 1, "the lost pod's devices to be free", TIMEOUT)
@@ -163,11 +164,11 @@ def test_the_job_and_the_swap_of_a_lost_node_move_to_the_other(site: QueueSite, 
     assert "changed=0" in playbooks.run("swap", **ASK, swap_workload=WORK)
     playbooks.run("swap", **TIER, swap_state="returned")
     assert found.rules() == []
-    plane.wait_for(lambda: not found.unrecorded(), "a record of each device", TIMEOUT)
+    plane.wait_for(lambda: not found.unrecorded(), "claims with pods and rules with owners only", TIMEOUT)
 
 
 def _devices(found: Cluster, *pods: str) -> list[str]:
-    """The devices of the claims of pods, as driver/pool/device."""
+    """The devices of the pods' claims, as driver/pool/device."""
     names = [
         one["resourceClaimName"] for pod in pods for one in found.pods(SWAPPED)[pod]["status"]["resourceClaimStatuses"]
     ]

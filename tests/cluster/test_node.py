@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The node that other tests put pods on: it runs them, reports why one cannot start, and stops them."""
+"""The node that other tests use: it runs pods, reports why a pod cannot start, and stops pods."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods measure the bandwidth between them: the role alignment with real pods and the driver's devices."""
+"""The role alignment measures the bandwidth between real pods with the driver's devices."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = [
 
 @pytest.fixture(name="pods", scope="module")
 def _pods(node: Node) -> t.Iterator[Node]:
-    """Two pods, each with a NIC of its own and a way to the other one's."""
+    """Two pods, each with a NIC and a route to the other pod's NIC."""
     for number in (0, 1):
         add_rail(number)
     ip("netns exec switch sysctl -w net.ipv4.ip_forward=1")
@@ -46,11 +46,11 @@ def _pods(node: Node) -> t.Iterator[Node]:
     device_class = {"metadata": {"name": "nic"}, "spec": {"selectors": [selector]}}
     node.plane.expect("POST", f"{API}/deviceclasses", device_class)
     for number, name in enumerate(("one", "two")):
-        own, other = number * 16, (1 - number) * 16
+        subnet, other_subnet = number * 16, (1 - number) * 16
         config = {
             "name": "net1",
-            "addresses": [f"203.0.113.{own + 2}/28"],
-            "routes": [{"destination": f"203.0.113.{other}/28", "gateway": f"203.0.113.{own + 1}"}],
+            "addresses": [f"203.0.113.{subnet + 2}/28"],
+            "routes": [{"destination": f"203.0.113.{other_subnet}/28", "gateway": f"203.0.113.{subnet + 1}"}],
         }
         expression = f'device.attributes["{NAME}"].ifName == "rail{number}"'
         request = {"deviceClassName": "nic", "selectors": [{"cel": {"expression": expression}}]}
@@ -71,25 +71,26 @@ def _pods(node: Node) -> t.Iterator[Node]:
 
 
 def verify(node: Node, folder: Path, **variables: t.Any) -> Object:
-    """Run the playbook on the node. Returns the JSON that it wrote."""
+    """Run the playbook verify on the node. Returns its JSON report."""
     host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": {node.name: host}}}))
-    # by name only: the program is searched for where the command runs
+    # a relative path, which Ansible resolves in the folder that the command runs in
     shutil.copy(node.plane.kubeconfig, folder / "kubeconfig")
     given = {"alignment_kubeconfig": "kubeconfig", "verify_become": False, **variables}
     (folder / "variables.json").write_text(json.dumps(given))
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
+    hidden = ("ANSIBLE_", "KUBE", "K8S_")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
-    kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
-    kept["ANSIBLE_HOME"], kept["PWD"] = str(folder / "home"), str(folder)
+    environment["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
+    environment["ANSIBLE_HOME"], environment["PWD"] = str(folder / "home"), str(folder)
     command = [str(PROGRAM), "-i", "hosts.json", "lanewise.dra.verify", "-e", "@variables.json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=kept)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return t.cast(Object, json.loads((folder / "report" / "alignment.json").read_text()))
 
 
 def test_pods_measure_with_each_other(pods: Node, tmp_path: Path) -> None:
-    """Between the two NICs, with a program in both pods. Nothing is measured unless requested."""
+    """The bandwidth between the two NICs is measured with a program in both pods, and only on request."""
     assert all(one["measured"] == [] for one in verify(pods, tmp_path)["claims"])
     answer = verify(pods, tmp_path, alignment_measure=True, alignment_measure_seconds=2)
     found = {one["claim"]: one["measured"] for one in answer["claims"]}
@@ -102,7 +103,7 @@ def test_pods_measure_with_each_other(pods: Node, tmp_path: Path) -> None:
     assert "(iperf3)" in page
 
 
-def test_a_program_outside_of_pods_is_reported(pods: Node, tmp_path: Path) -> None:
+def test_a_measuring_program_that_is_missing_is_reported(pods: Node, tmp_path: Path) -> None:
     answer = verify(
         pods, tmp_path, alignment_measure=True, alignment_measure_most=1, alignment_measure_nccl="all_gather_perf -b 8"
     )

@@ -2,13 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Whatever is killed, at whatever moment, no device is lost and nothing of a claim stays: real pods, kubelet,
-containerd and scheduler.
+"""No device is lost and nothing of a claim remains, whatever is killed and when. With real pods, kubelet, containerd
+and scheduler.
 
-`LANEWISE_CHAOS_STRIDE=1` kills the driver at every step of every operation instead of a few; `LANEWISE_OUTAGE` is how
-many seconds the API server is away; `LANEWISE_PODS` how many pods come and go in a row.
+`LANEWISE_CHAOS_STRIDE=1` kills the driver at every step of every operation, and not only at a few. `LANEWISE_OUTAGE` is
+the duration of the API server's outage in seconds. `LANEWISE_PODS` is the number of pods that start and end in a row.
 
-It has more than 500 lines because all tests use one node and look for the same leftovers.
+This file has more than 500 lines because all tests use the same node and look for the same leftovers.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ Object = dict[str, t.Any]
 STRIDE = int(os.environ.get("LANEWISE_CHAOS_STRIDE", "0"))
 OUTAGE = float(os.environ.get("LANEWISE_OUTAGE", "10"))
 CYCLES = int(os.environ.get("LANEWISE_PODS", "10"))
-#: Without LANEWISE_CHAOS_STRIDE, so that each operation is killed a few times.
+#: The strides without LANEWISE_CHAOS_STRIDE: each operation is killed a few times.
 STRIDES = {"prepare": 16, "attach": 16, "detach": 14, "unprepare": 8, "start": 14}
 RAILS = 4
-RULES = range(2000, 2000 + RAILS)  # priorities of the node's own
-SLOW = 60  # seconds: kubelet tries again after 10 to 15, more than once
+RULES = range(2000, 2000 + RAILS)  # priorities of the node's own routing rules
+TIMEOUT = 60  # seconds: kubelet retries every 10 to 15 seconds
 
-KILL = Path("/run/kill")  # of killed_driver.py
+KILL = Path("/run/kill")  # read by killed_driver.py
 CHECKPOINT = Path("/var/lib/kubelet/dra_manager_state")
 
 PROGRAM = Path(__file__).with_name("killed_driver.py")
 UNFINISHED = ".unfinished"
 PODS = "/api/v1/namespaces/default/pods"
-#: What a pod gets, by rail: everything, and a child. The rails have configuration of the node's own besides.
+#: The configuration of a pod's interfaces, by rail: one with all settings, and a child. The node also configures the
+#: rails.
 CONFIGURATION: dict[int, Object] = {
     1: {
         "name": "net1",
@@ -58,7 +59,7 @@ CONFIGURATION: dict[int, Object] = {
         "routes": [{"destination": "192.0.2.128/25", "gateway": "203.0.113.17", "table": 200}],
         "rules": [{"source": "203.0.113.18/32", "table": 200, "priority": 1000}],
         "neighbors": [{"destination": "203.0.113.20", "mac": "02:00:00:00:00:20"}],
-        # addresses need not be proven unique, which would take a second of each pod's start
+        # no duplicate address detection, which would delay each pod's start by a second
         "sysctls": {"net.ipv4.conf.IFNAME.rp_filter": 2, "net.ipv6.conf.IFNAME.accept_dad": 0},
         "ethtool": {"features": {"tx-checksumming": False}},
     },
@@ -72,7 +73,7 @@ def _driver(node: Node) -> t.Iterator[Driver]:
         make_rail(number)
     driver = Driver(node, program=[str(PROGRAM), str(KILL)])
     try:
-        driver.wait_ready(SLOW)
+        driver.wait_ready(TIMEOUT)
     except Failed as failure:
         raise Failed(f"{failure}: {driver.reasons()}\n{driver.log()}") from None
     selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
@@ -82,11 +83,11 @@ def _driver(node: Node) -> t.Iterator[Driver]:
     for number in range(RAILS):
         make_template(driver, f"rail{number}", {number: {"name": "net1"}})
     yield driver
-    print(driver.log())  # shown where the last test failed
+    print(driver.log())  # shown if the last test failed
 
 
 def make_rail(number: int) -> None:
-    """A rail with configuration of the node's own."""
+    """Create a rail, and configure it as the node's interface."""
     name = add_rail(number)
     ip(f"link set {name} mtu 1480 alias {name}-of-the-node")
     ip(f"address add 203.0.113.{number * 16 + 2}/28 dev {name}")
@@ -110,8 +111,8 @@ def make_template(driver: Driver, name: str, rails: t.Mapping[int, Object]) -> N
     driver.plane.expect("POST", f"{API}/namespaces/default/resourceclaimtemplates", item)
 
 
-class Scene:
-    """The node as it was before, to be compared with what it is after, and pods on it."""
+class Testbed:
+    """The node with its recorded state, and pods on it."""
 
     def __init__(self, node: Node, driver: Driver) -> None:
         self.node = node
@@ -121,7 +122,7 @@ class Scene:
         self.published = driver.devices()
 
     def post(self, name: str, template: str = "whole", **spec: t.Any) -> None:
-        """Make a pod that ends when a signal asks it to."""
+        """Create a pod that ends on SIGTERM."""
         claim = {"name": "net", "resourceClaimTemplateName": template}
         pod = self.node.pod(name, resourceClaims=[claim], **spec)
         pod["spec"]["containers"][0]["command"] = ["/bin/sh", "-c", "trap exit TERM; sleep infinity & wait"]
@@ -133,7 +134,7 @@ class Scene:
             raise Failed(f"pod {name} has ended: {json.dumps(found['status'])}")
         return any(c["type"] == "Ready" and c["status"] == "True" for c in found["status"].get("conditions", ()))
 
-    def wait_ready(self, name: str, seconds: float = SLOW) -> None:
+    def wait_ready(self, name: str, seconds: float = TIMEOUT) -> None:
         try:
             self.plane.wait_for(lambda: self.ready(name), f"pod {name}", seconds)
         except Failed as failure:
@@ -149,16 +150,16 @@ class Scene:
         assert status in (200, 404), answer
 
     def poke(self, name: str) -> None:
-        """Let kubelet look at a pod now, which it otherwise does 10 to 15 seconds after a failure."""
+        """Change a pod, so that kubelet retries now and not 10 to 15 seconds after a failure."""
         self.plane.request("PATCH", f"{PODS}/{name}", {"metadata": {"annotations": {"poked": str(time.monotonic())}}})
 
     def phases(self) -> dict[str, str]:
-        """How far the driver has come with each pod's claim, by its records."""
+        """The phase of each pod's claim in the driver's records."""
         found = {}
         for path in (STATE / "state").glob("*.json"):
-            with contextlib.suppress(FileNotFoundError):  # it is removed just now
+            with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
                 record = json.loads(path.read_text())
-                found[record["pod"]["name"]] = record.get("phase", "prepared")  # its default is not written
+                found[record["pod"]["name"]] = record.get("phase", "prepared")  # the default, which is not written
         return found
 
     def has_interfaces(self, name: str) -> bool:
@@ -166,61 +167,65 @@ class Scene:
         found = [one["local"] for link in ("net1", "mac0") for one in shown[link]["addr_info"]]
         return {"203.0.113.18", "203.0.113.34"} <= set(found)
 
-    def wait_settled(self, seconds: float = SLOW) -> None:
-        """Wait until nothing of a claim is left on the node, and look at everything."""
-        self.plane.wait_for(lambda: not self.traces(), "the claims' traces to go", seconds)
-        now: Object = {}
+    def wait_interfaces(self, name: str) -> None:
+        """Wait until a pod runs with its interfaces."""
+        self.plane.wait_for(lambda: has_interfaces(self, name), f"pod {name} with its interfaces", TIMEOUT)
+
+    def wait_restored(self, seconds: float = TIMEOUT) -> None:
+        """Wait until nothing of a claim remains, and the node's state and devices are as recorded."""
+        self.plane.wait_for(lambda: not self.claim_files(), "the claims' files to be removed", seconds)
+        current: Object = {}
 
         def same() -> bool:
-            now.update(state())
-            return now == self.before
+            current.update(state())
+            return current == self.before
 
         try:
-            self.plane.wait_for(same, "the node to be as it was", 30)
+            self.plane.wait_for(same, "the node to be as recorded", 30)
         except Failed as failure:
-            raise Failed(f"{failure}: {differences(self.before, now)}") from None
+            raise Failed(f"{failure}: {differences(self.before, current)}") from None
         try:
             self.plane.wait_for(lambda: self.driver.devices() == self.published, "devices to be published", 30)
         except Failed as failure:
             raise Failed(f"{failure}: {differences(self.published, self.driver.devices())}") from None
 
-    def traces(self) -> list[str]:
-        """What is there of claims, without unfinished files of killed writers, which are too young to be swept."""
-        return [path for path in self.driver.traces() if not path.endswith(UNFINISHED)]
+    def claim_files(self) -> list[str]:
+        """The files of claims, without unfinished files of killed writers, which are removed only later."""
+        return [path for path in self.driver.claim_files() if not path.endswith(UNFINISHED)]
 
-    def end(self, *names: str, seconds: float = SLOW) -> None:
-        """Delete pods; nothing of them is left."""
+    def end(self, *names: str, seconds: float = TIMEOUT) -> None:
+        """Delete pods, and check that nothing of them remains."""
         for name in names:
             self.delete(name)
         for name in names:
             self.plane.wait_for(lambda name=name: self.gone(name), f"the end of pod {name}", seconds)
-        self.wait_settled(seconds)
+        self.wait_restored(seconds)
 
     def log_size(self) -> int:
         return len(self.driver.log())
 
     def restart(self) -> None:
-        """Restart the driver, whether it runs or was killed."""
+        """Restart the driver, whether it is running or was killed."""
         KILL.unlink(missing_ok=True)
         self.driver.stop()
         self.driver.start()
-        self.driver.wait_ready(SLOW)
+        self.driver.wait_ready(TIMEOUT)
 
 
-@pytest.fixture(name="scene")
-def _scene(node: Node, driver: Driver) -> t.Iterator[Scene]:
-    """Each test finds the node without claims; what one that failed left is taken away."""
-    scene = Scene(node, driver)
-    yield scene
+@pytest.fixture(name="testbed")
+def _testbed(node: Node, driver: Driver) -> t.Iterator[Testbed]:
+    """The node. After each test, also a failed one, all pods are removed."""
+    testbed = Testbed(node, driver)
+    yield testbed
     KILL.unlink(missing_ok=True)
-    for pod in scene.plane.expect("GET", PODS)["items"]:
-        scene.delete(pod["metadata"]["name"])
-    scene.plane.wait_for(lambda: not scene.plane.expect("GET", PODS)["items"], "the end of all pods", SLOW)
-    scene.plane.wait_for(lambda: not scene.traces(), "the claims' traces to go", SLOW)
+    for pod in testbed.plane.expect("GET", PODS)["items"]:
+        testbed.delete(pod["metadata"]["name"])
+    testbed.plane.wait_for(lambda: not testbed.plane.expect("GET", PODS)["items"], "the end of all pods", TIMEOUT)
+    testbed.plane.wait_for(lambda: not testbed.claim_files(), "the claims' files to be removed", TIMEOUT)
 
 
 def state() -> Object:
-    """The node's network and what claims could leave elsewhere."""
+    """The node's network state, and everything else that claims could leave behind."""
     found: Object = {f"rail{number}": json.loads(host_state(f"rail{number}")) for number in range(RAILS)}
     found["kubelet"] = claims_of_kubelet()
     found["links"] = sorted(link["ifname"] for link in json.loads(ip("-json link")))
@@ -242,7 +247,7 @@ def claims_of_kubelet() -> list[str]:
 
 
 def differences(one: t.Any, other: t.Any, path: str = "") -> list[str]:
-    """What is in one state and not in the other, one line each."""
+    """The differences between two states, one per line."""
     if isinstance(one, dict) and isinstance(other, dict):
         keys = sorted({*one, *other})
         return [line for key in keys for line in differences(one.get(key), other.get(key), f"{path}/{key}")]
@@ -253,108 +258,109 @@ def differences(one: t.Any, other: t.Any, path: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("operation", ["prepare", "attach", "detach", "unprepare"])
-def test_a_driver_killed_at_any_step_leaves_nothing(scene: Scene, operation: str) -> None:
-    """Its pod is deleted, before it could start or when it has started after all, and nothing is left."""
+def test_a_driver_killed_at_any_step_leaves_nothing(testbed: Testbed, operation: str) -> None:
+    """The pod is deleted, before it could start or after it started with the restarted driver. Nothing remains."""
     start = time.monotonic()
     kills = 0
     for step in steps(operation):
         name = f"{operation}-{step}"
-        end = killed_at(scene, name, operation, step)
+        end = killed_at(testbed, name, operation, step)
         print(f"{time.monotonic() - start:.0f} s: step {step}: {end}", flush=True)
         if not end.startswith("killed"):
-            scene.end(name)
+            testbed.end(name)
             break
         kills += 1
-        scene.restart()
-        scene.poke(name)
+        testbed.restart()
+        testbed.poke(name)
         if operation in ("prepare", "attach") and kills % 2:
-            scene.plane.wait_for(lambda name=name: has_interfaces(scene, name), f"pod {name} with its interfaces", SLOW)
-        scene.end(name)
+            testbed.wait_interfaces(name)
+        testbed.end(name)
     print(f"{operation}: killed {kills} times, {time.monotonic() - start:.0f} s", flush=True)
     assert kills > 1
 
 
 def steps(operation: str) -> range:
-    """The steps at which to kill, more than there are: the first that is not reached ends a test."""
+    """The steps at which the driver is killed, without an end: a test ends at the first step that is not reached."""
     stride = STRIDE or STRIDES[operation]
     return range(stride // 2, 10_000, stride)
 
 
-def killed_at(scene: Scene, name: str, operation: str, step: int) -> str:
-    """Make a pod with a driver that is killed at a step, and delete the pod if the operation is part of its end.
+def killed_at(testbed: Testbed, name: str, operation: str, step: int) -> str:
+    """Create a pod with a driver that is killed at a step. Delete the pod if the operation is part of its end.
 
     Returns what the driver logs about the kill, or that the operation has ended.
     """
-    offset = scene.log_size()
+    offset = testbed.log_size()
     KILL.write_text(f"{operation} {step}")
-    scene.post(name)
+    testbed.post(name)
     if operation in ("detach", "unprepare"):
-        scene.wait_ready(name)
-        scene.delete(name)
-    return wait_for_end(scene, offset, operation)
+        testbed.wait_ready(name)
+        testbed.delete(name)
+    return wait_for_end(testbed, offset, operation)
 
 
-def killed(scene: Scene) -> bool:
-    return not scene.plane.running("driver")
+def killed(testbed: Testbed) -> bool:
+    return not testbed.plane.running("driver")
 
 
-def killed_at_start(scene: Scene, operation: str, step: int) -> bool:
+def killed_at_start(testbed: Testbed, operation: str, step: int) -> bool:
     """Start the driver. Returns whether it was killed before it was ready."""
     KILL.write_text(f"{operation} {step}")
-    scene.driver.stop()
-    scene.driver.start()
-    scene.plane.wait_for(lambda: killed(scene) or not scene.driver.reasons(), f"step {step} of {operation}", SLOW)
-    if killed(scene):
-        print(scene.driver.log().splitlines()[-1], flush=True)
-    return killed(scene)
+    testbed.driver.stop()
+    testbed.driver.start()
+    what = f"step {step} of {operation}"
+    testbed.plane.wait_for(lambda: killed(testbed) or not testbed.driver.reasons(), what, TIMEOUT)
+    if killed(testbed):
+        print(testbed.driver.log().splitlines()[-1], flush=True)
+    return killed(testbed)
 
 
-def wait_for_end(scene: Scene, offset: int, operation: str) -> str:
-    """Wait until the driver was killed, or has come through an operation, by its log from `offset` on."""
+def wait_for_end(testbed: Testbed, offset: int, operation: str) -> str:
+    """Wait until the driver was killed or completed an operation, by its log from `offset` on."""
 
     def end() -> str:
-        over = killed(scene)  # looked at before the log is
-        reported = scene.driver.log()[offset:]
+        over = killed(testbed)  # checked before the log is read
+        reported = testbed.driver.log()[offset:]
         if over:
             return reported[reported.index("killed before") :].strip()
         return f"{operation} made" if f"\n{operation} made" in reported else ""
 
-    return str(scene.plane.wait_for(end, f"the end of {operation}", SLOW))
+    return str(testbed.plane.wait_for(end, f"the end of {operation}", TIMEOUT))
 
 
-def test_a_driver_killed_while_it_recovers_leaves_nothing(scene: Scene) -> None:
-    """Attach is killed, and then what takes everything back at the next start, twice."""
+def test_a_driver_killed_while_it_recovers_leaves_nothing(testbed: Testbed) -> None:
+    """The driver is killed in attach, and then twice at its next starts, while it undoes the attach."""
     for step in range(20, 10_000, STRIDE or 100):
         name = f"recovers-{step}"
-        end = killed_at(scene, name, "attach", step)
+        end = killed_at(testbed, name, "attach", step)
         if not end.startswith("killed"):
-            scene.end(name)
+            testbed.end(name)
             break
         for again in (4, 9):
-            if not killed_at_start(scene, "detach", again):
+            if not killed_at_start(testbed, "detach", again):
                 break  # attach was killed so late that its devices stay in the pod
-        scene.restart()
-        scene.plane.wait_for(lambda name=name: has_interfaces(scene, name), f"pod {name} with its interfaces", SLOW)
-        scene.end(name)
+        testbed.restart()
+        testbed.wait_interfaces(name)
+        testbed.end(name)
 
 
-def test_a_driver_killed_while_it_starts_disturbs_no_pod(scene: Scene) -> None:
-    """A pod that runs does not notice."""
-    scene.post("lasting")
-    scene.wait_ready("lasting")
+def test_a_driver_killed_while_it_starts_disturbs_no_pod(testbed: Testbed) -> None:
+    """A running pod keeps its interfaces."""
+    testbed.post("lasting")
+    testbed.wait_ready("lasting")
     kills = 0
     for step in steps("start"):
-        if not killed_at_start(scene, "start", step):
+        if not killed_at_start(testbed, "start", step):
             break
         kills += 1
     assert kills > 1
-    scene.restart()
-    assert has_interfaces(scene, "lasting")
-    scene.end("lasting")
+    testbed.restart()
+    assert has_interfaces(testbed, "lasting")
+    testbed.end("lasting")
 
 
-def test_files_of_killed_writers_are_removed(scene: Scene) -> None:
-    """Drafts are, when they are old enough not to be another's, and locks."""
+def test_files_of_killed_writers_are_removed(testbed: Testbed) -> None:
+    """Unfinished files are removed when they are old, and locks are removed."""
     places = (STATE / "state", Path("/var/run/cdi"))
     for place, name in zip(places, ("a.json", "k8s.lanewise.dev-claim-a.json")):
         (place / f"{name}.0{UNFINISHED}").write_text("{")
@@ -363,12 +369,12 @@ def test_files_of_killed_writers_are_removed(scene: Scene) -> None:
     lock = Path("/run/lanewise/locks/claim-a")
     lock.parent.mkdir(exist_ok=True)
     lock.touch()
-    scene.restart()
-    assert scene.driver.traces() == []
+    testbed.restart()
+    assert testbed.driver.claim_files() == []
     assert not lock.exists()
 
 
-#: When a program is killed. Without LANEWISE_CHAOS_STRIDE those at which most is under way.
+#: The moments at which a program is killed. Without LANEWISE_CHAOS_STRIDE, the most critical ones.
 MOMENTS = {
     "kubelet": ["prepared", "detached"],
     "containerd": ["attached", "ending"],
@@ -377,115 +383,118 @@ if STRIDE:
     MOMENTS = dict.fromkeys(MOMENTS, ["created", "prepared", "attached", "running", "ending", "detached"])
 
 
-def bring(scene: Scene, name: str, moment: str, template: str = "whole", **spec: t.Any) -> None:
-    """Make a pod and wait until it is where `moment` says, as well as this can be seen from outside."""
-    scene.post(name, template, **spec)
+def bring_to(testbed: Testbed, name: str, moment: str, template: str = "whole", **spec: t.Any) -> None:
+    """Create a pod and wait until it reaches `moment`, as far as that is visible from outside."""
+    testbed.post(name, template, **spec)
     if moment in ("prepared", "attached"):
         wanted = ["attached"] if moment == "attached" else ["prepared", "attaching", "attached"]
-        scene.plane.wait_for(lambda: scene.phases().get(name) in wanted, f"pod {name} to be {moment}", SLOW)
+        testbed.plane.wait_for(lambda: testbed.phases().get(name) in wanted, f"pod {name} to be {moment}", TIMEOUT)
     elif moment != "created":
-        scene.wait_ready(name)
+        testbed.wait_ready(name)
     if moment in ("ending", "detached"):
-        scene.delete(name)
+        testbed.delete(name)
     if moment == "detached":
-        scene.plane.wait_for(lambda: scene.phases().get(name) != "attached", f"pod {name} to lose its devices", SLOW)
+        what = f"pod {name} to lose its devices"
+        testbed.plane.wait_for(lambda: testbed.phases().get(name) != "attached", what, TIMEOUT)
 
 
 @pytest.mark.parametrize(("program", "moment"), [(name, moment) for name in MOMENTS for moment in MOMENTS[name]])
-def test_pods_start_or_end_although_kubelet_or_containerd_is_killed(scene: Scene, program: str, moment: str) -> None:
-    """The pod starts after all, or ends."""
+def test_pods_start_or_end_although_kubelet_or_containerd_is_killed(
+    testbed: Testbed, program: str, moment: str
+) -> None:
+    """The pod starts or ends all the same."""
     name = f"{program}-{moment}"
-    bring(scene, name, moment, restartPolicy="Always")
-    scene.node.stop(program)
+    bring_to(testbed, name, moment, restartPolicy="Always")
+    testbed.node.stop(program)
     time.sleep(0.5)
-    scene.node.start(program)
+    testbed.node.start(program)
     if moment not in ("ending", "detached"):
-        scene.plane.wait_for(lambda: has_interfaces(scene, name), f"pod {name} with its interfaces", SLOW)
-    scene.end(name)
+        testbed.plane.wait_for(lambda: has_interfaces(testbed, name), f"pod {name} with its interfaces", TIMEOUT)
+    testbed.end(name)
 
 
-def has_interfaces(scene: Scene, name: str) -> bool:
-    """Whether a pod runs, with all that it asked for; no while kubelet does not answer."""
+def has_interfaces(testbed: Testbed, name: str) -> bool:
+    """Whether a pod runs with all its interfaces; no while kubelet does not respond."""
     try:
-        return scene.ready(name) and scene.has_interfaces(name)
+        return testbed.ready(name) and testbed.has_interfaces(name)
     except Failed:
         return False
 
 
 @pytest.mark.parametrize("moment", ["created", "prepared", "attached", "running"] if STRIDE else ["attached"])
-def test_the_next_pod_gets_the_devices_of_a_pod_deleted_by_force(scene: Scene, moment: str) -> None:
-    """Its object is gone at once, and the next pod wants the same devices."""
+def test_the_next_pod_gets_the_devices_of_a_pod_deleted_by_force(testbed: Testbed, moment: str) -> None:
+    """The first pod's object disappears at once, and the next pod requests the same devices."""
     first, second = f"forced-{moment}", f"after-{moment}"
-    bring(scene, first, moment)
-    scene.delete(first, grace=0)
-    scene.post(second)
-    scene.plane.wait_for(lambda: scene.poke(second) or scene.ready(second), f"pod {second}", SLOW)
-    assert scene.has_interfaces(second)
-    scene.end(second)
+    bring_to(testbed, first, moment)
+    testbed.delete(first, grace=0)
+    testbed.post(second)
+    testbed.plane.wait_for(lambda: testbed.poke(second) or testbed.ready(second), f"pod {second}", TIMEOUT)
+    assert testbed.has_interfaces(second)
+    testbed.end(second)
 
 
-def test_pods_start_and_end_while_the_api_server_is_away(scene: Scene) -> None:
-    """What the node knows already goes on: a pod ends, another starts; the rest waits."""
-    bring(scene, "leaving", "running", "rail0")
-    bring(scene, "coming", "prepared")
-    scene.delete("leaving")
-    scene.post("waiting", "rail3")
+def test_pods_start_and_end_while_the_api_server_is_away(testbed: Testbed) -> None:
+    """Pods that the node already knows start and end. Others wait."""
+    bring_to(testbed, "leaving", "running", "rail0")
+    bring_to(testbed, "coming", "prepared")
+    testbed.delete("leaving")
+    testbed.post("waiting", "rail3")
     start = time.monotonic()
-    scene.plane.stop("kube-apiserver")
+    testbed.plane.stop("kube-apiserver")
     attached = "attached"
-    scene.plane.wait_for(lambda: scene.phases().get("coming") == attached, "pod coming to have its devices", 30)
-    scene.plane.wait_for(lambda: "leaving" not in scene.phases(), "pod leaving to leave its device", 30)
-    assert now("rail0") == scene.before["rail0"]
+    testbed.plane.wait_for(lambda: testbed.phases().get("coming") == attached, "pod coming to have its devices", 30)
+    testbed.plane.wait_for(lambda: "leaving" not in testbed.phases(), "pod leaving to release its device", 30)
+    assert rail_state("rail0") == testbed.before["rail0"]
     time.sleep(max(0.0, OUTAGE - (time.monotonic() - start)))
-    scene.plane.start("kube-apiserver")
-    scene.plane.wait_ready("kube-apiserver")
-    scene.plane.wait_for(lambda: scene.poke("waiting") or scene.ready("waiting"), "pod waiting", SLOW)
-    scene.plane.wait_for(lambda: has_interfaces(scene, "coming"), "pod coming with its interfaces", SLOW)
-    scene.plane.wait_for(lambda: scene.gone("leaving"), "the end of pod leaving", SLOW)
-    scene.driver.wait_ready(SLOW)
-    scene.end("coming", "waiting")
+    testbed.plane.start("kube-apiserver")
+    testbed.plane.wait_ready("kube-apiserver")
+    testbed.plane.wait_for(lambda: testbed.poke("waiting") or testbed.ready("waiting"), "pod waiting", TIMEOUT)
+    testbed.plane.wait_for(lambda: has_interfaces(testbed, "coming"), "pod coming with its interfaces", TIMEOUT)
+    testbed.plane.wait_for(lambda: testbed.gone("leaving"), "the end of pod leaving", TIMEOUT)
+    testbed.driver.wait_ready(TIMEOUT)
+    testbed.end("coming", "waiting")
 
 
-def now(rail: str) -> t.Any:
-    """A rail's state, None while it is away."""
+def rail_state(rail: str) -> t.Any:
+    """A rail's state; None while it is not on the node."""
     try:
         return json.loads(host_state(rail))
     except Failed:
         return None
 
 
-def test_pods_get_their_devices_again_after_a_reboot(scene: Scene) -> None:
-    """Pods that are to run on get their devices again, those that are not give them back."""
-    bring(scene, "always", "running", restartPolicy="Always")
-    bring(scene, "never", "running", "rail0")
-    bring(scene, "ending", "running", "rail3")
-    scene.delete("ending")
-    scene.driver.stop()
-    scene.node.crash()
+def test_pods_get_their_devices_again_after_a_reboot(testbed: Testbed) -> None:
+    """Pods that restart get their devices again. The others return their devices."""
+    bring_to(testbed, "always", "running", restartPolicy="Always")
+    bring_to(testbed, "never", "running", "rail0")
+    bring_to(testbed, "ending", "running", "rail3")
+    testbed.delete("ending")
+    testbed.driver.stop()
+    testbed.node.crash()
     for rule in json.loads(ip("-json rule")):
         if rule["priority"] in RULES:
             ip(f"rule del priority {rule['priority']}")
     for number in range(RAILS):
         make_rail(number)
-    scene.node.boot()
-    scene.driver.start()
-    scene.plane.wait_for(lambda: has_interfaces(scene, "always"), "the pod that runs on", SLOW)
-    scene.plane.wait_for(lambda: scene.gone("ending"), "the end of pod ending", SLOW)
-    status = scene.plane.wait_for(lambda: ended(scene, "never"), "the end of pod never", SLOW)
+    testbed.node.boot()
+    testbed.driver.start()
+    testbed.plane.wait_for(lambda: has_interfaces(testbed, "always"), "the restarted pod", TIMEOUT)
+    testbed.plane.wait_for(lambda: testbed.gone("ending"), "the end of pod ending", TIMEOUT)
+    status = testbed.plane.wait_for(lambda: ended(testbed, "never"), "the end of pod never", TIMEOUT)
     assert status["phase"] == "Failed", status
-    scene.plane.wait_for(lambda: now("rail0") == scene.before["rail0"], "rail0 to be on the node", SLOW)
-    assert set(scene.phases()) == {"always"}
-    scene.end("always", "never")
+    testbed.plane.wait_for(lambda: rail_state("rail0") == testbed.before["rail0"], "rail0 to be on the node", TIMEOUT)
+    assert set(testbed.phases()) == {"always"}
+    testbed.end("always", "never")
 
 
-def ended(scene: Scene, name: str) -> Object | None:
-    status: Object = scene.plane.expect("GET", f"{PODS}/{name}")["status"]
+def ended(testbed: Testbed, name: str) -> Object | None:
+    status: Object = testbed.plane.expect("GET", f"{PODS}/{name}")["status"]
     return status if status["phase"] in ("Failed", "Succeeded") else None
 
 
-def usage(scene: Scene) -> dict[str, int]:
-    """What the driver uses and what claims have on the node, in numbers."""
-    process = Path(f"/proc/{scene.plane.pids['driver']}")
+def usage(testbed: Testbed) -> dict[str, int]:
+    """How many resources the driver uses and claims have on the node."""
+    process = Path(f"/proc/{testbed.plane.pids['driver']}")
     status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
     return {
         "descriptors": len(list((process / "fd").iterdir())),
@@ -500,21 +509,21 @@ def usage(scene: Scene) -> dict[str, int]:
     }
 
 
-def test_many_pods_in_a_row_leave_nothing(scene: Scene) -> None:
-    """Several at a time. What the driver uses may grow with the first few, and does not later."""
+def test_many_pods_in_a_row_leave_nothing(testbed: Testbed) -> None:
+    """Several pods run at a time. The driver's resource usage may grow with the first few, but not later."""
     waves = [["whole", "rail0", "rail3"], [f"rail{number}" for number in range(RAILS)]]
     start = time.monotonic()
     made, seen = 0, []
     for wave in itertools.cycle(waves):
         names = [f"churn-{made + number}" for number in range(len(wave))]
         for name, template in zip(names, wave):
-            scene.post(name, template)
+            testbed.post(name, template)
         for name in names:
-            scene.wait_ready(name)
-        assert set(scene.phases()) == set(names) and len(claims_of_kubelet()) == len(names)
-        scene.end(*names)
+            testbed.wait_ready(name)
+        assert set(testbed.phases()) == set(names) and len(claims_of_kubelet()) == len(names)
+        testbed.end(*names)
         made += len(wave)
-        seen.append(usage(scene))
+        seen.append(usage(testbed))
         if len(seen) == 2 or len(seen) % 10 == 0 or made >= CYCLES:
             print(f"{time.monotonic() - start:.0f} s: {made} pods: {seen[-1]}", flush=True)
         if made >= CYCLES:

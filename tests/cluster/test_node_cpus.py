@@ -2,10 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods get CPUs of the socket of their GPU or NIC: NVIDIA's own driver, ours, and a stand-in for the CPU DRA driver.
+"""Pods get CPUs of the socket of their GPU or NIC. With NVIDIA's real driver, lanewise.dev and a stand-in for the CPU
+DRA driver.
 
-The stand-in publishes what that driver's sources say (cpu_driver.py). So this shows that claims for three drivers work
-together on kubelet and scheduler. It does not show what the CPU driver itself does.
+The stand-in publishes what that driver's sources say (cpu_driver.py). So the test shows that claims for three drivers
+work together with kubelet and the scheduler, but not what the real CPU driver does.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def test_published_devices_equal_the_prediction(node: Node, made: tuple[GpuNode,
     assert len(predicted) == len(cpus.devices) == 2
     for one, device in zip(predicted, cpus.devices):
         known = {name: value for name, value in device["attributes"].items() if name != "dra.cpu/smtEnabled"}
-        assert one.device["attributes"] == known  # and the probe does not read SMT
+        assert one.device["attributes"] == known  # without smtEnabled: the probe does not read SMT
         assert {**one.device, "attributes": {}} == {**device, "attributes": {}}
 
 
@@ -65,7 +66,8 @@ def test_published_devices_equal_the_prediction(node: Node, made: tuple[GpuNode,
 def test_pods_get_cpus_of_the_same_socket(
     node: Node, made: tuple[GpuNode, CpuDriver], template: str, others: int
 ) -> None:
-    """As many pods as there are GPUs and fabric NICs. Their CPUs are by the variable that the driver would pin by."""
+    """There are as many pods as GPUs and fabric NICs. Their CPUs are read from the variable that the driver would use
+    to pin them."""
     gpus, driver = made
     tree = gpus.judge
     pods = len(tree.gpus)
@@ -77,13 +79,13 @@ def test_pods_get_cpus_of_the_same_socket(
         seen = gpus.seen(name)
         devices = [*seen.gpus, *seen.nics]
         assert len(devices) == others
-        [given] = re.findall(r"^DRA_CPUSET_[0-9a-f-]+=(.+)$", node.execute(name, "env"), re.MULTILINE)
-        own = cpu_list(given)
-        assert len(own) == CPUS
-        assert {tree.cpu_node(cpu) for cpu in own} == {tree.numa_node(device) for device in devices}
-        [socket] = {tree.cpu_socket(cpu) for cpu in own}
+        [cpuset] = re.findall(r"^DRA_CPUSET_[0-9a-f-]+=(.+)$", node.execute(name, "env"), re.MULTILINE)
+        cpus = cpu_list(cpuset)
+        assert len(cpus) == CPUS
+        assert {tree.cpu_node(cpu) for cpu in cpus} == {tree.numa_node(device) for device in devices}
+        [socket] = {tree.cpu_socket(cpu) for cpu in cpus}
         sockets.add(socket)
-        taken += own
+        taken += cpus
     assert len(set(taken)) == CPUS * pods and sockets == {0, 1}
     for name in names:
         node.delete_pod(name, wait=False)

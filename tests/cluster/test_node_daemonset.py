@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver as a DaemonSet: the manifests of driver/manifests/daemonset before a real kubelet and container runtime.
+"""The driver as a DaemonSet: the manifests of driver/manifests/daemonset with a real kubelet and container runtime.
 
-No image is built: the pod's container sees this machine's Python and the driver's package where they are. All else is
-as in the manifest: rights, mounts with their propagation, account, probes.
+No image is built: this machine's Python and the driver's package are mounted into the pod's container at their paths.
+Everything else is as in the manifest: permissions, mounts with their propagation, service account, probes.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def apply(node: Node, item: Object) -> None:
     node.plane.expect("PATCH", f"{path}?fieldManager=test&fieldValidation=Strict", item, "application/apply-patch+yaml")
 
 
-def here(item: Object, node: Node) -> Object:
-    """The DaemonSet with this machine's programs in the place of an image."""
+def with_local_programs(item: Object, node: Node) -> Object:
+    """The DaemonSet with this machine's programs instead of an image."""
     (container,) = item["spec"]["template"]["spec"]["containers"]
     container["image"], container["imagePullPolicy"] = IMAGE, "Never"
     container["command"] = [sys.executable, "-m", "lanewise_driver.cli"]
-    port = str(node.plane.ports["kube-apiserver"])  # nothing here serves the cluster's own address of it
+    port = str(node.plane.ports["kube-apiserver"])  # its cluster IP is not reachable here
     more = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port, "PYTHONPATH": ":".join(sys.path)}
     container["env"] += [{"name": name, "value": value} for name, value in more.items()]
     wanted = {Path(path).resolve() for path in sys.path if path.startswith("/")}
@@ -72,7 +72,7 @@ def here(item: Object, node: Node) -> Object:
 
 
 def driver_pod(node: Node) -> Object | None:
-    """The driver's pod, when it is ready and no other one is there."""
+    """The driver's pod, if it is ready and the only one."""
     pods = node.plane.expect("GET", PODS)["items"]
     if len(pods) != 1:
         return None
@@ -81,7 +81,8 @@ def driver_pod(node: Node) -> Object | None:
     return t.cast(Object, pods[0]) if ready else None
 
 
-def why(node: Node) -> str:
+def diagnostics(node: Node) -> str:
+    """The status, events and logs of the driver's pods."""
     pods = node.plane.expect("GET", PODS)["items"]
     events = node.plane.expect("GET", f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
     logs = [path.read_text() for path in Path("/var/log/pods").rglob("*.log")]
@@ -96,14 +97,14 @@ def _driver(node: Node) -> Object:
         item = yaml.safe_load(path.read_text())
         if item["kind"] == "ConfigMap":
             item["data"]["driver.yml"] += 'virtual_interfaces: ["rail*"]\n'
-        apply(node, here(item, node) if item["kind"] == "DaemonSet" else item)
+        apply(node, with_local_programs(item, node) if item["kind"] == "DaemonSet" else item)
     selector = {"cel": {"expression": f'device.driver == "{NAME}"'}}
     device_class = {"metadata": {"name": "nic"}, "spec": {"selectors": [selector]}}
     node.plane.expect("POST", f"{API}/deviceclasses", device_class)
     try:
         return t.cast(Object, node.plane.wait_for(lambda: driver_pod(node), "the driver's pod to be ready", 120))
     except Failed as failure:
-        raise Failed(f"{failure} ({READY}):\n{why(node)}") from None
+        raise Failed(f"{failure} ({READY}):\n{diagnostics(node)}") from None
 
 
 def test_the_driver_publishes_with_the_account_of_its_pod(node: Node, driver: Object) -> None:
@@ -124,7 +125,7 @@ def test_a_pod_keeps_its_device_while_the_driver_is_replaced(node: Node, driver:
     try:
         node.run_pod(node.pod("one", resourceClaims=[{"name": "net", "resourceClaimName": "one"}]))
     except Failed as failure:
-        raise Failed(f"{failure}\n{why(node)}") from None
+        raise Failed(f"{failure}\n{diagnostics(node)}") from None
     assert "203.0.113.2/28" in node.execute("one", "ip", "address", "show", "dev", "net1")
     assert node.execute("one", "cat", "/proc/sys/net/ipv4/conf/net1/rp_filter") == "2\n"
     assert "rail0" not in ip("-brief link")
@@ -139,7 +140,7 @@ def test_a_pod_keeps_its_device_while_the_driver_is_replaced(node: Node, driver:
         pod = driver_pod(node)
         return bool(pod and pod["metadata"]["uid"] != old["uid"])
 
-    node.plane.wait_for(replaced, "another pod of the driver", 120)
+    node.plane.wait_for(replaced, "a new pod of the driver", 120)
     assert pinned in Path("/proc/mounts").read_text()
     assert "203.0.113.2/28" in node.execute("one", "ip", "address", "show", "dev", "net1")
     node.delete_pod("one")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""DRANET in the place of our driver: what it publishes, and pods that get its devices by the claims of an inventory."""
+"""DRANET in place of the lanewise driver: the devices it publishes, and pods that get them by an inventory's claims."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from environment import Missing  # tools/cluster.py has put its folder on the pa
 
 Object = dict[str, t.Any]
 DRIVERS = {"dra.net": {"version": dranet_node.VERSION}}
-#: An interface has them only with addresses or with programs.
+#: Attributes that an interface has only if it has addresses or BPF programs.
 SOMETIMES = {f"dra.net/{name}" for name in ("ipv4", "ipv6", "tcFilterNames", "tcxProgramNames")}
 
 
 @pytest.fixture(name="publish")
 def _publish(node: Node, tmp_path: Path) -> t.Iterator[t.Callable[..., tuple[MachineNode, Dranet]]]:
-    """Run DRANET on a machine; gives both. They end with the test."""
+    """A function that starts DRANET on a machine and returns both. They end with the test."""
     with_machine: list[MachineNode] = []
     running: list[Dranet] = []
 
@@ -58,30 +58,31 @@ def _publish(node: Node, tmp_path: Path) -> t.Iterator[t.Callable[..., tuple[Mac
 
 
 def differences(predicted: t.Iterable[Offer], published: t.Mapping[str, Object]) -> list[str]:
-    """Between what we predict and what DRANET publishes: devices, and attributes by name, type and value.
+    """The differences between the predicted devices and those that DRANET publishes: devices, and attributes by name,
+    type and value.
 
-    The value of an assumed attribute may differ, and that of an unknown one is not predicted.
+    The value of an assumed attribute may differ. The values of unknown attributes are not predicted.
     """
     sure = {one.device["name"]: one for one in predicted if not one.possible}
     found = [f"{name}: not predicted" for name in sorted(published.keys() - sure.keys())]
     found += [f"{name}: not published" for name in sorted(sure.keys() - published.keys())]
     for name in sorted(published.keys() & sure.keys()):
-        given, ours = published[name]["attributes"], sure[name]
-        for key, value in ours.device["attributes"].items():
-            same = given.get(key, {}).keys() == value.keys() if key in ours.assumed else given.get(key) == value
-            found += [] if same else [f"{name}: {key} is {given.get(key)}, not {value}"]
+        actual, offer = published[name]["attributes"], sure[name]
+        for key, value in offer.device["attributes"].items():
+            same = actual.get(key, {}).keys() == value.keys() if key in offer.assumed else actual.get(key) == value
+            found += [] if same else [f"{name}: {key} is {actual.get(key)}, not {value}"]
         found += [
-            f"{name}: {key} not predicted" for key in sorted(given.keys() - ours.device["attributes"] - ours.unknown)
+            f"{name}: {key} not predicted" for key in sorted(actual.keys() - offer.device["attributes"] - offer.unknown)
         ]
-        found += [f"{name}: {key} not published" for key in sorted(ours.unknown - given.keys() - SOMETIMES)]
+        found += [f"{name}: {key} not published" for key in sorted(offer.unknown - actual.keys() - SOMETIMES)]
         found += [
             f"{name}: has {sorted(published[name])}" for _once in "1" if set(published[name]) - {"name", "attributes"}
         ]
     return found
 
 
-#: The machine whose devices one slice cannot hold: of its VFs the 128 of one NIC are left out.
-LARGE, MOST_OF_IT = "sriov", "0000:c9"
+#: A machine with more devices than a slice can hold. With this prefix, the 128 VFs of one NIC are left out.
+LARGE, LEFT_OUT = "sriov", "0000:c9"
 
 
 @pytest.mark.parametrize("machine", [name for name in names() if name != LARGE])
@@ -92,22 +93,22 @@ def test_our_prediction_is_what_dranet_publishes(publish: t.Callable[..., t.Any]
 
 
 def test_our_prediction_of_vfs_and_of_the_nics_below_a_vlan(publish: t.Callable[..., t.Any]) -> None:
-    """Of the machine that has more devices than a slice, as far as a filter leaves them."""
-    few = f'!attributes["dra.net/pciAddress"].StringValue.startsWith("{MOST_OF_IT}")'
+    """On the machine that has more devices than a slice can hold, reduced by a filter."""
+    few = f'!attributes["dra.net/pciAddress"].StringValue.startsWith("{LEFT_OUT}")'
     there, driver = publish(LARGE, f'({dranet_node.FILTER}) && (!("dra.net/pciAddress" in attributes) || {few})')
     published = there.node.plane.wait_for(driver.devices, "the devices of DRANET")
     for name in ("functions", "nics", "interfaces", "rdma_devices"):
-        kept = there.facts[name]
-        if isinstance(kept, dict):
-            there.facts[name] = {key: one for key, one in kept.items() if not key.startswith(MOST_OF_IT)}
+        items = there.facts[name]
+        if isinstance(items, dict):
+            there.facts[name] = {key: one for key, one in items.items() if not key.startswith(LEFT_OUT)}
         else:
-            there.facts[name] = [one for one in kept if not (one["address"] or "").startswith(MOST_OF_IT)]
+            there.facts[name] = [one for one in items if not (one["address"] or "").startswith(LEFT_OUT)]
     predicted = offers(there.node.name, there.facts, DRIVERS)
     assert any("dra.net/isSriovVf" in one.device["attributes"] for one in predicted)
     assert not differences(predicted, published)
 
 
-def test_nothing_is_published_where_a_slice_cannot_hold_all(publish: t.Callable[..., t.Any]) -> None:
+def test_nothing_is_published_if_a_slice_cannot_hold_all_devices(publish: t.Callable[..., t.Any]) -> None:
     there, driver = publish(LARGE)
     there.node.plane.wait_for(lambda: "spec.devices: Too many" in driver.log(), "the API server's refusal")
     assert not driver.slices() and not offers(there.node.name, there.facts, DRIVERS)
@@ -118,7 +119,7 @@ def test_a_wrong_prediction_is_found(publish: t.Callable[..., t.Any]) -> None:
     published = there.node.plane.wait_for(driver.devices, "the devices of DRANET")
     first = sorted(published)[0]
     for wrong in (
-        {**DRIVERS, "dra.net": {"version": "main"}},  # has one attribute more
+        {**DRIVERS, "dra.net": {"version": "main"}},  # has an additional attribute
         {"lanewise.dev": {}},
     ):
         assert differences(offers(there.node.name, there.facts, wrong), published)
@@ -135,7 +136,7 @@ BOTH = {"gpu.nvidia.com": {"version": VERSION}, **DRIVERS}
 
 
 class DranetGpuNode(GpuNode):
-    """A machine whose GPUs NVIDIA's driver publishes, and its NICs DRANET, with its feature gates."""
+    """A machine on which NVIDIA's driver publishes the GPUs, and DRANET, with these feature gates, the NICs."""
 
     def __init__(self, node: Node, folder: Path, gates: t.Mapping[str, bool]) -> None:
         self.gates = gates
@@ -149,7 +150,7 @@ class DranetGpuNode(GpuNode):
 
 
 def inventory() -> Object:
-    """A site that keeps DRANET: a GPU with a NIC below its root, configured in DRANET's own words."""
+    """A site that uses DRANET: a GPU with a NIC below its PCIe root, with DRANET's own configuration."""
     interface = {"name": "net1", "addresses": ["203.0.113.2/28"]}
     config = {"driver": "dra.net", "parameters": {"interface": interface}}
     pair = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "nic", "config": [config]}]
@@ -159,7 +160,8 @@ def inventory() -> Object:
 
 @pytest.fixture(name="machine", params=[False, True], ids=["default", "persistent"])
 def _machine(node: Node, request: pytest.FixtureRequest, tmp_path: Path) -> t.Iterator[DranetGpuNode]:
-    """The node as a machine, with the site's objects applied; the second has DRANET's gate for lasting attributes."""
+    """The node as an example machine, with the site's objects applied. `persistent` has DRANET's gate for attributes
+    that stay while a pod has the device."""
     gates = {"PersistentResourceSliceAttributes": request.param}
     try:
         machine = DranetGpuNode(node, tmp_path, gates)
@@ -183,9 +185,9 @@ def _machine(node: Node, request: pytest.FixtureRequest, tmp_path: Path) -> t.It
 
 
 def test_pods_get_pairs_by_our_claims_and_are_judged(node: Node, machine: DranetGpuNode, tmp_path: Path) -> None:
-    """Eight pods at once have a GPU and the NIC beside it, and the check proves it, by the kernel's own tree.
+    """Eight pods at once have a GPU and the NIC beside it. The playbook verify proves it by the kernel's tree.
 
-    What DRANET no longer says of a NIC in use is unknown, unless it keeps its attributes.
+    Attributes that DRANET no longer publishes for a NIC in use are unknown, unless the gate keeps them.
     """
     pytest.importorskip("kubernetes")
     names = [f"pair-{number}" for number in range(8)]
@@ -195,18 +197,18 @@ def test_pods_get_pairs_by_our_claims_and_are_judged(node: Node, machine: Dranet
     assert len({one.nics[0] for one in seen}) == 8
     assert "203.0.113.2/28" in node.execute("pair-0", "ip", "-4", "-brief", "address", "show", "net1")
 
-    tree = tmp_path / "now"  # what a probe of the node reads while pods have the NICs
+    tree = tmp_path / "now"  # the tree that a probe of the node reads while pods have the NICs
     shutil.copytree(machine.tree, tree, symlinks=True)
     for one in seen:
         hand_over(tree, one.nics[0])
     facts = as_dict(probe(str(tree)))
-    # what DRANET publishes now is written some seconds after the last pod has its NIC
+    # DRANET publishes the change some seconds after the last pod has its NIC
     taken = {f"pci-{one.nics[0].replace(':', '-').replace('.', '-')}" for one in seen}
-    lasting = machine.gates["PersistentResourceSliceAttributes"]
+    persistent = machine.gates["PersistentResourceSliceAttributes"]
 
     def settled() -> bool:
         devices = machine.dranet.devices()
-        return all(("dra.net/virtual" in devices[name]["attributes"]) == lasting for name in taken)
+        return all(("dra.net/virtual" in devices[name]["attributes"]) == persistent for name in taken)
 
     node.plane.wait_for(settled, "the slices while pods have the NICs")
     claims = verify(node, tmp_path, alignment_topologies={node.name: facts})["claims"]
@@ -216,9 +218,9 @@ def test_pods_get_pairs_by_our_claims_and_are_judged(node: Node, machine: Dranet
         assert [(promise["verdict"], promise["proven"]) for promise in roots] == [("kept", True)], one
         unknown = [promise["reason"] for promise in one["promises"] if promise["verdict"] != "kept"]
         silent = ["dra.net does not publish dra.net/virtual while a pod has the device"]
-        assert (one["verdict"], unknown) == (("kept", []) if lasting else ("unknown", silent))
+        assert (one["verdict"], unknown) == (("kept", []) if persistent else ("unknown", silent))
 
-    # a machine on which a NIC is elsewhere than DRANET says
+    # a machine on which a NIC is in another place than DRANET publishes
     [wrong] = machine.seen("pair-3").nics
     facts["functions"][wrong]["kubernetes"]["pcieRoot"] = "pci0000:ff"
     swapped = verify(node, tmp_path, alignment_topologies={node.name: facts}, alignment_strict=False)["claims"]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods get their network devices from the driver: real kubelet, containerd and scheduler, seen from inside the pod."""
+"""Pods get their network devices from the driver, with real kubelet, containerd and scheduler. Checked in the pods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
 
 pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
 
-from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME, Driver, add_rail, answers, host_state
+from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME, Driver, add_rail, host_state, responds
 from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
 
 Object = dict[str, t.Any]
@@ -43,12 +43,12 @@ def _driver(node: Node) -> t.Iterator[Driver]:
     node.plane.expect("POST", f"{API}/deviceclasses", device_class)
     yield driver
     driver.stop()
-    print(driver.log())  # shown where the last test failed
+    print(driver.log())  # shown if the last test failed
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(request: pytest.FixtureRequest) -> t.Iterator[None]:
-    """A test that fails leaves its pod behind, which must not fail the next one."""
+def _remove_pods(request: pytest.FixtureRequest) -> t.Iterator[None]:
+    """Remove the pod of a failed test, so that it does not affect the next test."""
     yield
     if "node" in request.fixturenames:
         node: Node = request.getfixturevalue("node")
@@ -68,7 +68,7 @@ def claim_spec(config: Object | None = None, interface: str = "", count: int = 1
 
 
 def template(driver: Driver, name: str, config: Object | None = None, interface: str = "", count: int = 1) -> Object:
-    """Make a claim template; the entry of a pod that uses it."""
+    """Create a claim template. Returns the entry for a pod that uses it."""
     item = {"metadata": {"name": name}, "spec": {"spec": claim_spec(config, interface, count)}}
     driver.plane.expect("POST", f"{API}/namespaces/default/resourceclaimtemplates", item)
     return {"name": "net", "resourceClaimTemplateName": name}
@@ -86,9 +86,9 @@ def claim_of(driver: Driver, pod: str) -> Object:
 
 
 def attached(driver: Driver, pod: str) -> Object:
-    """What the driver says of the one device of a pod's claim, once it is in the pod.
+    """The driver's status of the only device of a pod's claim, once the device is in the pod.
 
-    Where attaching takes longer, as with DHCP, the driver says first that the device is prepared.
+    If attaching takes longer, as with DHCP, the driver first reports the device as prepared.
     """
 
     def device() -> Object | None:
@@ -129,7 +129,7 @@ def test_pod_has_its_interface_while_it_lives(node: Node, driver: Driver) -> Non
 
 
 def test_a_pod_gets_every_setting_of_its_configuration(node: Node, driver: Driver) -> None:
-    """Everything that this machine's kernel has, in one pod."""
+    """All settings that this machine's kernel supports, in one pod."""
     before = host_state("rail2")
     config = {
         "name": "fast",
@@ -153,9 +153,9 @@ def test_a_pod_gets_every_setting_of_its_configuration(node: Node, driver: Drive
     link = links(node, "whole")["fast"]
     assert link["address"] == "02:00:00:00:02:01"
     assert {"203.0.113.34", "2001:db8:2::2"} <= {entry["local"] for entry in link["addr_info"]}
-    # the link-local one, which nobody asked for, may take a second more
-    own = [entry for entry in link["addr_info"] if entry["scope"] == "global"]
-    assert not any(entry.get("tentative") and not entry.get("optimistic") for entry in own)  # they can be used
+    # the link-local address may be tentative for another second
+    addresses = [entry for entry in link["addr_info"] if entry["scope"] == "global"]
+    assert not any(entry.get("tentative") and not entry.get("optimistic") for entry in addresses)
     (route,) = json.loads(node.execute("whole", "ip", "-json", "route", "show", "table", "200"))
     assert route["dst"] == "198.18.0.0/15" and route["gateway"] == "203.0.113.33"
     assert "via 2001:db8:2::1 dev fast" in node.execute("whole", "ip", "-6", "route")
@@ -170,7 +170,7 @@ def test_a_pod_gets_every_setting_of_its_configuration(node: Node, driver: Drive
     )
     assert node.execute("whole", "cat", "/proc/sys/net/ipv4/conf/fast/rp_filter") == "2\n"
     assert node.execute("whole", "cat", "/proc/sys/net/ipv4/conf/fast/arp_announce") == "2\n"
-    assert answers("203.0.113.34")
+    assert responds("203.0.113.34")
     metadata = node.execute("whole", "sh", "-c", "cat /var/run/kubernetes.io/dra-device-attributes/*/*/*/*.json")
     assert "net-rail2" in metadata and "203.0.113.34" in metadata
     end(node, driver, "whole")
@@ -183,13 +183,13 @@ def test_a_child_leaves_its_parent_on_the_node(node: Node, driver: Driver) -> No
     node.run_pod(node.pod("child", resourceClaims=[template(driver, "child", config, "rail3")]))
     assert links(node, "child")["mac0"]["addr_info"][0]["local"] == "203.0.113.50"
     assert "rail3" in ip("-brief link")
-    assert answers("203.0.113.50")
+    assert responds("203.0.113.50")
     end(node, driver, "child")
     assert host_state("rail3") == before
 
 
 def test_two_devices_of_a_claim_keep_their_names(node: Node, driver: Driver) -> None:
-    """Without a name in the configuration each keeps its own."""
+    """Without a name in the configuration, each interface keeps its name."""
     node.run_pod(node.pod("two", resourceClaims=[template(driver, "two", count=2)]))
     names = {name.partition("@")[0] for name in links(node, "two")}
     assert len(names & set(RAILS)) == 2
@@ -210,7 +210,7 @@ def test_without_configuration_a_pod_gets_the_addresses_of_the_node(node: Node, 
 
 @pytest.mark.skipif(not shutil.which("dnsmasq"), reason="needs dnsmasq (Debian package dnsmasq-base)")
 def test_a_pod_gets_leases_of_both_families(node: Node, driver: Driver) -> None:
-    """From a server on the wire: taken before the pod's program starts, given back when the pod ends."""
+    """From a DHCP server on the wire. They are acquired before the pod's program starts, and released when it ends."""
     before = host_state("rail2")
     ip("-n switch address add 2001:db8:2::1/64 dev wire2 nodad")
     options = (
@@ -236,8 +236,8 @@ def test_a_pod_gets_leases_of_both_families(node: Node, driver: Driver) -> None:
         assert ("192.0.2.128/25", "203.0.113.33", "net1") in [
             (route["dst"], route.get("gateway"), route["dev"]) for route in routes
         ]
-        assert "default" not in [route["dst"] for route in routes]  # that of the server is not taken
-        assert answers(four["local"])
+        assert "default" not in [route["dst"] for route in routes]  # the server's default route is ignored
+        assert responds(four["local"])
         wanted = {f"{four['local']}/28", f"{six['local']}/128"}
         assert set(attached(driver, "leased")["networkData"]["ips"]) == wanted
         metadata = node.execute("leased", "sh", "-c", "cat /var/run/kubernetes.io/dra-device-attributes/*/*/*/*.json")
@@ -273,7 +273,7 @@ def test_a_failure_is_reported_in_the_pods_events(
     node.plane.expect("POST", "/api/v1/namespaces/default/pods", pod)
     node.plane.wait_for(lambda: any(reason in line for line in node.events(name)), f"an event about {reason}", 30)
     node.delete_pod(name)
-    node.plane.wait_for(lambda: not driver.traces(), "the claim's traces to go", 30)
+    node.plane.wait_for(lambda: not driver.claim_files(), "the claim's files to be removed", 30)
     assert host_state("rail1") == before
 
 
@@ -285,7 +285,7 @@ def test_start_waits_for_a_driver_that_restarts(node: Node, driver: Driver) -> N
     driver.start()
     node.plane.wait_for(lambda: "net1" in _links_if_ready(node, "waits"), "the pod", 60)
     driver.stop()
-    driver.start()  # a pod that runs does not notice
+    driver.start()  # a running pod keeps its device
     driver.wait_ready()
     assert "net1" in links(node, "waits")
     end(node, driver, "waits")
@@ -299,12 +299,12 @@ def test_devices_come_back_from_pods_that_ended_while_the_driver_was_away(node: 
     time.sleep(3)
     driver.start()
     driver.wait_ready()
-    node.plane.wait_for(lambda: not driver.traces(), "the claim's traces to go", 60)
+    node.plane.wait_for(lambda: not driver.claim_files(), "the claim's files to be removed", 60)
     assert host_state("rail1") == before
 
 
 def test_a_container_starts_again_while_the_driver_is_down(node: Node, driver: Driver) -> None:
-    """Its devices are where they were: there is nothing to ask."""
+    """Its devices are still in the pod, so the driver is not needed."""
 
     def restarted() -> bool:
         status = node.plane.expect("GET", "/api/v1/namespaces/default/pods/again")["status"]["containerStatuses"][0]
@@ -316,7 +316,7 @@ def test_a_container_starts_again_while_the_driver_is_down(node: Node, driver: D
     node.run_pod(pod)
     driver.stop()
     try:
-        with contextlib.suppress(Failed):  # the program that sends it ends with the container
+        with contextlib.suppress(Failed):  # the kill command ends with the container
             node.execute("again", "kill", "-USR1", "1")
         node.plane.wait_for(restarted, "the container to start again", 60)
         assert "net1" in links(node, "again")
@@ -326,8 +326,8 @@ def test_a_container_starts_again_while_the_driver_is_down(node: Node, driver: D
     end(node, driver, "again")
 
 
-#: A driver as kubelets before 1.34 knew them.
-OLDER = """
+#: A driver with the services of kubelets before 1.34.
+OLD_DRIVER = """
 from lanewise_driver.kubelet import protocol
 from lanewise_driver.cli import main
 protocol.SUPPORTED = ("v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
@@ -339,19 +339,19 @@ raise SystemExit(main())
 
 @pytest.mark.each_kubernetes
 def test_a_kubelet_that_speaks_v1beta1_is_served(node: Node, driver: Driver) -> None:
-    """It has the pod prepared and unprepared, also where the other version did the one half."""
+    """The pod is prepared and unprepared, also if one of the two used the other version."""
     before = [host_state(name) for name in RAILS]
-    now = driver.program
+    current = driver.program
 
     def restart(program: list[str], service: str) -> None:
         kubelet = node.plane.log("kubelet")
-        seen = len(kubelet.read_text())
+        offset = len(kubelet.read_text())
         driver.stop()
         driver.program = program
         driver.start()
         driver.wait_ready()
-        taken = [line for line in kubelet.read_text()[seen:].splitlines() if "Registered DRA plugin" in line]
-        assert f'chosenService="{service}"' in taken[-1]
+        registered = [line for line in kubelet.read_text()[offset:].splitlines() if "Registered DRA plugin" in line]
+        assert f'chosenService="{service}"' in registered[-1]
 
     def pod(name: str, interface: str) -> None:
         node.run_pod(node.pod(name, resourceClaims=[template(driver, name, {"name": "net1"}, interface)]))
@@ -359,14 +359,14 @@ def test_a_kubelet_that_speaks_v1beta1_is_served(node: Node, driver: Driver) -> 
 
     try:
         pod("later", "rail2")
-        restart(["-c", OLDER], "v1beta1.DRAPlugin")
+        restart(["-c", OLD_DRIVER], "v1beta1.DRAPlugin")
         pod("both", "rail1")
         pod("before", "rail3")
         node.delete_pod("later", wait=False)
         node.delete_pod("both")
         node.plane.wait_for(lambda: all(f"rail{number}" in ip("-brief link") for number in (1, 2)), "two devices", 30)
     finally:
-        restart(now, "v1.DRAPlugin")
+        restart(current, "v1.DRAPlugin")
     end(node, driver, "before")
     assert [host_state(name) for name in RAILS] == before
 
@@ -394,9 +394,9 @@ def test_link_events_are_published_within_a_second(node: Node, driver: Driver) -
     ip("-n switch link set wire3 down")
     node.plane.wait_for(lambda: not up(), "the link to be published as down", 1.5)
     taints = driver.devices()["net-rail3"].get("taints", [])
-    # 1.34 has them behind a gate
+    # in 1.34, taints need a feature gate
     assert [taint["key"] for taint in taints] == ([] if node.plane.minor == "1.34" else [f"{NAME}/link-down"])
-    if taints:  # the scheduler does not say why it has no device for a pod
+    if taints:  # the event explains it, as the scheduler does not report why a pod gets no device
         message = "new pods do not get these devices of the node while their links are down: net-rail3"
         node.plane.wait_for(lambda: any(message in line for line in node.events(node.name)), "the Node's event", 30)
     ip("-n switch link set wire3 up")
@@ -405,8 +405,8 @@ def test_link_events_are_published_within_a_second(node: Node, driver: Driver) -
 
 @pytest.mark.each_kubernetes
 def test_health_is_shown_in_the_pods_status(node: Node, driver: Driver) -> None:
-    """Kubelet asks for it by the newest service of both: 1.34 by v1alpha1. That one finds a claim only where its name
-    is the one by which the pod calls it."""
+    """Kubelet uses the newest health service that both support: v1alpha1 in 1.34. That version finds a claim only if
+    the claim's name equals the name of the claim's entry in the pod."""
 
     def health() -> str:
         pod = node.plane.expect("GET", "/api/v1/namespaces/default/pods/health")
@@ -447,8 +447,8 @@ def containerd_with(node: Node, line: str) -> t.Iterator[None]:
         node.reconfigure_containerd()
 
 
-def test_containerd_ignores_the_former_switch_for_cdi(node: Node, driver: Driver, tmp_path: Path) -> None:
-    """It says so in its log. The other tests' containerd does not use CDI at all."""
+def test_containerd_ignores_the_former_option_for_cdi(node: Node, driver: Driver, tmp_path: Path) -> None:
+    """It logs that it ignores the key."""
     assert preflight(tmp_path) == []
     with containerd_with(node, "enable_cdi = false"):
         assert preflight(tmp_path) == []
@@ -461,7 +461,7 @@ def test_containerd_ignores_the_former_switch_for_cdi(node: Node, driver: Driver
 
 def test_a_containerd_that_ignores_the_drivers_specs_is_reported(node: Node, driver: Driver, tmp_path: Path) -> None:
     """The role reports it before it installs, and no container starts without its device. The device may already be in
-    the network of such a pod: it comes back when the pod ends, although it never ran."""
+    the pod's network namespace. It returns to the node when the pod ends, although the pod never ran."""
 
     def refused(name: str) -> None:
         claim = template(driver, name, {"name": "net1"}, "rail1")
@@ -477,8 +477,9 @@ def test_a_containerd_that_ignores_the_drivers_specs_is_reported(node: Node, dri
         end(node, driver, "never")
         assert host_state("rail1") == before
         refused("unread")
-        soon = "from lanewise_driver import cli; cli.PATIENCE = 0; raise SystemExit(cli.main())"
-        doctor = subprocess.run([sys.executable, "-c", soon, "doctor"], capture_output=True, text=True, check=False)
+        without_delay = "from lanewise_driver import cli; cli.PATIENCE = 0; raise SystemExit(cli.main())"
+        command = [sys.executable, "-c", without_delay, "doctor"]
+        doctor = subprocess.run(command, capture_output=True, text=True, check=False)
         assert doctor.returncode == 1 and "the container runtime does not read /var/run/cdi" in doctor.stdout
     node.plane.wait_for(lambda: "net1" in _links_if_ready(node, "unread"), "the pod, now that it can start", 60)
     assert subprocess.run([sys.executable, "-m", "lanewise_driver.cli", "doctor"], check=False).returncode == 0
@@ -487,9 +488,9 @@ def test_a_containerd_that_ignores_the_drivers_specs_is_reported(node: Node, dri
 
 
 def end(node: Node, driver: Driver, pod: str) -> None:
-    """Delete a pod; its claim leaves nothing."""
+    """Delete a pod, and wait until nothing of its claim remains."""
     node.delete_pod(pod)
-    node.plane.wait_for(lambda: not driver.traces(), "the claim's traces to go", 30)
+    node.plane.wait_for(lambda: not driver.claim_files(), "the claim's files to be removed", 30)
 
 
 def _links_if_ready(node: Node, pod: str) -> dict[str, Object]:

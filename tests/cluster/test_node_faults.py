@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What our driver and DRANET do in the same faults: the table of docs/comparison.md.
+"""How the lanewise driver and DRANET handle the same faults: the table of docs/comparison.md.
 
-The kernel judges: what is in the pod, and whether the node's interfaces are as before. A run appends what it saw to
-.cache/faults.jsonl.
+The results are read from the kernel: the interfaces in the pod, and the changes to the node's interfaces. A run appends
+its results to .cache/faults.jsonl.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.cluster import driver as ours
 from ansible_collections.lanewise.dra.tests.cluster import faults
-from ansible_collections.lanewise.dra.tests.cluster.faults import Forwarder, Scene, held
+from ansible_collections.lanewise.dra.tests.cluster.faults import (
+    HAS_INTERFACE,
+    INTERFACE_LOST,
+    LATE_INTERFACE,
+    NO_INTERFACE,
+    NOT_STARTED,
+    RESTORED,
+    Forwarder,
+    Testbed,
+    cni_held,
+)
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
 from ansible_collections.lanewise.dra.tests.cluster.sandbox import hierarchies
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
@@ -35,8 +45,8 @@ LOG = COLLECTION / ".cache" / "faults.jsonl"
 NET1: Object = {"name": "net1", "addresses": ["203.0.113.2/28"]}
 
 
-def no_fault(scene: Scene) -> str:
-    """The claim asks for no address, so that the node's go along."""
+def no_fault(testbed: Testbed) -> str:
+    """The claim sets no addresses, so the pod gets the node's."""
     for command in (
         "link set rail0 mtu 1480 alias of-the-node",
         "address add 203.0.113.3/28 dev rail0",
@@ -46,75 +56,75 @@ def no_fault(scene: Scene) -> str:
     ):
         ip(command)
     Path("/proc/sys/net/ipv4/conf/rail0/arp_announce").write_text("2")
-    scene.note()
-    scene.post("plain", {"name": "net1"})
-    return scene.seen("plain")
+    testbed.record_state()
+    testbed.post("plain", {"name": "net1"})
+    return testbed.start_result("plain")
 
 
-def killed_in_prepare(scene: Scene) -> str:
-    scene.forwarder.hold()
-    scene.post("killed")
-    scene.plane.wait_for(scene.forwarder.asked.is_set, "the driver's request in prepare", faults.SLOW)
-    scene.kill()
+def killed_in_prepare(testbed: Testbed) -> str:
+    testbed.forwarder.hold()
+    testbed.post("killed")
+    testbed.plane.wait_for(testbed.forwarder.request_waiting.is_set, "the driver's request in prepare", faults.TIMEOUT)
+    testbed.kill()
     failed = "FailedPrepareDynamicResources"
-    scene.plane.wait_for(lambda: any(failed in line for line in scene.node.events("killed")), failed, 20)
-    scene.forwarder.release()
-    scene.start()
-    return scene.seen("killed")
+    testbed.plane.wait_for(lambda: any(failed in line for line in testbed.node.events("killed")), failed, 20)
+    testbed.forwarder.release()
+    testbed.start()
+    return testbed.start_result("killed")
 
 
-def killed_before_attach(scene: Scene) -> str:
-    with held(scene.plane, "ADD") as wait:
-        scene.post("early")
+def killed_before_attach(testbed: Testbed) -> str:
+    with cni_held(testbed.plane, "ADD") as wait:
+        testbed.post("early")
         wait()
-        scene.kill()
+        testbed.kill()
     time.sleep(5)
-    scene.start()
-    return scene.seen("early")
+    testbed.start()
+    return testbed.start_result("early")
 
 
-def hangs_in_attach(scene: Scene) -> str:
-    with held(scene.plane, "ADD") as wait:
-        scene.post("hangs")
+def hangs_in_attach(testbed: Testbed) -> str:
+    with cni_held(testbed.plane, "ADD") as wait:
+        testbed.post("hangs")
         wait()
-        scene.signal(signal.SIGSTOP)
+        testbed.signal(signal.SIGSTOP)
     time.sleep(5)
-    scene.signal(signal.SIGCONT)
-    return scene.seen("hangs")
+    testbed.signal(signal.SIGCONT)
+    return testbed.start_result("hangs")
 
 
-def restarted(scene: Scene) -> str:
-    scene.run("lasting")
-    scene.kill()
-    scene.start()
-    return scene.seen("lasting")
+def restarted(testbed: Testbed) -> str:
+    testbed.run("lasting")
+    testbed.kill()
+    testbed.start()
+    return testbed.start_result("lasting")
 
 
-def kubelet_restarted(scene: Scene) -> str:
-    scene.run("kubelet")
-    scene.node.stop("kubelet")
-    scene.node.start("kubelet")
+def kubelet_restarted(testbed: Testbed) -> str:
+    testbed.run("kubelet")
+    testbed.node.stop("kubelet")
+    testbed.node.start("kubelet")
     time.sleep(5)
-    return scene.seen("kubelet")
+    return testbed.start_result("kubelet")
 
 
-def away_while_it_ends(scene: Scene) -> str:
-    scene.run("away")
-    scene.kill()
-    scene.delete("away")
+def away_while_it_ends(testbed: Testbed) -> str:
+    testbed.run("away")
+    testbed.kill()
+    testbed.delete("away")
     time.sleep(5)
-    scene.start()
+    testbed.start()
     return ""
 
 
-def killed_before_unprepare(scene: Scene) -> str:
-    scene.run("late")
-    with held(scene.plane, "DEL") as wait:
-        scene.delete("late")
+def killed_before_unprepare(testbed: Testbed) -> str:
+    testbed.run("late")
+    with cni_held(testbed.plane, "DEL") as wait:
+        testbed.delete("late")
         wait()
-        scene.kill()
+        testbed.kill()
     time.sleep(3)
-    scene.start()
+    testbed.start()
     return ""
 
 
@@ -128,25 +138,25 @@ CHANGES = (
 )
 
 
-def changed_by_the_pod(scene: Scene) -> str:
-    scene.run("changes", privileged=True)
-    scene.node.execute("changes", "sh", "-ec", "; ".join(CHANGES))
+def changed_by_the_pod(testbed: Testbed) -> str:
+    testbed.run("changes", privileged=True)
+    testbed.node.execute("changes", "sh", "-ec", "; ".join(CHANGES))
     return ""
 
 
-def renamed_by_the_pod(scene: Scene) -> str:
-    scene.run("renames", privileged=True)
-    scene.node.execute("renames", "sh", "-ec", "ip link set net1 down; ip link set net1 name other")
+def renamed_by_the_pod(testbed: Testbed) -> str:
+    testbed.run("renames", privileged=True)
+    testbed.node.execute("renames", "sh", "-ec", "ip link set net1 down; ip link set net1 name other")
     return ""
 
 
-def namespace_gone(scene: Scene) -> str:
-    """As with a runtime that removes the pod's namespace before it says that the pod has stopped."""
-    scene.run("gone")
+def namespace_gone(testbed: Testbed) -> str:
+    """As with a runtime that removes the pod's namespace before it reports that the pod has stopped."""
+    testbed.run("gone")
     for path in Path("/run/netns").glob("cni-*"):
         subprocess.run(["umount", "--lazy", str(path)], check=True)
         path.unlink()
-    pods = [top / scene.node.folder.name / "kubepods" for top in hierarchies()]
+    pods = [top / testbed.node.folder.name / "kubepods" for top in hierarchies()]
     groups = [path for top in pods for path in top.rglob("cgroup.procs")]
     for pid in {int(pid) for group in groups for pid in group.read_text().split()}:
         with contextlib.suppress(ProcessLookupError):
@@ -154,70 +164,76 @@ def namespace_gone(scene: Scene) -> str:
     return ""
 
 
-def no_server_at_prepare(scene: Scene) -> str:
-    scene.forwarder.cut()
-    scene.post("prepares")
+def no_server_at_prepare(testbed: Testbed) -> str:
+    testbed.forwarder.cut()
+    testbed.post("prepares")
     failed = "FailedPrepareDynamicResources"
-    scene.plane.wait_for(lambda: any(failed in line for line in scene.node.events("prepares")), failed, 60)
-    scene.forwarder.open()
-    return scene.seen("prepares")
+    testbed.plane.wait_for(lambda: any(failed in line for line in testbed.node.events("prepares")), failed, 60)
+    testbed.forwarder.open()
+    return testbed.start_result("prepares")
 
 
-def no_server_at_unprepare(scene: Scene) -> str:
-    scene.run("unprepares")
-    scene.forwarder.cut()
-    scene.delete("unprepares")
+def no_server_at_unprepare(testbed: Testbed) -> str:
+    testbed.run("unprepares")
+    testbed.forwarder.cut()
+    testbed.delete("unprepares")
     try:
-        scene.plane.wait_for(lambda: not scene.stuck(), "the pod's end without an API server", 40)
+        testbed.plane.wait_for(lambda: not testbed.remaining(), "the pod's end without an API server", 40)
         return "pod ends"
     except faults.Failed:
         return "pod waits for the API server"
     finally:
-        scene.forwarder.open()
+        testbed.forwarder.open()
 
 
-def unknown_field(scene: Scene) -> str:
-    scene.post("unknown", {"name": "net1", "adresses": ["203.0.113.2/28"]})
-    return scene.refused("unknown", "adresses")
+def unknown_field(testbed: Testbed) -> str:
+    testbed.post("unknown", {"name": "net1", "adresses": ["203.0.113.2/28"]})
+    return testbed.refusal_result("unknown", "adresses")
 
 
-def refused_by_the_kernel(scene: Scene) -> str:
-    """The gateway is none of the interface's neighbors."""
-    scene.post("kernel", {**NET1, "routes": [{"destination": "192.0.2.128/25", "gateway": "198.18.0.1"}]})
-    return scene.refused("kernel", "unreachable", "invalid gateway")
+def refused_by_the_kernel(testbed: Testbed) -> str:
+    """The gateway is not reachable on the interface."""
+    testbed.post("kernel", {**NET1, "routes": [{"destination": "192.0.2.128/25", "gateway": "198.18.0.1"}]})
+    return testbed.refusal_result("kernel", "unreachable", "invalid gateway")
 
 
-def one_name_twice(scene: Scene) -> str:
-    scene.post("twice", NET1, {**NET1, "addresses": ["203.0.113.18/28"]})
-    return scene.refused("twice", "net1", "file exists")
+def one_name_twice(testbed: Testbed) -> str:
+    testbed.post("twice", NET1, {**NET1, "addresses": ["203.0.113.18/28"]})
+    return testbed.refusal_result("twice", "net1", "file exists")
 
 
 class Row(t.NamedTuple):
-    """A line of the table: a fault, and what is seen with our driver and with DRANET. What differs from run to run is
-    separated by ` or `."""
+    """A row of the table: a fault, and its results with the lanewise driver and with DRANET. Results that differ from
+    run to run are separated by ` or `."""
 
     fault: str
-    make: t.Callable[[Scene], str]
+    make: t.Callable[[Testbed], str]
     ours: str
     dranet: str
 
 
-HAS, LATE, BARE, NONE, SAME, LOST = faults.HAS, faults.LATE, faults.BARE, faults.NONE, faults.SAME, faults.LOST
-STARTS, ENDS, REFUSED = f"{HAS}; {SAME}", f"pod ends; {SAME}", f"{NONE}; an event names the cause; {SAME}"
+STARTS = f"{HAS_INTERFACE}; {RESTORED}"
+ENDS = f"pod ends; {RESTORED}"
+REFUSED = f"{NOT_STARTED}; an event names the cause; {RESTORED}"
 CHANGED = "node: MAC, MTU, addresses, alias, routes, sysctls, txqlen"
 NOT_RESTORED = "node: addresses, neighbors, routes, sysctls"
 ROWS = [
-    Row("none; the node's interface has addresses, routes, sysctls", no_fault, STARTS, f"{HAS}; {NOT_RESTORED}"),
+    Row(
+        "none; the node's interface has addresses, routes, sysctls",
+        no_fault,
+        STARTS,
+        f"{HAS_INTERFACE}; {NOT_RESTORED}",
+    ),
     Row("driver killed (-9) in prepare", killed_in_prepare, STARTS, STARTS),
-    Row("driver killed after prepare, back 5 s later", killed_before_attach, STARTS, f"{BARE}; {SAME}"),
-    Row("driver stopped for 5 s while a pod starts", hangs_in_attach, STARTS, f"{LATE}; {SAME}"),
+    Row("driver killed after prepare, back 5 s later", killed_before_attach, STARTS, f"{NO_INTERFACE}; {RESTORED}"),
+    Row("driver stopped for 5 s while a pod starts", hangs_in_attach, STARTS, f"{LATE_INTERFACE}; {RESTORED}"),
     Row("driver killed while a pod runs", restarted, STARTS, STARTS),
     Row("kubelet killed while a pod runs", kubelet_restarted, STARTS, STARTS),
-    Row("driver killed, and a pod ends before it is back", away_while_it_ends, SAME, LOST),
-    Row("driver killed after a pod has stopped, before unprepare", killed_before_unprepare, SAME, SAME),
-    Row("privileged pod changes MAC, MTU, alias, queue, addresses", changed_by_the_pod, SAME, CHANGED),
-    Row("privileged pod renames the interface", renamed_by_the_pod, SAME, LOST),
-    Row("pod's namespace is gone before the driver hears of its end", namespace_gone, SAME, LOST),
+    Row("driver killed, and a pod ends before it is back", away_while_it_ends, RESTORED, INTERFACE_LOST),
+    Row("driver killed after a pod has stopped, before unprepare", killed_before_unprepare, RESTORED, RESTORED),
+    Row("privileged pod changes MAC, MTU, alias, queue, addresses", changed_by_the_pod, RESTORED, CHANGED),
+    Row("privileged pod renames the interface", renamed_by_the_pod, RESTORED, INTERFACE_LOST),
+    Row("pod's namespace is gone before the driver hears of its end", namespace_gone, RESTORED, INTERFACE_LOST),
     Row("driver cannot reach the API server at prepare", no_server_at_prepare, STARTS, STARTS),
     Row("driver cannot reach the API server when a pod ends", no_server_at_unprepare, ENDS, ENDS),
     Row("claim with a misspelled field", unknown_field, REFUSED, REFUSED),
@@ -226,7 +242,7 @@ ROWS = [
         "two claims of a pod ask for one interface name",
         one_name_twice,
         REFUSED,
-        f"{REFUSED} or {NONE}; an event names the cause; {LOST}",
+        f"{REFUSED} or {NOT_STARTED}; an event names the cause; {INTERFACE_LOST}",
     ),
 ]
 
@@ -243,7 +259,9 @@ def _forwarder(node: Node) -> Forwarder:
     return Forwarder(node.plane.ports["kube-apiserver"])
 
 
-@pytest.fixture(name="subject", scope="module", params=[faults.Lanewise, faults.Peer], ids=["lanewise", "dranet"])
+@pytest.fixture(
+    name="subject", scope="module", params=[faults.LanewiseSubject, faults.DranetSubject], ids=["lanewise", "dranet"]
+)
 def _subject(node: Node, forwarder: Forwarder, request: pytest.FixtureRequest) -> faults.Subject:
     try:
         subject: faults.Subject = request.param(node, f"https://127.0.0.1:{forwarder.port}")
@@ -252,19 +270,19 @@ def _subject(node: Node, forwarder: Forwarder, request: pytest.FixtureRequest) -
     return subject
 
 
-@pytest.fixture(name="scene")
-def _scene(node: Node, forwarder: Forwarder, subject: faults.Subject) -> t.Iterator[Scene]:
-    scene = Scene(node, forwarder, subject)
-    yield scene
-    print(scene.log())  # shown where the test failed
-    scene.close()
+@pytest.fixture(name="testbed")
+def _testbed(node: Node, forwarder: Forwarder, subject: faults.Subject) -> t.Iterator[Testbed]:
+    testbed = Testbed(node, forwarder, subject)
+    yield testbed
+    print(testbed.log())  # shown if the test failed
+    testbed.close()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.make.__name__)
-def test_a_fault_has_the_result_that_the_table_gives(scene: Scene, row: Row) -> None:
-    found = "; ".join(filter(None, [row.make(scene), scene.end()]))
+def test_a_fault_has_the_result_that_the_table_gives(testbed: Testbed, row: Row) -> None:
+    found = "; ".join(filter(None, [row.make(testbed), testbed.end_pods()]))
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open("a") as log:
-        log.write(json.dumps({"driver": scene.subject.name, "fault": row.fault, "found": found}) + "\n")
-    expected = row.ours if scene.subject.name == ours.NAME else row.dranet
+        log.write(json.dumps({"driver": testbed.subject.name, "fault": row.fault, "found": found}) + "\n")
+    expected = row.ours if testbed.subject.name == ours.NAME else row.dranet
     assert found in expected.split(" or ")

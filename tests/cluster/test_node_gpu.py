@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods get a GPU from NVIDIA's own driver and the NIC beside it from ours, by the claims of an inventory."""
+"""Pods get a GPU from NVIDIA's driver and the NIC beside it from lanewise.dev, by the claims of an inventory."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 #: Machines whose GPUs have a NIC below their PCIe root, and versions of NVIDIA's driver.
 ROOTS = [("hgx-h100", "0.5.0"), ("hgx-h100", "0.4.1"), ("dgx-a100", "0.5.0"), ("hgx-b200", "0.5.0")]
-#: One on which only the board's map pairs them.
+#: A machine on which only the board's map pairs GPUs and NICs.
 MAPS = [("gb200", "0.5.0"), ("gb200", "0.4.1")]
 
-on = functools.partial(pytest.mark.parametrize, "gpus", indirect=True, ids="-".join)
+on_machines = functools.partial(pytest.mark.parametrize, "gpus", indirect=True, ids="-".join)
 
 
 def fallback(tree: MachineTree, version: str) -> list[Object]:
-    """Templates for the NICs beside the first GPU, and for that GPU with a NIC as near as there is one."""
+    """Templates for the NICs beside the first GPU, and for that GPU with the nearest NIC that is free."""
     levels = ["pcie_root", *(["numa_node"] if version == "0.5.0" else []), "any"]
     first = tree.gpu_by_minor[0]
     root = tree.pcie_root(first)
@@ -54,7 +54,7 @@ def fallback(tree: MachineTree, version: str) -> list[Object]:
 def _gpus(
     node: Node, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> t.Iterator[tuple[GpuNode, Site, str]]:
-    """The node as a machine, with the site's objects applied."""
+    """The node as an example machine, with the site's objects applied."""
     machine, version = request.param
     try:
         gpus = GpuNode(node, machine, tmp_path_factory.mktemp(machine), version)
@@ -76,7 +76,7 @@ def shares_roots(tree: MachineTree) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(node: Node) -> t.Iterator[None]:
+def _remove_pods(node: Node) -> t.Iterator[None]:
     yield
     pods = [one["metadata"]["name"] for one in node.plane.expect("GET", PODS)["items"]]
     for name in pods:
@@ -86,19 +86,19 @@ def _nothing_is_left(node: Node) -> t.Iterator[None]:
 
 
 def unschedulable(node: Node, name: str) -> str:
-    """What the scheduler says about a pod for which it has no node."""
+    """The scheduler's message about a pod that it cannot place."""
 
     def waiting() -> str:
         conditions = node.plane.expect("GET", f"{PODS}/{name}")["status"].get("conditions", ())
         return next((one["message"] for one in conditions if one.get("reason") == "Unschedulable"), "")
 
-    message: str = node.plane.wait_for(waiting, f"the scheduler's word about pod {name}")
+    message: str = node.plane.wait_for(waiting, f"the scheduler's message about pod {name}")
     return message
 
 
-@on([*ROOTS, *MAPS])
+@on_machines([*ROOTS, *MAPS])
 def test_every_pod_has_the_nic_beside_its_gpu(node: Node, gpus: tuple[GpuNode, Site, str]) -> None:
-    """A pair for each GPU, all pods at once. The next one waits, for the reason that the search gives."""
+    """One pod per GPU, all at once. The next pod waits, and the offline allocator gives the reason."""
     machine, site, version = gpus
     total = len(machine.judge.gpus)
     assert total == (8 if shares_roots(machine.judge) else 4)
@@ -120,7 +120,7 @@ def test_every_pod_has_the_nic_beside_its_gpu(node: Node, gpus: tuple[GpuNode, S
     answer = allocate([spec], classes, offered, Engine(), held=held)
     assert isinstance(answer, Refusal), answer
     gpu = next(one for one in spec["devices"]["requests"] if one["name"] == "gpu")
-    asked = total // len(gpu.get("firstAvailable", "1"))  # the reason is that of the last alternative
+    asked = total // len(gpu.get("firstAvailable", "1"))  # the reason refers to the last alternative
     reason = f"request gpu needs 1 device: {asked} match, {asked} of them are in use"
     assert (answer.kind, answer.reason) == ("used", reason)
     assert not isinstance(allocate([spec], classes, offered, Engine(), held=held[2:]), Refusal)
@@ -132,7 +132,7 @@ def test_every_pod_has_the_nic_beside_its_gpu(node: Node, gpus: tuple[GpuNode, S
     assert seen.gpus == found[0].gpus and machine.judge.aligned(seen)
 
 
-@on([*ROOTS, *MAPS])
+@on_machines([*ROOTS, *MAPS])
 def test_a_claim_for_two_pairs_gets_both_aligned(gpus: tuple[GpuNode, Site, str]) -> None:
     machine, _site, _version = gpus
     machine.start({"two": "two-pairs"})
@@ -140,9 +140,9 @@ def test_a_claim_for_two_pairs_gets_both_aligned(gpus: tuple[GpuNode, Site, str]
     assert len(seen.gpus) == len(seen.nics) == 2 and machine.judge.aligned(seen)
 
 
-@on(ROOTS)
+@on_machines(ROOTS)
 def test_a_pod_gets_the_next_level_if_the_nearest_nic_is_taken(gpus: tuple[GpuNode, Site, str]) -> None:
-    """A pod takes the NICs beside the first GPU. The GPU's pod gets one of its socket, or of another one."""
+    """A pod has the NICs beside the first GPU. The GPU's pod gets a NIC of the same socket, or else of another one."""
     machine, _site, version = gpus
     tree = machine.judge
     machine.start({"first": "beside"})
@@ -156,11 +156,11 @@ def test_a_pod_gets_the_next_level_if_the_nearest_nic_is_taken(gpus: tuple[GpuNo
         assert tree.numa_node(nic) == tree.numa_node(gpu)
 
 
-@on(MAPS)
+@on_machines(MAPS)
 def test_a_claim_for_a_common_pcie_root_is_refused_if_no_pair_has_one(
     node: Node, gpus: tuple[GpuNode, Site, str]
 ) -> None:
-    """It is refused when it is rendered. Rendered in spite of that, its pod waits."""
+    """The compiler refuses the claim. If that check is switched off, its pod stays pending."""
     machine, _site, version = gpus
     tree = machine.judge
     strict = {"name": "strict", "namespace": "default", **gpu_claims.pair(tree), "align": "pcie_root"}

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The role fabric sets the managers of a kubelet that is a service of systemd, as packages of distributions have it.
+"""The role fabric configures the CPU, memory and topology managers of a kubelet that is a systemd service.
 
-Tests build on each other in the order of the file. Needs two processors.
+The tests depend on each other, in the order of the file. They need two CPUs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Mach
 
 Object = dict[str, t.Any]
 
-#: Of the package kubelet by the Kubernetes project, with its kubeadm's drop-in.
+#: Like the unit of the Kubernetes project's kubelet package with kubeadm's drop-in.
 UNIT = """[Unit]
 Description=kubelet: The Kubernetes Node Agent
 
 [Service]
 EnvironmentFile=-/etc/default/kubelet
-# systemd removes cgroups that it has not made, when they are empty
+# systemd removes empty cgroups that it has not created
 ExecStartPre=/bin/sh {folders}
 ExecStart={command} $KUBELET_EXTRA_ARGS
 Restart=always
@@ -40,11 +40,11 @@ RestartSec=10
 DROP_INS = Path("/etc/kubernetes/kubelet.conf.d")
 FILE = DROP_INS / "90-lanewise.conf"
 STATES = [ROOT / "cpu_manager_state", ROOT / "memory_manager_state"]
-WISH: Object = {
+WANTED: Object = {
     "cpu_manager_policy": "static",
     "reserved_system_cpus": "0",
     "memory_manager_policy": "Static",
-    "reserved_memory": [{"numaNode": 0, "limits": {"memory": "50Mi"}}],  # what evictionHard of the node has
+    "reserved_memory": [{"numaNode": 0, "limits": {"memory": "50Mi"}}],  # the node's evictionHard
     "topology_manager_policy": "restricted",
     "topology_manager_scope": "pod",
 }
@@ -52,21 +52,21 @@ FIELDS = {
     "cpuManagerPolicy": "static",
     "reservedSystemCPUs": "0",
     "memoryManagerPolicy": "Static",
-    "reservedMemory": WISH["reserved_memory"],
+    "reservedMemory": WANTED["reserved_memory"],
     "topologyManagerPolicy": "restricted",
     "topologyManagerScope": "pod",
 }
 
 pytestmark = [
     pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),
-    pytest.mark.skipif(not in_sandbox(), reason="needs namespaces of its own: 'make test ONLY=install'"),
+    pytest.mark.skipif(not in_sandbox(), reason="needs its own namespaces: 'make test ONLY=install'"),
     pytest.mark.skipif(not Path(SYSTEMD, "systemd").exists(), reason="systemd is not installed"),
-    pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs a processor beside the reserved one"),
+    pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs a CPU beside the reserved one"),
 ]
 
 
 class ServiceNode(SystemdNode):
-    """A node whose kubelet is `kubelet.service`."""
+    """A node whose kubelet runs as `kubelet.service`."""
 
     def start(self, name: str) -> None:
         if name == "containerd":
@@ -97,15 +97,15 @@ class ServiceNode(SystemdNode):
 
 
 class KubeletSite(Site):
-    """Plays the role fabric with settings of kubelet."""
+    """Runs the role fabric with settings for kubelet."""
 
-    def fabric(self, wish: Object, *arguments: str, **options: t.Any) -> int:
-        node = {"kubelet": wish} if wish else {}
+    def fabric(self, wanted: Object, *arguments: str, **options: t.Any) -> int:
+        node = {"kubelet": wanted} if wanted else {}
         return self.play(*arguments, playbook="lanewise.dra.fabric", fabric_node=node, fabric_become=False, **options)
 
-    def change(self, wish: Object, **options: t.Any) -> Object:
-        """What the role's module alone returns, which takes less time. Raises Failed with its message."""
-        return self.module("fabric", node={"kubelet": wish} if wish else {}, **options)
+    def change(self, wanted: Object, **options: t.Any) -> Object:
+        """Run only the role's module, which is faster. Returns its result. Raises Failed with its message."""
+        return self.module("fabric", node={"kubelet": wanted} if wanted else {}, **options)
 
     def pid(self) -> str:
         return self.systemctl("show", "kubelet.service", "--property=MainPID", "--value")
@@ -122,7 +122,7 @@ class KubeletSite(Site):
         return t.cast(Object, self.plane.wait_for(served, "kubelet's configuration"))
 
     def processors(self, name: str) -> set[int]:
-        """What a pod's processes may run on."""
+        """The CPUs that a pod's processes may use."""
         text = self.node.execute(name, "/usr/bin/cat", "/proc/self/status")
         (found,) = [line.split()[1] for line in text.splitlines() if line.startswith("Cpus_allowed_list:")]
         bounds = [[int(number) for number in part.split("-")] for part in found.split(",")]
@@ -136,14 +136,14 @@ def site(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.It
 
 
 def policies() -> list[str]:
-    """What the states of the two managers are of."""
+    """The policies in the state files of the CPU and memory managers."""
     return [json.loads(path.read_text())["policyName"] for path in STATES]
 
 
 def test_a_kubelet_without_drop_ins_is_refused_with_the_fix(site: KubeletSite) -> None:
     before = site.pid()
     with pytest.raises(Failed, match=f"make {DROP_INS}.*--config-dir={DROP_INS} to KUBELET_EXTRA_ARGS"):
-        site.change(WISH)
+        site.change(WANTED)
     assert site.pid() == before and not DROP_INS.exists()
     Path("/etc/default/kubelet").write_text(f"KUBELET_EXTRA_ARGS=--config-dir={DROP_INS}\n")
     DROP_INS.mkdir(parents=True)
@@ -153,20 +153,20 @@ def test_a_kubelet_without_drop_ins_is_refused_with_the_fix(site: KubeletSite) -
 
 def test_check_mode_reports_the_change_and_makes_none(site: KubeletSite) -> None:
     before = site.pid()
-    assert site.fabric(WISH, "--check", "--diff") == 1
+    assert site.fabric(WANTED, "--check", "--diff") == 1
     assert '+      "cpuManagerPolicy": "static"' in site.output
     assert site.pid() == before and not list(DROP_INS.iterdir()) and policies() == ["none", "None"]
 
 
 def test_kubelet_has_the_new_settings_and_states_of_the_new_policies(site: KubeletSite) -> None:
     before, old = site.pid(), [path.stat().st_ino for path in STATES]
-    assert site.fabric(WISH) == 1
+    assert site.fabric(WANTED) == 1
     assert site.pid() != before and policies() == ["static", "Static"]
     assert all(path.stat().st_ino != one for path, one in zip(STATES, old))
     assert FIELDS.items() <= site.reported().items()
 
 
-def test_a_pod_of_whole_processors_has_them_alone(site: KubeletSite) -> None:
+def test_a_pod_with_whole_cpus_has_them_exclusively(site: KubeletSite) -> None:
     node = site.node
     for name, resources in (("shared", {}), ("alone", {"limits": {"cpu": "1", "memory": "64Mi"}})):
         pod = node.pod(name)
@@ -174,8 +174,8 @@ def test_a_pod_of_whole_processors_has_them_alone(site: KubeletSite) -> None:
         assert node.run_pod(pod)["status"]["qosClass"] == ("Guaranteed" if resources else "BestEffort")
     alone = site.processors("alone")
     assert len(alone) == 1 and 0 not in alone
-    # kubelet moves those that are there already, every ten seconds
-    site.plane.wait_for(lambda: not site.processors("shared") & alone, "the other pod to leave its processor", 20)
+    # kubelet updates running containers every ten seconds
+    site.plane.wait_for(lambda: not site.processors("shared") & alone, "the other pod to leave that CPU", 20)
     assert json.loads(STATES[0].read_text())["entries"]
     for name in ("shared", "alone"):
         node.delete_pod(name)
@@ -183,8 +183,8 @@ def test_a_pod_of_whole_processors_has_them_alone(site: KubeletSite) -> None:
 
 def test_a_second_run_changes_nothing(site: KubeletSite) -> None:
     before = site.pid()
-    assert site.fabric(WISH) == 0
-    assert not site.change(WISH, _ansible_check_mode=True)["changed"]
+    assert site.fabric(WANTED) == 0
+    assert not site.change(WANTED, _ansible_check_mode=True)["changed"]
     assert site.pid() == before
 
 
@@ -198,20 +198,20 @@ def test_a_second_run_changes_nothing(site: KubeletSite) -> None:
 def test_settings_that_kubelet_rejects_are_reported_and_undone(site: KubeletSite, wrong: Object, reason: str) -> None:
     before = FILE.read_text()
     with pytest.raises(Failed, match=f"kubelet stopped: .*{reason}.*The node is as it was"):
-        site.change({**WISH, **wrong})
+        site.change({**WANTED, **wrong})
     assert FILE.read_text() == before and policies() == ["static", "Static"]
     assert FIELDS.items() <= site.reported().items()
     assert "cpuManagerPolicyOptions" not in site.reported()
 
 
 def test_a_new_reservation_has_separate_states(site: KubeletSite) -> None:
-    """kubelet does not start over the state of another reservation of memory."""
+    """kubelet does not start with the state file of another memory reservation."""
     config = site.node.folder / "kubelet.json"
     settings = json.loads(config.read_text())
     settings["evictionHard"]["memory.available"] = "60Mi"
     config.write_text(json.dumps(settings))
     reserved = [{"numaNode": 0, "limits": {"memory": "60Mi"}}]
-    change = site.change({**WISH, "reserved_memory": reserved})
+    change = site.change({**WANTED, "reserved_memory": reserved})
     assert "drain the node" in str(change["drain_reasons"])
     assert site.reported()["reservedMemory"] == reserved
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods get MIG partitions from NVIDIA's own driver, and the NIC below the same PCIe root."""
+"""Pods get MIG partitions from NVIDIA's driver, and the NIC below the same PCIe root."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ansible_collections.lanewise.dra.tests.cluster.map_judge import pod_map
 PART = {"name": "gpu", "kind": "gpu", "share": {"partition": "3g.40gb"}}
 DEVICES = [PART, {"name": "nic", "kind": "nic"}]
 TEMPLATE = {"name": "part", "namespace": "default", "align": "pcie_root", "devices": DEVICES}
-PROFILE = 9  # of 3g.40gb, at NVML
+PROFILE = 9  # NVML's number of 3g.40gb
 
 Object = dict[str, t.Any]
 
@@ -36,18 +36,18 @@ def site(engine: str) -> Object:
 
 
 def capabilities(node: Node, pod: str) -> list[str]:
-    """The instance's and the compute instance's, by which the kernel module would admit the container."""
+    """The device nodes of the GPU instance and the compute instance, by which the kernel module grants access."""
     return sorted(node.execute(pod, "ls", "/dev/nvidia-caps").split())
 
 
 def paired(node: Node, pod: str) -> Seen:
-    """The GPU of the partition and its NIC, as the map in the pod has them."""
+    """The GPU of the partition and its NIC, according to the map in the pod."""
     [pair] = pod_map(node, pod)["pairs"]
     return Seen([pair["gpu"]], [pair["nic"]])
 
 
 def test_a_pod_gets_a_new_partition_and_the_nic_beside_its_gpu(node: Node, tmp_path: Path) -> None:
-    """It is made when the pod starts, destroyed when it ends, and the GPU leaves MIG mode."""
+    """The partition is created when the pod starts and destroyed when it ends, and then the GPU leaves MIG mode."""
     try:
         machine = GpuNode(node, "hgx-h100", tmp_path, "0.5.0", {"DynamicMIG": True})
     except Missing as missing:
@@ -82,7 +82,8 @@ def test_a_pod_gets_a_new_partition_and_the_nic_beside_its_gpu(node: Node, tmp_p
 
 
 def test_pods_get_existing_partitions_and_the_nics_beside_them(node: Node, tmp_path: Path) -> None:
-    """Three partitions exist, two of them on one GPU, whose root has one NIC. So two pods get theirs, and one waits."""
+    """There are three partitions, two of them on one GPU, whose PCIe root has one NIC. So two pods start, and one
+    waits."""
     instances = {0: [(PROFILE, 0), (PROFILE, 4)], 5: [(PROFILE, 4)]}
     try:
         machine = GpuNode(node, "hgx-h100", tmp_path, "0.5.0")
@@ -106,7 +107,7 @@ def test_pods_get_existing_partitions_and_the_nics_beside_them(node: Node, tmp_p
             return any("cannot allocate all claims" in one.get("message", "") for one in conditions)
 
         node.plane.wait_for(waits, "the scheduler's refusal")
-        assert not machine.root.calls(), "nothing is made or destroyed"
+        assert not machine.root.calls(), "partitions were created or destroyed"
     finally:
         for name in ("one", "two", "three"):
             node.delete_pod(name)

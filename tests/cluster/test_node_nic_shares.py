@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods have shares of one NIC: real kubelet, containerd and scheduler, and traffic from the pods' namespaces."""
+"""Pods have shares of a NIC. With real kubelet, containerd and scheduler, and traffic from the pods' namespaces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, Driver, add_rail, host_state
 
 Object = dict[str, t.Any]
-#: Of 1,000 Mbit/s, with the pod's address on the rail.
+#: The shares of 1,000 Mbit/s, in Mbit/s, and the pods' addresses on the rail.
 SHARES = {"big": (700, "203.0.113.2/28"), "small": (200, "203.0.113.3/28")}
 SWITCH = "203.0.113.1"
 SETTINGS: Object = {
@@ -48,7 +48,7 @@ def claim_of(driver: Driver, pod: str) -> Object:
 
 
 def share_in_status(driver: Driver, pod: str) -> Object:
-    """What the claim's status says that the pod's share has."""
+    """The pod's share, according to the status of its claim."""
 
     def found() -> Object | None:
         devices = claim_of(driver, pod)["status"].get("devices") or [{}]
@@ -72,9 +72,10 @@ def start(node: Node, name: str, wait: bool = True) -> None:
 
 
 def test_pods_get_the_guarantees_of_their_shares(node: Node) -> None:
-    """700 and 200 of 1,000 Mbit/s: both busy get their guarantee, each alone its ceiling, and it gives that back."""
+    """Shares of 700 and 200 of 1,000 Mbit/s. If both send, each gets its guarantee. If one sends, it gets the ceiling,
+    until the other sends again."""
     rail = add_rail(0)
-    ip(f"link set {rail} mtu 9000")  # so that headers are below 1 % of what is sent
+    ip(f"link set {rail} mtu 9000")  # so that headers are below 1 % of the traffic
     ip("-n switch link set wire0 mtu 9000")
     before = host_state(rail)
     driver = Driver(node, SETTINGS)
@@ -108,6 +109,6 @@ def test_pods_get_the_guarantees_of_their_shares(node: Node) -> None:
             assert sum(rates) <= 1.1 * 1000
     for name in SHARES:
         node.delete_pod(name)
-    node.plane.wait_for(lambda: not driver.traces(), "the claims' traces to go", 30)
+    node.plane.wait_for(lambda: not driver.claim_files(), "the claims' files to be removed", 30)
     assert host_state(rail) == before and "macvlan" not in ip("-details link")
     driver.stop()

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Inside a pod the map of its claim is right: its GPU from NVIDIA's own driver, its NIC from ours.
+"""The map of a claim inside its pod is correct, with a GPU from NVIDIA's driver and a NIC from lanewise.dev.
 
-The judge reads no record of a driver. It takes device numbers and MAC addresses that the pod has, and the machine's
+The checks (map_judge.py) use no driver's records, but the pod's device numbers and MAC addresses and the machine's
 tree.
 """
 
@@ -25,11 +25,11 @@ from ansible_collections.lanewise.dra.tests.cluster.driver import API
 from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 from ansible_collections.lanewise.dra.tests.cluster.map_judge import (
     VARIABLE,
-    changed,
     environment,
     faults,
     pod_map,
     variable_faults,
+    wrong_maps,
 )
 
 Object = dict[str, t.Any]
@@ -71,7 +71,7 @@ def _gpus(node: Node, request: pytest.FixtureRequest, tmp_path_factory: pytest.T
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(node: Node) -> t.Iterator[None]:
+def _remove_pods(node: Node) -> t.Iterator[None]:
     yield
     for one in node.plane.expect("GET", PODS)["items"]:
         node.delete_pod(one["metadata"]["name"], wait=False)
@@ -80,7 +80,7 @@ def _nothing_is_left(node: Node) -> t.Iterator[None]:
 
 
 def test_the_map_of_every_pod_is_right(node: Node, gpus: GpuNode) -> None:
-    """Six pods with a pair and one with two. A judge that is given other maps finds each fault."""
+    """Six pods have one pair, and one has two. The checks also detect each error of wrong maps."""
     pods = {**{f"pair-{number}": "pair" for number in range(6)}, "two": "two-pairs"}
     gpus.start(pods)
     maps = {}
@@ -90,12 +90,12 @@ def test_the_map_of_every_pod_is_right(node: Node, gpus: GpuNode) -> None:
         variables = environment(node, name)
         assert not variable_faults(variables, found), variables
         assert not {"NCCL_IB_HCA", "NCCL_TOPO_FILE", "UCX_NET_DEVICES", "VLLM_GPU_NIC_PCIE_MAPPING"} & set(variables)
-    kept = specs()
-    assert len(kept) == len(pods)
+    specs_before = specs()
+    assert len(specs_before) == len(pods)
     gpus.lanewise.stop()
     gpus.lanewise.start()
     gpus.lanewise.wait_ready(60)
-    assert specs() == kept, "a driver that starts again gives restarted containers the same"
+    assert specs() == specs_before, "restarted containers would get other devices after a restart of the driver"
     assert {name: pod_map(node, name) for name in pods} == maps
     assert faults(gpus, "pair-0", maps["pair-1"]), "the map of another pod"
     for change, wrong in wrong_maps(maps["two"]).items():
@@ -103,7 +103,7 @@ def test_the_map_of_every_pod_is_right(node: Node, gpus: GpuNode) -> None:
 
 
 def specs() -> dict[str, bytes]:
-    """The CDI specs of our driver."""
+    """The lanewise driver's CDI specs."""
     return {path.name: path.read_bytes() for path in Path("/var/run/cdi").glob("k8s.lanewise.dev-claim-*.json")}
 
 
@@ -116,14 +116,14 @@ def test_the_map_of_a_claim_without_a_gpu_has_no_pairs(node: Node, gpus: GpuNode
 
 
 def set_environment(gpus: GpuNode, names: list[str]) -> None:
-    """Change the setting, and wait until the driver has read it."""
+    """Change the setting `pod_environment`, and wait until the driver has read it."""
     before = gpus.lanewise.log().count("read new settings")
     gpus.lanewise.write_settings(pod_environment=names)
     gpus.node.plane.wait_for(lambda: gpus.lanewise.log().count("read new settings") > before, "the new settings", 30)
 
 
 def test_nccl_reads_the_tree_of_the_machine(node: Node, gpus: GpuNode, tmp_path: Path) -> None:
-    """With the site's setting. What names RDMA devices is left out, because the machine has none."""
+    """With the setting, except for the variables with RDMA devices, because the machine has none."""
     set_environment(gpus, ["nccl", "nccl_topology", "vllm"])
     try:
         gpus.start({"file": "pair"})

@@ -2,11 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The role dra_driver on a real node: systemd as its first process, kubelet, containerd, a control plane.
+"""The role dra_driver on a real node with systemd, kubelet, containerd and a control plane.
 
-Tests build on each other in the order of the file, as a node's life does.
-
-So they stay in one file, although it has more than 500 lines.
+The tests depend on each other, in the order of the file, which follows the life of a node. So they stay in one file.
 """
 
 from __future__ import annotations
@@ -84,8 +82,8 @@ cdi_spec_dirs = ["/etc/cdi"]
 
 
 def test_a_runtime_that_would_not_pass_devices_on_is_reported(site: Site) -> None:
-    """A second containerd, where the module sees no other."""
-    folder = Path("/run/second")  # paths of sockets are short
+    """The module sees only a second containerd, which runs in another PID namespace."""
+    folder = Path("/run/second")  # paths of sockets must be short
     folder.mkdir()
     config = folder / "containerd.toml"
     config.write_text(OTHER_FOLDER.format(folder=folder))
@@ -154,10 +152,10 @@ def test_the_service_has_only_the_rights_that_it_needs(site: Site) -> None:
     assert re.search(r"NoNewPrivs:\s*1", status) and re.search(r"Seccomp:\s*2", status)
     allowed = int(re.search(r"CapBnd:\s*(\S+)", status)[1], 16)  # type: ignore[index]
     assert allowed.bit_count() == 5
-    # it cannot take the node's memory, and is no dearer than kubelet
+    # it cannot use up the node's memory, and the OOM killer prefers it to kubelet
     assert site.property("MemoryMax") == str(512 << 20)
-    assert site.property("OOMScoreAdjust") == "-500"  # which systemd cannot set in a container: no look at /proc
-    # pins must be seen by the next start
+    assert site.property("OOMScoreAdjust") == "-500"  # not checked in /proc, as systemd cannot set it in a container
+    # the next start must see the pinned namespaces
     links = site.machine.run("readlink", f"/proc/{pid}/ns/mnt", "/proc/1/ns/mnt").stdout.split()
     assert links[0] == links[1]
     verified = site.machine.run("systemd-analyze", "verify", f"/etc/systemd/system/{UNIT}", check=False)
@@ -166,7 +164,7 @@ def test_the_service_has_only_the_rights_that_it_needs(site: Site) -> None:
 
 
 def run_pod(site: Site, name: str) -> None:
-    """A pod with a device as net1."""
+    """Run a pod that has a device as net1."""
     plane, node = site.plane, site.node
     config = parameters({"name": "net1", "addresses": ["203.0.113.2/28"]})
     devices = {
@@ -197,7 +195,7 @@ def test_a_driver_that_pods_need_is_not_removed(site: Site) -> None:
 
 
 def test_an_unusable_token_is_replaced(site: Site) -> None:
-    """A driver that has noticed its token, which it does at its next request, is restarted too: one more change."""
+    """A driver that has already failed with the bad token is restarted, too, which is one more change."""
     path = Path("/etc/lanewise/token")
     before = path.read_text()
     path.write_text("none")
@@ -208,7 +206,7 @@ def test_an_unusable_token_is_replaced(site: Site) -> None:
 
 
 def test_a_node_that_claims_to_be_another_gets_no_token_for_it(site: Site) -> None:
-    """Its Python adds facts to every answer; with Ansible's defaults these are variables."""
+    """The node's Python adds facts to every module's result. By default, Ansible uses facts as variables."""
     site.plane.add_node("other-node")
     facts = {"dra_driver_node_name": "other-node", "dra_driver_kubeconfig": "/taken/from/a/fact"}
     path = Path("/etc/lanewise/token")
@@ -233,7 +231,8 @@ def test_changed_settings_are_written_and_wrong_ones_are_not(site: Site) -> None
 
 
 def test_settings_that_a_killed_run_wrote_take_effect_at_the_next_run(site: Site) -> None:
-    """Here the address of the metrics: a running driver does not change it, and its readiness is checked there."""
+    """The test changes the metrics address, which a running driver does not change, and where its readiness is
+    checked."""
     settings, pid = Path("/etc/lanewise/driver.yml"), site.property("MainPID")
     site.settings["metrics_address"] = "127.0.0.1:9177"
     level = f"log_level: {site.settings['log_level']}\n"
@@ -266,7 +265,7 @@ def test_files_that_are_missing_or_changed_are_drift_and_are_restored(site: Site
 
 def test_a_unit_that_systemd_has_not_read_is_reloaded_and_restarted(site: Site) -> None:
     pid = site.property("MainPID")
-    # as of a run that was killed after it wrote
+    # as after a run that was killed when it had written the unit
     site.machine.run("touch", "--date=9 seconds", f"/etc/systemd/system/{UNIT}")
     assert site.property("NeedDaemonReload") == "yes"
     site.play(playbook="lanewise.dra.drift", rc=1)
@@ -277,7 +276,7 @@ def test_a_unit_that_systemd_has_not_read_is_reloaded_and_restarted(site: Site) 
 
 
 def changed_wheel(site: Site, name: str, *changes: tuple[str, str]) -> Path:
-    """A wheel of the driver with changes to its cli.py, and its version by `name`."""
+    """A wheel of the driver with the version `name` and with changes to its cli.py."""
     return other_wheel(next((site.folder / "cache").glob("*/*.whl")), site.folder, name, *changes)
 
 
@@ -305,7 +304,7 @@ def test_upgrade_and_rollback_keep_pods_and_the_wanted_releases(site: Site) -> N
     assert "batch 1: 1 node, the canary" in site.output and "done: 1 node" in site.output
     second = Path(os.readlink(CURRENT)).name
     assert second.startswith("1.0.2-")
-    # the one that was not well is gone, the one before is kept
+    # the unhealthy release is removed, the previous one is kept
     assert {path.name for path in (CURRENT.parent / "releases").iterdir()} == {first, second}
     assert "net1" in site.node.execute("one", "ip", "-brief", "link")
     assert site.play(playbook="lanewise.dra.upgrade", **newer) == 0 and "no changes needed: 1 node" in site.output
@@ -334,7 +333,7 @@ def test_a_run_killed_between_switch_and_start_is_finished_by_the_next(site: Sit
     site.play(playbook="lanewise.dra.upgrade")
     assert "done: 1 node" in site.output and site.info()["service"]["release"] == first
     assert site.play(playbook="lanewise.dra.drift") == 0
-    # to a release that is on the node, and back from it
+    # upgrade to a release that is already on the node, and roll back from it
     site.play(playbook="lanewise.dra.upgrade", **newer)
     site.play(playbook="lanewise.dra.rollback")
     assert site.info()["service"]["release"] == first
@@ -361,27 +360,27 @@ def test_a_rollout_stops_at_an_unhealthy_driver_and_the_next_run_continues(site:
 def test_a_rollout_stops_without_an_api_server_and_the_next_run_continues(site: Site) -> None:
     newer, good = str(changed_wheel(site, "1.0.4")), os.readlink(CURRENT)
     releases = CURRENT.parent / "releases"
-    begun = threading.Event()
+    stopped = threading.Event()
 
-    def cut_off() -> None:
+    def stop_api_server() -> None:
         while not list(releases.glob("1.0.4-*")):
-            if begun.wait(0.05):
+            if stopped.wait(0.05):
                 return
         site.plane.stop("kube-apiserver")
-        begun.set()
+        stopped.set()
 
-    thread = threading.Thread(target=cut_off)
+    thread = threading.Thread(target=stop_api_server)
     thread.start()
     try:
         site.play(playbook="lanewise.dra.rollout", rc=2, dra_driver_wheel=newer)
     finally:
-        ended_first = begun.is_set()
-        begun.set()
+        during_rollout = stopped.is_set()
+        stopped.set()
         thread.join()
-        if ended_first:
+        if during_rollout:
             site.plane.start("kube-apiserver")
             site.plane.wait_ready("kube-apiserver")
-    assert ended_first
+    assert during_rollout
     report = site.output[site.output.rindex("TASK [Check the state of the rollout]") :]
     assert "failed: 1 node" in report, report
     assert os.readlink(CURRENT) == good
@@ -450,8 +449,8 @@ def test_force_uninstalls_while_the_api_server_is_away(site: Site) -> None:
 
 def test_force_uninstalls_while_a_pod_has_a_device(site: Site) -> None:
     site.play()
-    kept = [Path(path) for path in ("/etc/lanewise/fabric.json", "/opt/lanewise/fabric/fabric.pyz")]
-    for path in kept:  # as the role fabric has them
+    of_fabric = [Path(path) for path in ("/etc/lanewise/fabric.json", "/opt/lanewise/fabric/fabric.pyz")]
+    for path in of_fabric:  # files of the role fabric
         path.parent.mkdir(exist_ok=True)
         path.touch()
     run_pod(site, "two")
@@ -462,6 +461,6 @@ def test_force_uninstalls_while_a_pod_has_a_device(site: Site) -> None:
     assert "/run/lanewise" not in site.machine.run("cat", "/proc/1/mountinfo").stdout
     assert not Path("/run/lanewise").exists() and not site.slices()
     left = [sorted(Path(folder).iterdir()) for folder in ("/etc/lanewise", "/opt/lanewise")]
-    assert left == [kept[:1], [kept[1].parent]]
+    assert left == [of_fabric[:1], [of_fabric[1].parent]]
     assert not list(Path("/var/run/cdi").glob("k8s.lanewise.dev*"))
     assert "net1" in site.node.execute("two", "ip", "-brief", "link")  # until the pod ends

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods come and go in random order on nodes with NVIDIA's own driver; none may get a pair that is not aligned, or a
-wrong map of its devices.
+"""Pods come and go in random order on nodes with NVIDIA's driver. None may get a pair that is not aligned, or a wrong
+map of its devices.
 
-What a pod has is read inside it, as device numbers and MAC addresses, and judged by the machine's tree alone.
+A pod's devices are read inside it, as device numbers and MAC addresses, and checked by the machine's tree alone.
 LANEWISE_ROUNDS is the number of rounds on all machines together, 8 by default. LANEWISE_MACHINES names other machines,
 separated by commas: those of tests/machines/descriptions, or files like them.
 """
@@ -35,9 +35,9 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 MACHINES = (os.environ.get("LANEWISE_MACHINES") or "hgx-h100,dgx-a100,hgx-b200,gb200").split(",")
 ROUNDS = -(-int(os.environ.get("LANEWISE_ROUNDS") or 8) // len(MACHINES))  # on each machine
 SEED = 20261124
-#: GPUs and NICs that a claim of each template gets.
+#: The numbers of GPUs and NICs in a claim of each template.
 WANTED = {"pair": (1, 1), "two-pairs": (2, 2), "gpu": (1, 0), "nic": (0, 1)}
-#: A GPU with a NIC that is nearest to it and one that is not, as the sources of the descriptions have them.
+#: A GPU, one of its nearest NICs, and another NIC, from the sources of the machine descriptions.
 KNOWN = {
     "hgx-h100": ("0000:d9:00.0", "0000:da:00.0", "0000:49:00.0"),
     "dgx-a100": ("0000:07:00.0", "0000:0c:00.0", "0000:4b:00.0"),
@@ -46,8 +46,8 @@ KNOWN = {
 }
 
 
-def check_judge(tree: MachineTree, gpu: str, near: str, far: str) -> None:
-    """Check that the judge would find wrong pairs."""
+def check_tree(tree: MachineTree, gpu: str, near: str, far: str) -> None:
+    """Check that the tree distinguishes aligned pairs from others."""
     assert tree.aligned(Seen([gpu], [near])) and not tree.aligned(Seen([gpu], [far]))
     other = next(one for one in tree.gpus if tree.aligned(Seen([one], [far])))
     assert tree.aligned(Seen([gpu, other], [far, near]))
@@ -61,13 +61,13 @@ class Rounds:
     def __init__(self, machine: GpuNode, seed: str) -> None:
         self.machine, self.tree, self.node = machine, machine.judge, machine.node
         self.rng = random.Random(seed)
-        self.live: dict[str, tuple[str, Seen]] = {}  # by the pod's name: its template, and what it has
+        self.live: dict[str, tuple[str, Seen]] = {}  # the template and the devices, by the pod's name
         self.made = 0
         self.counts: collections.Counter[str] = collections.Counter()
         self.faults: list[str] = []
 
-    def play(self) -> None:
-        """Some pods end, others start; those for which there is no room wait, and are taken back."""
+    def run(self) -> None:
+        """End some pods and start others. Remove those that must wait because devices are in use."""
         rng = self.rng
         self.end([name for name in self.live if rng.random() < 0.5])
         started = {}
@@ -95,20 +95,20 @@ class Rounds:
         return not owners.isdisjoint(names)
 
     def _settled(self, started: t.Mapping[str, str], waiting: set[str]) -> bool:
-        """Judge the pods that have started. Whether all others are refused, and there is no room for them."""
+        """Check the pods that have started. Returns whether all others were refused and there is no room for them."""
         refused = set()
         for pod in self.node.plane.expect("GET", PODS)["items"]:
             name, status = pod["metadata"]["name"], pod["status"]
             conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
             if name in waiting and conditions.get("Ready") == "True":
                 waiting.remove(name)
-                self.judge(name, started[name], self.machine.seen(name))
+                self.check_pod(name, started[name], self.machine.seen(name))
             elif name in waiting and conditions.get("PodScheduled") == "False":
                 refused.add(name)
         return refused == waiting and not any(self.room(started[name]) for name in waiting)
 
-    def judge(self, name: str, template: str, seen: Seen) -> None:
-        """Count a pod that has started."""
+    def check_pod(self, name: str, template: str, seen: Seen) -> None:
+        """Check the devices of a pod that has started."""
         wanted = WANTED[template]
         held = [set(sum(devices, [])) for devices in zip(*(one for _template, one in self.live.values()))]
         self.live[name] = (template, seen)
@@ -121,22 +121,22 @@ class Rounds:
         if held and any(set(own) & others for own, others in zip(seen, held)):
             self.faults.append(f"{found} has a device of another pod")
         if min(wanted):
-            self.judge_map(name, found)
+            self.check_map(name, found)
 
-    def judge_map(self, name: str, found: str) -> None:
-        """Count the map of a pod with pairs. The judge has to find each fault of maps that were made wrong."""
-        given = map_judge.pod_map(self.node, name)
-        wrong = map_judge.faults(self.machine, name, given)
-        wrong += map_judge.variable_faults(map_judge.environment(self.node, name), given)
+    def check_map(self, name: str, found: str) -> None:
+        """Check the map of a pod with pairs. Once, also check that map_judge detects the errors of wrong maps."""
+        found_map = map_judge.pod_map(self.node, name)
+        wrong = map_judge.faults(self.machine, name, found_map)
+        wrong += map_judge.variable_faults(map_judge.environment(self.node, name), found_map)
         self.faults += [f"{found}, its map: {one}" for one in wrong]
         self.counts["maps"] += 1
-        if len(given["pairs"]) == 2 and not self.counts["wrong maps found"]:
-            for change, changed in map_judge.wrong_maps(given).items():
-                assert map_judge.faults(self.machine, name, changed), change
+        if len(found_map["pairs"]) == 2 and not self.counts["wrong maps found"]:
+            for change, wrong_map in map_judge.wrong_maps(found_map).items():
+                assert map_judge.faults(self.machine, name, wrong_map), change
                 self.counts["wrong maps found"] += 1
 
     def room(self, template: str) -> bool:
-        """Whether a pod of this template could get its devices now, by the tree."""
+        """Whether the free devices suffice for a pod of this template, by the tree."""
         free = [
             [one for one in every if not any(one in devices[kind] for _template, devices in self.live.values())]
             for kind, every in enumerate((self.tree.gpus, self.tree.fabric))
@@ -145,8 +145,8 @@ class Rounds:
         return self.tree.room(*free) >= gpus if gpus == nics else len(free[0]) >= gpus and len(free[1]) >= nics
 
 
-def play(node: Node, machine: str | Path, folder: Path) -> None:
-    """Play the rounds of a machine, by its name or the file of its description."""
+def run(node: Node, machine: str | Path, folder: Path) -> None:
+    """Run the rounds on a machine, given by its name or by the file of its description."""
     try:
         gpus = GpuNode(node, machine, folder, "0.5.0")
     except Missing as missing:
@@ -155,9 +155,9 @@ def play(node: Node, machine: str | Path, folder: Path) -> None:
     try:
         gpu_claims.apply(node, gpu_claims.variables("0.5.0", gpu_claims.templates(gpus.judge)), gpus.facts)
         if machine in KNOWN:
-            check_judge(gpus.judge, *KNOWN[str(machine)])
+            check_tree(gpus.judge, *KNOWN[str(machine)])
         for _number in range(ROUNDS):
-            rounds.play()
+            rounds.run()
         print(f"{Path(machine).stem}: {dict(rounds.counts)}, {len(rounds.faults)} faults")
         assert not rounds.faults, rounds.faults
         assert rounds.counts["rounds"] == ROUNDS and rounds.counts["pairs"] >= rounds.counts["maps"] > 0
@@ -170,10 +170,10 @@ def play(node: Node, machine: str | Path, folder: Path) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_pair_is_aligned_in_random_rounds(node: Node, tmp_path: Path, machine: str) -> None:
-    play(node, machine, tmp_path)
+    run(node, machine, tmp_path)
 
 
-ANOTHER = """
+WORKSTATION = """
 name: workstation
 summary: 3 H100 PCIe on two sockets, each with a NIC below the same host bridge
 system:
@@ -191,5 +191,5 @@ default_route: enp1s0
 
 def test_one_file_describes_another_machine(node: Node, tmp_path: Path) -> None:
     path = tmp_path / "workstation.yml"
-    path.write_text(ANOTHER)
-    play(node, path, tmp_path)
+    path.write_text(WORKSTATION)
+    run(node, path, tmp_path)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods get parts of one GPU's memory from NVIDIA's own driver, and the NIC below the same PCIe root."""
+"""Pods get parts of a GPU's memory from NVIDIA's driver, and the NIC below the same PCIe root."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TEMPLATES = [
 
 
 def test_pods_get_parts_of_a_gpu_and_the_nic_beside_it(node: Node, tmp_path: Path) -> None:
-    """Two parts of 30Gi fit on a GPU of 80, a third does not, and a whole GPU is one that nobody has a part of."""
+    """A GPU of 80 GB has room for two parts of 30Gi. A claim for a whole GPU gets one of which no part is in use."""
     try:
         machine = GpuNode(node, "hgx-h100", tmp_path, "0.5.0", {"ConsumableShares": True}, shares="memory")
     except Missing as missing:

@@ -367,7 +367,7 @@ class Service(installed.Driver):
     def log(self) -> str:
         return self.machine.ssh("journalctl --no-pager -o cat -u lanewise-driver")
 
-    def traces(self) -> list[str]:
+    def claim_files(self) -> list[str]:
         run = "/run/lanewise/netns /run/lanewise/attached /run/lanewise/early"
         places = f"{installed.STATE}/state {installed.STATE}/metadata {run}"
         found = self.machine.ssh(
@@ -379,12 +379,12 @@ class Service(installed.Driver):
     def wait_for_no_traces(self, seconds: float = TIMEOUT) -> None:
         def clear() -> bool:
             time.sleep(0.5)
-            return not self.traces()
+            return not self.claim_files()
 
         try:
-            self.plane.wait_for(clear, "the claims' traces to go", seconds)
+            self.plane.wait_for(clear, "the claims' files to be removed", seconds)
         except Failed as failure:
-            raise Failed(f"{failure}: {self.traces()}\n{self.log()}") from None
+            raise Failed(f"{failure}: {self.claim_files()}\n{self.log()}") from None
 
 
 def host_state(machine: Machine, name: str, pf: str = "") -> str:
