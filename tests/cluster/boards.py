@@ -130,7 +130,7 @@ def _nearest(gpu: str) -> Object:
     return {"cel": {"expression": f'has({published}.nearestGPUs) && {published}.nearestGPUs.contains("{gpu}")'}}
 
 
-def alternatives(
+def alternatives_claim(
     classes: tuple[str, str], gpus: t.Mapping[str, Object], nics: t.Mapping[str, Object], attribute: str, count: int
 ) -> Object:
     """A claim that expresses pairs by alternatives. GPU number I has the subrequests gI and nI, and a constraint that
@@ -152,7 +152,7 @@ def alternatives(
     return {"devices": {"requests": requests, "constraints": constraints}}
 
 
-def matching(classes: tuple[str, str], attribute: str, count: int) -> Object:
+def matching_claim(classes: tuple[str, str], attribute: str, count: int) -> Object:
     """A claim that expresses pairs by an attribute that GPU and NIC have in common."""
     requests, constraints = [], []
     for pair in range(count):
@@ -225,7 +225,7 @@ def board_of_alternatives(
     where = "dra.net/pciAddress" if nic == "dra.net" else PCI_BUS_ID
     gpus = {gpu: _address(PCI_BUS_ID, [gpu]) for gpu in pairs}
     nics = {gpu: _nearest(gpu) if form == "nearestGPUs" else _address(where, near) for gpu, near in pairs.items()}
-    claims = {count: alternatives(classes, gpus, nics, attribute, count) for count in range(1, MAX_PAIRS + 1)}
+    claims = {count: alternatives_claim(classes, gpus, nics, attribute, count) for count in range(1, MAX_PAIRS + 1)}
     return Board(name, form, tuple(published), pairs, claims, *classes)
 
 
@@ -243,7 +243,7 @@ def real_boards() -> list[Board]:
     root = {one.address: one.device["attributes"][PCIE_ROOT]["string"] for one in p4d}
     same_root = {gpu: frozenset(nic for nic in rdma_nics(p4d) if root[nic] == root[gpu]) for gpu in gpus_of(p4d)}
     classes = ("board-nvidia", "board-dranet")
-    claims = {count: matching(classes, PCIE_ROOT, count) for count in range(1, MAX_PAIRS + 1)}
+    claims = {count: matching_claim(classes, PCIE_ROOT, count) for count in range(1, MAX_PAIRS + 1)}
     found.append(Board("eks-p4d", "matchAttribute", tuple(p4d), same_root, claims, *classes))
     p4d_lanewise = with_lanewise(recorded("eks-p4d", "eks-p4d-ours"), same_root)
     found.append(board_of_alternatives("eks-p4d-ours", p4d_lanewise, same_root, PCI_BUS_ID))

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The playbook site.yml provisions a GPU node beside NVIDIA's own driver, and pods get the pairs that it promises.
+"""The playbook site.yml provisions a GPU node beside NVIDIA's driver, and pods get the promised pairs.
 
-The node is an example machine for all that runs on it: its tree is mounted at /sys and /proc/driver. The driver is
-installed from a wheel that differs in one function: a veth pair stands in for a NIC, and has no PCI function.
+To all programs, the node is an example machine, whose tree is mounted at /sys and /proc/driver. The driver is installed
+from a wheel with one changed function, because veth interfaces, which have no PCI function, replace the NICs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 
 pytestmark = REQUIRED
 
-# What finds the interface of a PCI function, and what it is here: as tests/cluster/tree_driver.py has it.
+# Where the driver identifies the interface of a PCI function, and the code inserted there (see tree_driver.py).
 MATCHES = "    # IPoIB is hardware, too"
 BY_MAC = "    return bool(identity.permanent_mac) and link.mac == identity.permanent_mac\n"
 AS_MACHINE = """
@@ -55,7 +55,7 @@ class GpuSite(t.NamedTuple):
 
 
 def _variables(site: Site, gpus: GpuNode) -> dict[str, t.Any]:
-    """The inventory's: the driver, and claims that are applied."""
+    """The inventory's variables for the driver and the claims."""
     lock = COLLECTION / "requirements/driver.txt"
     options = {"source": str(COLLECTION), "lock": str(lock), "wheelhouse": str(WHEELHOUSE)}
     wheel = Path(site.module("dra_driver_wheel", dest=str(site.folder / "wheel"), **options)["wheel"])
@@ -92,7 +92,7 @@ def _made(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.I
             gpus.close()
 
 
-def test_one_run_of_the_playbook_makes_the_node(made: GpuSite) -> None:
+def test_one_run_of_the_playbook_provisions_the_node(made: GpuSite) -> None:
     assert made.site.systemctl("is-active", "lanewise-driver.service") == "active"
     assert made.site.info()["ready"]
     assert "default/pair: 1 of 1 node(s)" in made.site.output

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A running node moves from DRANET, installed as its release is, to our driver and back, which is a systemd unit."""
+"""The playbook switch_driver moves a running node from DRANET, a DaemonSet, to lanewise.dev, a systemd unit, and back.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +32,13 @@ Object = dict[str, t.Any]
 DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/dranet"
 PODS = "/api/v1/namespaces/default/pods"
 LABEL, MARK = "lanewise.dev/nic-driver", "lanewise.dev/switch-driver"
-OURS, THEIRS = "lanewise.dev", "dra.net"
-AFFINITY = {"key": LABEL, "operator": "NotIn", "values": [OURS]}
+LANEWISE, DRANET = "lanewise.dev", "dra.net"
+AFFINITY = {"key": LABEL, "operator": "NotIn", "values": [LANEWISE]}
 
 
 RBAC = "rbac.authorization.k8s.io"
 NAME: Object = {"name": "dranet", "namespace": "kube-system"}
-#: What DRANET 1.4.0 asks of the API server: group, resource, verbs.
+#: DRANET 1.4.0's permissions: API group, resource, verbs.
 RULES = (
     ("", "nodes", ["get"]),
     ("", "events", ["create", "patch", "update"]),
@@ -47,7 +48,7 @@ RULES = (
     ("resource.k8s.io", "resourceclaims/status", ["patch", "update"]),
     ("resource.k8s.io", "resourceclaims/driver", ["associated-node:patch", "associated-node:update"]),
 )
-#: Folders of the node that DRANET uses.
+#: The folders of the node that DRANET mounts.
 FOLDERS = (
     "/var/lib/kubelet/plugins",
     "/var/lib/kubelet/plugins_registry",
@@ -60,8 +61,8 @@ FOLDERS = (
 
 
 def dranet(plane: ControlPlane) -> list[Object]:
-    """DRANET as its release installs it: account, rights and DaemonSet, with this machine's program instead of an
-    image."""
+    """DRANET's objects, as in its release: service account, RBAC rules and DaemonSet, with this machine's program
+    instead of an image."""
     try:
         program = programs(plane.minor, "dranet", build=False)["dranet"]
     except Missing as missing:
@@ -85,7 +86,7 @@ def dranet(plane: ControlPlane) -> list[Object]:
 
 def _pod(plane: ControlPlane, program: Path) -> Object:
     folders = {f"folder-{number}": path for number, path in enumerate((*FOLDERS, "/usr", str(program.parent)))}
-    server = {  # nothing here serves the cluster's own address of it
+    server = {  # its cluster IP is not reachable here
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
         "KUBERNETES_SERVICE_PORT": str(plane.ports["kube-apiserver"]),
     }
@@ -115,7 +116,7 @@ def _pod(plane: ControlPlane, program: Path) -> Object:
 
 
 class Fleet:
-    """The node with what a site sees of it."""
+    """The node, and its state in the cluster."""
 
     def __init__(self, site: Site) -> None:
         self.site, self.node, self.plane = site, site.node, site.plane
@@ -136,21 +137,21 @@ class Fleet:
         return t.cast(Object, self.plane.expect("GET", f"/api/v1/nodes/{self.node.name}"))
 
     def state(self) -> tuple[bool, bool, bool]:
-        """Whether the node is cordoned, whether our annotation is there, and whether it has our label."""
+        """Whether the node is cordoned, has the playbook's annotation, and has the label of lanewise.dev."""
         found = self.object()
         metadata = found["metadata"]
         cordoned = bool(found["spec"].get("unschedulable"))
-        return cordoned, MARK in metadata.get("annotations", {}), metadata.get("labels", {}).get(LABEL) == OURS
+        return cordoned, MARK in metadata.get("annotations", {}), metadata.get("labels", {}).get(LABEL) == LANEWISE
 
     def replicas(self, driver: str, number: int) -> None:
-        """This many pods, each with a NIC of a driver; a controller replaces those that are evicted."""
+        """Replace the ReplicaSet by one with `number` pods, each with a NIC of a driver."""
         attributes = f'device.attributes["{driver}"]'
         selector = {"cel": {"expression": f'device.driver == "{driver}" && {attributes}.ifName.startsWith("rail")'}}
         config = {"name": "net1", "addresses": ["203.0.113.2/28"]}
-        given = parameters(config) if driver == OURS else {"interface": config}
+        interface = parameters(config) if driver == LANEWISE else {"interface": config}
         devices = {
             "requests": [{"name": "nic", "exactly": {"deviceClassName": "nic", "selectors": [selector]}}],
-            "config": [{"opaque": {"driver": driver, "parameters": given}}],
+            "config": [{"opaque": {"driver": driver, "parameters": interface}}],
         }
         pod = self.node.pod("x", resourceClaims=[{"name": "net", "resourceClaimTemplateName": "nic"}])["spec"]
         template = {"metadata": {"labels": {"app": "x"}}, "spec": {**pod, "restartPolicy": "Always"}}
@@ -193,14 +194,14 @@ def _fleet(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.
         for item in items:
             apply(node, item)
         fleet = Fleet(Site(node, machine, tmp_path_factory.mktemp("site")))
-        newest.wait_for(lambda: fleet.published(THEIRS), "DRANET to publish", 120)
+        newest.wait_for(lambda: fleet.published(DRANET), "DRANET to publish", 120)
         newest.expect("POST", f"{API}/deviceclasses", {"metadata": {"name": "nic"}, "spec": {}})
         yield fleet
 
 
-def test_dranet_that_would_stay_is_refused(fleet: Fleet) -> None:
-    """Its DaemonSet has to keep away from nodes with the label; the refusal has the affinity to add."""
-    fleet.play(OURS, rc=2)
+def test_dranet_without_the_node_affinity_is_refused(fleet: Fleet) -> None:
+    """DRANET's DaemonSet must avoid nodes with the label. The message has the affinity to add."""
+    fleet.play(LANEWISE, rc=2)
     assert '"nodeAffinity"' in fleet.site.output and '"NotIn"' in fleet.site.output
     assert fleet.state() == (False, False, False)
     terms = [{"matchExpressions": [AFFINITY]}]
@@ -210,24 +211,24 @@ def test_dranet_that_would_stay_is_refused(fleet: Fleet) -> None:
 
 
 def test_a_node_whose_pods_have_devices_is_not_changed(fleet: Fleet) -> None:
-    fleet.replicas(THEIRS, 1)
-    fleet.play(OURS, rc=2)
+    fleet.replicas(DRANET, 1)
+    fleet.play(LANEWISE, rc=2)
     assert "have devices from dra.net" in fleet.site.output and "switch_driver_drain" in fleet.site.output
     assert fleet.state() == (False, False, False) and fleet.running()
-    fleet.replicas(THEIRS, 0)
+    fleet.replicas(DRANET, 0)
 
 
 def test_check_mode_changes_nothing(fleet: Fleet) -> None:
-    before = fleet.object()["metadata"]["resourceVersion"], fleet.published(THEIRS)
-    fleet.play(OURS, "--check")
-    assert fleet.state() == (False, False, False) and fleet.published(THEIRS) == before[1]
+    before = fleet.object()["metadata"]["resourceVersion"], fleet.published(DRANET)
+    fleet.play(LANEWISE, "--check")
+    assert fleet.state() == (False, False, False) and fleet.published(DRANET) == before[1]
     assert fleet.site.property("LoadState") == "not-found"
 
 
 def test_a_killed_switch_is_continued_by_the_next_run(fleet: Fleet) -> None:
-    """Killed between the two drivers: DRANET is being removed, ours is not installed."""
+    """The run is killed while DRANET is being removed and lanewise.dev is not installed yet."""
     uplink = ip("route show default")
-    run = threading.Thread(target=quiet, args=(fleet,))
+    run = threading.Thread(target=play_ignoring_failure, args=(fleet,))
     run.start()
     fleet.plane.wait_for(lambda: fleet.state()[2], "the label", 120)
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -237,33 +238,32 @@ def test_a_killed_switch_is_continued_by_the_next_run(fleet: Fleet) -> None:
     run.join(60)
     assert fleet.state() == (True, True, True) and fleet.site.property("LoadState") == "not-found"
 
-    fleet.play(OURS)
+    fleet.play(LANEWISE)
     assert fleet.state() == (False, False, True)
-    assert fleet.published(OURS) == {"rail0", "rail1"} and not fleet.published(THEIRS)
+    assert fleet.published(LANEWISE) == {"rail0", "rail1"} and not fleet.published(DRANET)
     assert ip("route show default") == uplink
-    fleet.replicas(OURS, 1)
-    fleet.replicas(OURS, 0)
+    fleet.replicas(LANEWISE, 1)
+    fleet.replicas(LANEWISE, 0)
 
 
-def quiet(fleet: Fleet) -> None:
-    """Play, and ignore a failure."""
+def play_ignoring_failure(fleet: Fleet) -> None:
     with contextlib.suppress(AssertionError):
-        fleet.play(OURS)
+        fleet.play(LANEWISE)
 
 
 def test_a_second_switch_changes_nothing(fleet: Fleet) -> None:
-    assert fleet.play(OURS) == 0
+    assert fleet.play(LANEWISE) == 0
 
 
 def test_switching_back_drains_the_node(fleet: Fleet) -> None:
-    """The pods are evicted; another cordon stays."""
-    fleet.replicas(OURS, 1)
+    """The pods are evicted. The cordon of another user stays."""
+    fleet.replicas(LANEWISE, 1)
     node = f"/api/v1/nodes/{fleet.node.name}"
     fleet.plane.expect("PATCH", node, {"spec": {"unschedulable": True}})
-    fleet.play(THEIRS, "-e", "switch_driver_drain=true")
+    fleet.play(DRANET, "-e", "switch_driver_drain=true")
     assert fleet.state() == (True, False, False)
-    assert not fleet.published(OURS) and fleet.published(THEIRS) == {"rail0", "rail1"}
+    assert not fleet.published(LANEWISE) and fleet.published(DRANET) == {"rail0", "rail1"}
     assert fleet.site.property("LoadState") == "not-found"
     fleet.plane.expect("PATCH", node, {"spec": {"unschedulable": None}})
-    fleet.replicas(THEIRS, 1)
-    assert fleet.play(THEIRS) == 0
+    fleet.replicas(DRANET, 1)
+    assert fleet.play(DRANET) == 0

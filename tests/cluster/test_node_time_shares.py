@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods share a GPU by MPS and by time-slicing, as NVIDIA's DRA driver sets it up.
+"""Pods share a GPU by MPS and by time-slicing, which NVIDIA's DRA driver configures.
 
-The driver calls nvidia-smi and starts the MPS daemon as a Deployment. Here both programs only record how they are
-called: what they do to a GPU is not tested.
+The driver calls nvidia-smi and starts the MPS daemon as a Deployment. Here both programs only record their calls, so
+their effect on a GPU is not tested.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 PODS = "/api/v1/namespaces/default/pods"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 GATES = {"MPSSupport": True, "TimeSlicingSettings": True}
-#: What the daemon's Deployment runs in its image.
+#: The programs that the daemon's Deployment needs in its image.
 PROGRAMS = ("sh", "cat", "rm", "tail")
 MPS = {"cores": 40, "memory": "10Gi"}
 SLICES = {"interval": "Long"}
@@ -44,7 +44,7 @@ NIC = {"name": "nic", "kind": "nic"}
 
 
 def image() -> dict[str, Path]:
-    """The files of an image with PROGRAMS of this host and their libraries."""
+    """The files of an image with this host's PROGRAMS and their libraries."""
     found: dict[str, Path] = {}
     for name in PROGRAMS:
         program = str(shutil.which(name))
@@ -56,7 +56,7 @@ def image() -> dict[str, Path]:
 
 
 def site(engine: str, share: dict[str, t.Any]) -> dict[str, t.Any]:
-    """Variables of a site: a claim that several pods share, and a template with a NIC below the GPU's PCIe root."""
+    """A site's variables: a claim that several pods share, and a template that adds a NIC below the GPU's PCIe root."""
     drivers = gpu_claims.drivers("0.5.0")
     drivers["gpu.nvidia.com"] = {**drivers["gpu.nvidia.com"], "engine": engine, "feature_gates": GATES}
     shared_gpu = {**gpu_claims.GPU, "share": share}
@@ -96,8 +96,8 @@ def delete_pods(machine: GpuNode, *names: str) -> None:
             raise
 
 
-def test_two_pods_take_turns_on_a_gpu(node: Node, machine: GpuNode) -> None:
-    """The driver sets the interval before they start, and restores the default when both have ended."""
+def test_two_pods_time_slice_a_gpu(node: Node, machine: GpuNode) -> None:
+    """The driver sets the time slice before the pods start, and restores the default when both have ended."""
     machine.start(dict.fromkeys(("one", "two"), "time-slicing"), "resourceClaimName")
     [gpu] = machine.seen("one").gpus
     assert machine.seen("two").gpus == [gpu]
@@ -111,7 +111,7 @@ def test_two_pods_take_turns_on_a_gpu(node: Node, machine: GpuNode) -> None:
 
 
 def test_two_pods_share_a_gpu_by_mps(node: Node, machine: GpuNode) -> None:
-    """One daemon for both, with the limits of the claim. Its socket and its shared memory are visible in the pods."""
+    """Both use one daemon, with the limits of the claim. Its socket and shared memory are visible in the pods."""
     machine.start(dict.fromkeys(("one", "two"), "mps"), "resourceClaimName")
     [gpu] = machine.seen("one").gpus
     assert machine.seen("two").gpus == [gpu]
@@ -130,7 +130,7 @@ def test_two_pods_share_a_gpu_by_mps(node: Node, machine: GpuNode) -> None:
         assert node.execute(name, "ls", "/tmp/nvidia-mps").split() == ["control"]
         assert node.execute(name, "ls", "/dev/shm").split() == ["daemon"]
     delete_pods(machine, "one", "two")
-    node.plane.wait_for(lambda: not node.plane.expect("GET", DEPLOYMENTS)["items"], "the daemon's Deployment to go", 60)
+    node.plane.wait_for(lambda: not node.plane.expect("GET", DEPLOYMENTS)["items"], "the end of the Deployment", 60)
     node.plane.wait_for(
         lambda: f"-i {uuid} -c DEFAULT" in machine.root.calls("nvidia-smi")[-3:], "the GPU's default compute mode", 30
     )

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The ResourceSlices of a running API server instead of a probe: rendering, reach, the check of manifests, and
-the scheduler, which has the same slices."""
+"""Claims by the ResourceSlices of a running API server instead of a probe: rendering, reach, the check of manifests,
+and the scheduler, which uses the same slices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Object = dict[str, t.Any]
 RESOURCE = "/apis/resource.k8s.io/v1"
 SLICES = f"{RESOURCE}/resourceslices"
 PODS = "/api/v1/namespaces/training/pods"
-#: By node; no root of a GB200 has a GPU and a NIC.
+#: The machines by node name. No PCIe root of a GB200 has both a GPU and a NIC.
 MACHINES = {"h100": "hgx-h100", "a100": "dgx-a100", "gb200": "gb200"}
 DRIVERS = SITE["dra_claims_drivers"]
 PAIR = {
@@ -65,7 +65,7 @@ CHECK = """
 
 @pytest.fixture(name="controller")
 def _controller(control_plane: ControlPlane, tmp_path: Path) -> t.Iterator[Controller]:
-    """A controller of a cluster on which the drivers of three machines have published."""
+    """A controller of a cluster with the slices of three machines."""
     made = Controller(control_plane, tmp_path)
     (tmp_path / "check.yml").write_text(CHECK)
     for node, machine in MACHINES.items():
@@ -84,13 +84,13 @@ def reached(result: Object) -> dict[str, list[str]]:
     return {one["claim"]: one["nodes"] for one in result["reach"]}
 
 
-def test_claims_are_rendered_checked_and_scheduled_by_what_is_published(controller: Controller) -> None:
+def test_claims_are_rendered_checked_and_scheduled_by_published_slices(controller: Controller) -> None:
     result, _output = controller.role(BY_SLICES)
     found = reached(result["rendered"])
     probed = compile_site(BY_SLICES, {node: facts(machine) for node, machine in MACHINES.items()})
     assert found == {one.claim: one.nodes for one in probed.reach} == REACHED
 
-    # the files hold what the server has
+    # the files have the same spec as the server's object
     files = [path for path in controller.dest.rglob("*.yaml") if "resourceclaimtemplate" in path.read_text().lower()]
     (written,) = [
         one for path in files for one in yaml.safe_load_all(path.read_text()) if one["kind"] == "ResourceClaimTemplate"
@@ -98,7 +98,7 @@ def test_claims_are_rendered_checked_and_scheduled_by_what_is_published(controll
     place = f"{RESOURCE}/namespaces/training/resourceclaimtemplates/pair"
     assert controller.plane.expect("GET", place)["spec"] == written["spec"]
 
-    # a check of these files against the cluster says the same
+    # a check of these files against the cluster has the same result
     where = {"kubeconfig": str(controller.plane.kubeconfig), "manifests": str(controller.dest), **BY_SLICES}
     checked, _output = controller.play("check", where)
     assert not checked["problems"] and reached(checked) == found
@@ -123,7 +123,7 @@ def test_claims_are_rendered_checked_and_scheduled_by_what_is_published(controll
     }
     assert bound == {"a100", "h100"}
 
-    # devices that pods have count as if they were free
+    # reach does not depend on which devices are in use
     again, _output = controller.role(BY_SLICES)
     assert reached(again["rendered"]) == found
 
@@ -135,12 +135,13 @@ def test_a_claim_that_no_published_node_can_satisfy_is_refused(controller: Contr
     assert not controller.dest.exists() and controller.names("deviceclasses") == []
 
 
-def test_a_pool_that_is_being_written_is_unknown(controller: Controller) -> None:
-    """A driver that has published the first of two new slices."""
+def test_an_incomplete_pool_is_unknown(controller: Controller) -> None:
+    """A driver has published the first of two new slices."""
     found = controller.plane.expect("GET", SLICES)["items"]
-    mine = next(one for one in found if one["spec"]["nodeName"] == "h100" and one["spec"]["driver"] == "lanewise.dev")
-    pool = {"name": "h100", "generation": mine["spec"]["pool"]["generation"] + 1, "resourceSliceCount": 2}
-    controller.plane.expect("POST", SLICES, {"metadata": {"name": "half"}, "spec": {**mine["spec"], "pool": pool}})
+    specs = [one["spec"] for one in found if one["spec"]["nodeName"] == "h100"]
+    complete = next(spec for spec in specs if spec["driver"] == "lanewise.dev")
+    pool = {"name": "h100", "generation": complete["pool"]["generation"] + 1, "resourceSliceCount": 2}
+    controller.plane.expect("POST", SLICES, {"metadata": {"name": "half"}, "spec": {**complete, "pool": pool}})
     result, output = controller.role(BY_SLICES)
     assert reached(result["rendered"]) == {"training/pair": ["a100"]}
     (reported,) = result["rendered"]["reach"]

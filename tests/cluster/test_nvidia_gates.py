@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What NVIDIA's own driver publishes with each legal set of its feature gates, against what we predict.
+"""The predicted devices against those that NVIDIA's driver publishes, for each legal set of its feature gates.
 
-A few sets by default. `LANEWISE_ALL_GATES=1` runs all sets of the gates that the GPU plugin reads when it publishes, on
-four machines: 1,224 runs, each of which names what only the library in place of NVML supplied.
+By default, only a few sets run. `LANEWISE_ALL_GATES=1` runs all sets of the gates that the GPU plugin reads when it
+publishes, on four machines: 1,224 runs. The output names the attributes that come only from the NVML stand-in.
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ from environment import Missing  # tools/cluster.py has put its folder on the pa
 
 Object = dict[str, t.Any]
 
-#: What the GPU plugin asks for when it publishes (grep featuregates.Enabled in cmd/gpu-kubelet-plugin). MPSSupport,
-#: TimeSlicingSettings and DeviceMetadata only change how claims are prepared; they are here to show that.
+#: The gates that the GPU plugin reads when it publishes (grep featuregates.Enabled in cmd/gpu-kubelet-plugin), and
+#: MPSSupport, TimeSlicingSettings and DeviceMetadata, to show that these change only how claims are prepared.
 GATES = (
     *("DynamicMIG", "PassthroughSupport", "NVMLDeviceHealthCheck", "MPSSupport", "TimeSlicingSettings"),
     *("DeviceMetadata", "FabricManagerPartitioning", "DRAListTypeAttributes"),
 )
-#: The other gates, as they are not by default: the compute domain plugin reads them.
+#: The other gates, with the opposite of their defaults. Only the compute domain plugin reads them.
 OTHERS = {"ComputeDomainCliques": False, "CrashOnNVLinkFabricErrors": False}
 SHARES: tuple[t.Any, ...] = (None, "memory", "unlimited", 4)
 ALL = bool(os.environ.get("LANEWISE_ALL_GATES"))
 
 
-class Set(t.NamedTuple):
-    """A legal set: what is on, and the shares."""
+class GateSet(t.NamedTuple):
+    """A legal set of gates: those that are on, and the setting of consumable shares."""
 
     version: str
     on: tuple[str, ...]
     shares: t.Any
 
     @property
-    def stated(self) -> Object:
+    def options(self) -> Object:
+        """The options of the driver in `dra_claims_drivers`."""
         shares = {"consumable_shares": self.shares} if self.shares else {}
         return {"version": self.version, "feature_gates": dict.fromkeys(self.on, True), **shares}
 
@@ -61,28 +62,28 @@ class Set(t.NamedTuple):
         return "-".join([self.version, *self.on, str(self.shares or "whole")])
 
 
-def legal(version: str) -> t.Iterator[Set]:
-    """All sets that our table lets through; tests/oracle compares its rules with the driver's own."""
+def legal_sets(version: str) -> t.Iterator[GateSet]:
+    """All sets that the collection's rules accept. tests/oracle compares these rules with the driver's."""
     for size in range(len(GATES) + 1):
         for on in itertools.combinations(GATES, size):
             for shares in SHARES:
-                one = Set(version, on, shares)
+                one = GateSet(version, on, shares)
                 try:
-                    knowledge("gpu.nvidia.com", one.stated)
+                    knowledge("gpu.nvidia.com", one.options)
                 except Problems:
                     continue
                 yield one
 
 
 FEW = (
-    Set("0.5.0", (), None),
-    Set("0.5.0", ("PassthroughSupport", "DeviceMetadata", "MPSSupport"), "memory"),
-    Set("0.5.0", ("DynamicMIG", "DRAListTypeAttributes", "FabricManagerPartitioning"), 4),
-    Set("0.5.0", ("NVMLDeviceHealthCheck", "TimeSlicingSettings", "DRAListTypeAttributes"), "unlimited"),
-    Set("0.4.1", ("PassthroughSupport",), None),
-    Set("0.4.1", ("DynamicMIG", "TimeSlicingSettings"), None),
+    GateSet("0.5.0", (), None),
+    GateSet("0.5.0", ("PassthroughSupport", "DeviceMetadata", "MPSSupport"), "memory"),
+    GateSet("0.5.0", ("DynamicMIG", "DRAListTypeAttributes", "FabricManagerPartitioning"), 4),
+    GateSet("0.5.0", ("NVMLDeviceHealthCheck", "TimeSlicingSettings", "DRAListTypeAttributes"), "unlimited"),
+    GateSet("0.4.1", ("PassthroughSupport",), None),
+    GateSet("0.4.1", ("DynamicMIG", "TimeSlicingSettings"), None),
 )
-SETS = tuple(one for version in NVIDIA for one in legal(version)) if ALL else FEW
+SETS = tuple(one for version in NVIDIA for one in legal_sets(version)) if ALL else FEW
 
 
 @pytest.fixture(name="plane", scope="module")
@@ -96,7 +97,7 @@ def _plane() -> t.Iterator[ControlPlane]:
 
 
 class Machine:
-    """An example machine with a driver root; one driver at a time runs on it."""
+    """An example machine with a driver root. One driver at a time runs on it."""
 
     def __init__(self, plane: ControlPlane, name: str, folder: Path) -> None:
         self.plane, self.name, self.folder = plane, name, folder
@@ -106,7 +107,7 @@ class Machine:
         self._numbers = itertools.count()
         self._sockets = tempfile.TemporaryDirectory(prefix="nv-", dir="/tmp")  # a socket's path has at most 107 bytes
 
-    def published(self, one: Set, others: t.Mapping[str, bool]) -> list[Object]:
+    def published(self, one: GateSet, others: t.Mapping[str, bool]) -> list[Object]:
         """The driver's slices with a set of gates. Raises Failed with its log if it does not start."""
         number = next(self._numbers)
         node = f"{self.name}-{number}"
@@ -124,16 +125,16 @@ class Machine:
             for found in driver.slices():
                 self.plane.expect("DELETE", f"/apis/resource.k8s.io/v1/resourceslices/{found['metadata']['name']}")
 
-    def compared(self, one: Set, others: t.Mapping[str, bool]) -> list[str]:
-        """Differences between the prediction and the driver, each with its set."""
-        predicted = offers("node", self.facts, {"gpu.nvidia.com": one.stated})
+    def compare(self, one: GateSet, others: t.Mapping[str, bool]) -> list[str]:
+        """The differences between the prediction and the driver, each with its set."""
+        predicted = offers("node", self.facts, {"gpu.nvidia.com": one.options})
         if not predicted:
             try:
                 self.published(one, others)
             except Failed as failure:
                 return [] if "IOMMU is not enabled" in str(failure) else [f"{one}: {failure}"]
             return [f"{one}: the driver starts without an IOMMU"]
-        # no fabric manager runs here: the driver then publishes the number of a module and no partition
+        # without a fabric manager, the driver publishes the module number but no partitions
         parts = {f"{name}: {key} not published" for name in _names(predicted) for key in FABRIC[1:]}
         found = set(differences(predicted, self.published(one, others))) - parts
         return [f"{one}: {difference}" for difference in sorted(found)]
@@ -149,19 +150,19 @@ def _names(predicted: t.Iterable[t.Any]) -> set[str]:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_each_legal_set_of_gates(plane: ControlPlane, tmp_path: Path, machine: str, capsys: t.Any) -> None:
     try:
-        given = Machine(plane, machine, tmp_path)
+        gpu_machine = Machine(plane, machine, tmp_path)
     except Missing as missing:
         pytest.skip(str(missing))
     found: list[str] = []
     try:
         for one in SETS:
-            found += given.compared(one, {})
-        found += given.compared(SETS[0], OTHERS)
+            found += gpu_machine.compare(one, {})
+        found += gpu_machine.compare(SETS[0], OTHERS)
     finally:
-        given.close()
+        gpu_machine.close()
     with capsys.disabled():
         print(
-            f"\n{machine}: {len(SETS) + 1} sets of gates, {len(found)} differences. From the library in place of NVML, "
-            "by way of our table of models: memory, engines, multiprocessors, architecture, coherent memory"
+            f"\n{machine}: {len(SETS) + 1} sets of gates, {len(found)} differences. The NVML stand-in takes these from "
+            "the table of models: memory, engines, multiprocessors, architecture, coherent memory"
         )
     assert not found

@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Counts of what fits on a fleet, against the real scheduler: as many pods as predicted are bound, and one more is not.
+"""A plan's counts of pods that fit, against the real scheduler: it binds as many pods as predicted, and not one more.
 
-Random fleets, on which pods already have some devices. LANEWISE_FLEETS says how many, LANEWISE_FLEETS_SEED which.
+The fleets are random, and pods already have some of their devices. LANEWISE_FLEETS is the number of fleets, and
+LANEWISE_FLEETS_SEED the random seed.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ FLEETS = int(os.environ.get("LANEWISE_FLEETS", "40"))
 SEED = int(os.environ.get("LANEWISE_FLEETS_SEED", "20261123"))
 #: Seconds to wait for the extra pod, which must not be bound.
 SETTLE_SECONDS = 1.0
-#: The maximum number of nodes of a fleet: 25 nodes of eight pairs have 200. Fewer if few fleets are tried.
+#: The maximum number of nodes of a fleet: 25 nodes have 200 pairs. Fewer nodes if there are few fleets.
 NODES = 25 if FLEETS > 100 else 8
 
 Object = dict[str, t.Any]
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
-WORDS = {
+MESSAGES = {
     fits.DEVICES: "cannot allocate all claims",
     fits.ROOM: "Insufficient cpu",
     fits.SPREAD: "topology spread constraints",
@@ -73,7 +74,7 @@ def _prepared(plane: ControlPlane) -> ControlPlane:
 
 
 def _predicted(site: Site, template: str, engine: Engine, steps: t.Sequence[Object] = ()) -> fits.Fit:
-    """The count of a workload after some changes."""
+    """The predicted count of a workload after some changes."""
     fleet = reader.read(site.objects(), site.plane.minor)
     assert set(fleet.nodes) == set(site.nodes)
     known = {node: site.facts(node) for node in site.nodes}
@@ -88,8 +89,8 @@ def _renamed(site: Site, value: Object) -> Workload:
     return replace(site.workload(value["templates"][0]), name=value["name"])
 
 
-def _bound_as(site: Site, template: str, predicted: fits.Fit) -> None:
-    """Start one pod more than fit: all but one are bound, and the last waits for the predicted reason."""
+def _check_bound(site: Site, template: str, predicted: fits.Fit) -> None:
+    """Start one pod more than the prediction. All but one must be bound, and one must wait for the predicted reason."""
     before, _waiting = site.wait_decided()
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _turn: site.start(template), range(predicted.total + 1)))
@@ -98,12 +99,12 @@ def _bound_as(site: Site, template: str, predicted: fits.Fit) -> None:
     assert site.wait_decided()[0] == bound
     about = (site.kind, template, predicted.total, predicted.reasons(), waiting)
     assert len(bound - before) == predicted.total, about
-    (words,) = waiting.values()
+    (message,) = waiting.values()
     kinds = {kind for kind, _reason, _nodes in predicted.reasons()}
-    # where the spread constraint excludes nodes, the scheduler does not look at their devices
-    if predicted.held_back or (site.spreads and WORDS[fits.SPREAD] in words):
+    # the scheduler does not check devices of nodes that the spread constraint excludes
+    if predicted.held_back or (site.spreads and MESSAGES[fits.SPREAD] in message):
         kinds = {fits.SPREAD}
-    assert all(reported in words for kind, reported in WORDS.items() if kind in kinds), about
+    assert all(reported in message for kind, reported in MESSAGES.items() if kind in kinds), about
 
 
 @pytest.mark.parametrize("number", range(FLEETS))
@@ -113,7 +114,7 @@ def test_exactly_the_predicted_number_of_pods_is_bound(plane: ControlPlane, engi
 
 @pytest.mark.parametrize("number", range(max(2, FLEETS // 10)))
 def test_counts_hold_on_the_oldest_kubernetes(old_plane: ControlPlane, engine: Engine, number: int) -> None:
-    """Which has no shares, counters and taints of devices by default."""
+    """The oldest version has no shares, counters and device taints by default."""
     _count(old_plane, engine, SEED + number)
 
 
@@ -122,14 +123,14 @@ def _count(plane: ControlPlane, engine: Engine, seed: int) -> None:
     try:
         site.delete_pods(site.wait_decided()[1])
         template = site.rng.choice(fleets.COUNTED[site.kind])
-        _bound_as(site, template, _predicted(site, template, engine))
+        _check_bound(site, template, _predicted(site, template, engine))
     finally:
         site.close()
 
 
 @pytest.mark.parametrize("number", range(max(4, FLEETS // 10)))
 def test_changes_have_the_predicted_effect(plane: ControlPlane, engine: Engine, number: int) -> None:
-    """Changes are predicted, then made in the cluster: as many pods are bound as predicted."""
+    """The effect of changes is predicted, and then the changes are made in the cluster."""
     site = Site(plane, SEED + 100_000 + number, 6)
     try:
         site.delete_pods(site.wait_decided()[1])
@@ -138,9 +139,9 @@ def test_changes_have_the_predicted_effect(plane: ControlPlane, engine: Engine, 
         predicted = _predicted(site, template, engine, steps)
         for step in steps:
             changes.make(site, step)
-        now = _predicted(site, template, engine)
-        assert {n: o.count for n, o in now.nodes.items()} == {n: o.count for n, o in predicted.nodes.items()}, steps
-        _bound_as(site, template, predicted)
+        current = _predicted(site, template, engine)
+        assert {n: o.count for n, o in current.nodes.items()} == {n: o.count for n, o in predicted.nodes.items()}, steps
+        _check_bound(site, template, predicted)
     finally:
         site.close()
 
@@ -152,14 +153,14 @@ def test_the_effect_of_another_template_is_predicted(plane: ControlPlane, engine
         site.delete_pods(site.wait_decided()[1])
         old, new = site.rng.sample(fleets.COUNTED[site.kind], 2)
         predicted = _predicted(site, old, engine, [{"workload": {"name": old, "templates": [new]}}])
-        _bound_as(site, new, predicted)
+        _check_bound(site, new, predicted)
     finally:
         site.close()
 
 
 @pytest.mark.parametrize("number", range(max(1, FLEETS // 40)))
 def test_the_effect_of_another_driver_is_predicted(plane: ControlPlane, engine: Engine, number: int) -> None:
-    """The driver of the GPUs gives them as a whole again, not parts of their memory; pods have NICs there."""
+    """The new driver publishes whole GPUs instead of parts of their memory. Pods already have some NICs."""
     site = Site(plane, SEED + 250_000 + number, 3, "shares", used=False)
     try:
         for _turn in range(site.rng.randint(1, 6)):
@@ -170,7 +171,7 @@ def test_the_effect_of_another_driver_is_predicted(plane: ControlPlane, engine: 
         for node in site.nodes:
             site.unpublish(node)
             site.publish(node, {**site.drivers(), "gpu.nvidia.com": whole})
-        _bound_as(site, template, predicted)
+        _check_bound(site, template, predicted)
     finally:
         site.close()
 
@@ -179,21 +180,21 @@ def test_the_effect_of_another_driver_is_predicted(plane: ControlPlane, engine: 
 def test_the_effect_of_an_older_server_is_predicted(
     plane: ControlPlane, old_plane: ControlPlane, engine: Engine, number: int
 ) -> None:
-    """What a cluster of the oldest Kubernetes binds is predicted from the same nodes of the newest one.
+    """The count on the oldest Kubernetes is predicted from the same nodes on the newest one.
 
-    It drops taints, shares and counters: each in turn is what the devices have."""
-    sort = ("plain", "nics", "mig", "shares")[number % 4]
-    new, old = (Site(one, SEED + 300_000 + number, 3, sort, used=False) for one in (plane, old_plane))
+    The oldest version drops taints, shares and counters. Each test has devices with one of these."""
+    kind = ("plain", "nics", "mig", "shares")[number % 4]
+    new, old = (Site(one, SEED + 300_000 + number, 3, kind, used=False) for one in (plane, old_plane))
     try:
         for site in (new, old):
-            for node in site.nodes if sort == "plain" else ():
+            for node in site.nodes if kind == "plain" else ():
                 devices = [one.device["name"] for one in site.offers(node, {"lanewise.dev": {}})]
                 changes.make(site, {"degrade": {"node": node, "devices": devices[:2], "taint": TAINT}})
-        template = {"plain": "one-nic", "nics": "nic-95g", "mig": "large-part", "shares": "memory-30gi"}[sort]
+        template = {"plain": "one-nic", "nics": "nic-95g", "mig": "large-part", "shares": "memory-30gi"}[kind]
         here, there = (_predicted(site, template, engine) for site in (new, old))
         predicted = _predicted(new, template, engine, [{"server": {"version": old_plane.minor}}])
         assert predicted.total == there.total != here.total
-        _bound_as(old, template, predicted)
+        _check_bound(old, template, predicted)
     finally:
         for site in (new, old):
             site.close()
@@ -201,7 +202,7 @@ def test_the_effect_of_an_older_server_is_predicted(
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
 def test_the_playbooks_of_the_guide(plane: ControlPlane, tmp_path: Path) -> None:
-    """The counts that docs/planning.md shows, of two nodes of which one has a GPU in use."""
+    """The counts of docs/planning.md, for two nodes, one of which has a GPU in use."""
     pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
     variables = (COLLECTION / "docs/planning.md").read_text().partition("```yaml\n")[2].partition("```")[0]
     plane.add_namespace("team")
@@ -223,19 +224,20 @@ def test_the_playbooks_of_the_guide(plane: ControlPlane, tmp_path: Path) -> None
     pods = "/api/v1/namespaces/team/pods"
     plane.expect("POST", pods, {"metadata": {"name": "p"}, "spec": pod})
     plane.wait_for(lambda: plane.expect("GET", f"{pods}/p")["spec"].get("nodeName"), "the pod to be bound")
-    # other fleets of this file are not part of the guide's
+    # the guide's cluster does not have the other fleets of this file
     for one in plane.expect("GET", "/api/v1/nodes?labelSelector=fleet")["items"]:
         plane.expect("DELETE", f"/api/v1/nodes/{one['metadata']['name']}")
     (tmp_path / "workloads.yml").write_text(variables)
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
+    hidden = ("ANSIBLE_", "KUBE", "K8S_")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
-    kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
-    kept["KUBECONFIG"] = str(plane.write_kubeconfig("system:admin", "system:masters"))
-    kept["ANSIBLE_HOME"], kept["PWD"] = str(tmp_path / "home"), str(tmp_path)
+    environment["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
+    environment["KUBECONFIG"] = str(plane.write_kubeconfig("system:admin", "system:masters"))
+    environment["ANSIBLE_HOME"], environment["PWD"] = str(tmp_path / "home"), str(tmp_path)
 
     def play(name: str, *arguments: str, rc: int = 0) -> str:
         command = [str(PROGRAM), "-i", "localhost,", f"lanewise.dra.{name}", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=kept)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
         assert done.returncode == rc, done.stdout + done.stderr
         return done.stdout + done.stderr
 

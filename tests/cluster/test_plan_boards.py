@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Counts of claims with `align: nearest` on fleets of boards with random maps, against the real scheduler.
+"""A plan's counts of claims with `align: nearest`, on boards with random maps, against the real scheduler.
 
-LANEWISE_BOARD_FLEETS says how many fleets.
+LANEWISE_BOARD_FLEETS is the number of fleets.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed imp
 Object = dict[str, t.Any]
 FLEETS = int(os.environ.get("LANEWISE_BOARD_FLEETS", "4"))
 SEED = 20261124
-MAPS, NODES, MOST = 3, 4, 3
+MAPS, NODES, MAX_PAIRS = 3, 4, 3
 #: Seconds to wait for the extra pod, which must not be bound.
 SETTLE_SECONDS = 1.0
 DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}}
@@ -45,7 +45,7 @@ CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
 
 
 def machines() -> dict[str, Object]:
-    """Boards with the same addresses, each with a map of its own."""
+    """BoardFleet with the same addresses and different maps."""
     found = {}
     for number in range(MAPS):
         machine = copy.deepcopy(facts("hgx-h100"))
@@ -55,8 +55,8 @@ def machines() -> dict[str, Object]:
     return found
 
 
-def compiled(boards: Object) -> tuple[dict[str, Object], dict[str, Object]]:
-    """The classes, and the specs of claims for pairs and for single devices."""
+def compile_claims(boards: Object) -> tuple[dict[str, Object], dict[str, Object]]:
+    """The device classes, and the specs of claims for pairs and for single devices."""
     gpu, nic = {"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}
     templates: list[Object] = [
         {
@@ -64,7 +64,7 @@ def compiled(boards: Object) -> tuple[dict[str, Object], dict[str, Object]]:
             "namespace": NAMESPACE,
             "groups": [{"align": "nearest", "count": count, "devices": [gpu, nic]}],
         }
-        for count in range(1, MOST + 1)
+        for count in range(1, MAX_PAIRS + 1)
     ]
     templates += [{"name": f"one-{one['name']}", "namespace": NAMESPACE, "devices": [one]} for one in (gpu, nic)]
     made = compile_site({"dra_claims_drivers": DRIVERS, "dra_claims_templates": templates}, boards)
@@ -81,14 +81,14 @@ def engine() -> Engine:
     return made_engine()
 
 
-class Boards:
-    """A fleet of these boards in a control plane, some of whose devices are in use."""
+class BoardFleet:
+    """A fleet of these boards in a control plane. Some of their devices are in use."""
 
     def __init__(self, plane: ControlPlane, number: int) -> None:
         self.plane, self.name, self.started = plane, f"boards-{number}", 0
         self.rng = random.Random(SEED + number)
         boards = machines()
-        self.classes, self.specs = compiled(boards)
+        self.classes, self.specs = compile_claims(boards)
         if plane.request("GET", f"/api/v1/namespaces/{NAMESPACE}")[0] == 404:
             plane.add_namespace(NAMESPACE)
         for one in self.classes.values():
@@ -119,7 +119,7 @@ class Boards:
         self.plane.expect("POST", PODS, {"metadata": {"name": name, "labels": {"fleet": self.name}}, "spec": spec})
 
     def wait_decided(self) -> tuple[set[str], set[str]]:
-        """When the scheduler has decided about every pod: those that are bound, and those that wait."""
+        """Wait until the scheduler has decided on every pod. Returns the bound and the pending pods."""
 
         def decided() -> t.Any:
             bound, waiting = set(), set()
@@ -141,7 +141,7 @@ class Boards:
             self.plane.expect("DELETE", f"{CLAIMS}/{name}")
 
     def fleet(self) -> Fleet:
-        """The state of these nodes. The control plane also has those of other fleets."""
+        """The state of this fleet's nodes. The control plane also has the nodes of other fleets."""
         kinds = (
             ("Node", "v1", f"/api/v1/nodes?labelSelector=fleet%3D{self.name}"),
             ("Pod", "v1", f"{PODS}?labelSelector=fleet%3D{self.name}"),
@@ -161,9 +161,9 @@ class Boards:
 def test_exactly_the_predicted_number_of_nearest_pairs_is_bound(
     newest: ControlPlane, engine: Engine, number: int
 ) -> None:
-    site = Boards(newest, number)
+    site = BoardFleet(newest, number)
     site.delete_pods(site.wait_decided()[1])
-    template = f"near-{site.rng.randint(1, MOST)}"
+    template = f"near-{site.rng.randint(1, MAX_PAIRS)}"
     (predicted,) = fits.fit(site.fleet(), [site.workload(template)], engine)
     assert not predicted.at_least and not predicted.at_most, predicted.notes
     before, _waiting = site.wait_decided()
@@ -180,8 +180,9 @@ def test_exactly_the_predicted_number_of_nearest_pairs_is_bound(
 
 
 def test_a_released_device_frees_the_stranded_ones(newest: ControlPlane, engine: Engine) -> None:
-    """NICs are taken one by one: each strands its GPU. Without their claims, as many more are bound as predicted."""
-    site = Boards(newest, 1000)
+    """Claims for single NICs strand the GPUs beside these. When the claims are released, as many more pairs are bound
+    as predicted."""
+    site = BoardFleet(newest, 1000)
     site.delete_pods({*site.wait_decided()[0], *site.wait_decided()[1]})
     for _turn in range(5):
         site.start("one-nic")
@@ -189,15 +190,15 @@ def test_a_released_device_frees_the_stranded_ones(newest: ControlPlane, engine:
     fleet, work = site.fleet(), site.workload("near-1")
     held = [one for one in stranded(fleet, [work], engine) if one.holders]
     assert held and all(len(one.holders) == 1 for one in held)
-    (now,) = fits.fit(fleet, [work], engine)
-    unpaired = [line for one in now.nodes.values() for line in one.unpaired]
+    (before_release,) = fits.fit(fleet, [work], engine)
+    unpaired = [line for one in before_release.nodes.values() for line in one.unpaired]
     assert len(unpaired) == len(held) and all(" is free, its NIC " in line and NAMESPACE in line for line in unpaired)
     freed = sorted({holder for one in held for holder in one.holders})
-    (then,) = fits.fit(after(fleet, [{"release": {"claims": freed}}]), [work], engine)
-    assert then.total == now.total + len(freed)
+    (after_release,) = fits.fit(after(fleet, [{"release": {"claims": freed}}]), [work], engine)
+    assert after_release.total == before_release.total + len(freed)
     site.delete_pods(one.partition("/")[2] for one in freed)
     before, _waiting = site.wait_decided()
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _turn: site.start("near-1"), range(then.total + 1)))
+        list(pool.map(lambda _turn: site.start("near-1"), range(after_release.total + 1)))
     bound, waiting = site.wait_decided()
-    assert len(bound - before) == then.total and len(waiting) == 1
+    assert len(bound - before) == after_release.total and len(waiting) == 1

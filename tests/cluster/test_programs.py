@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Where the programs come from: folders that variables name, the cache, a build; and the error where there are none."""
+"""Where the programs come from: the folders in variables, the cache, or a build. Errors if there are none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_missing_go_is_reported_with_the_variable_to_set(monkeypatch: pytest.M
 
 @pytest.mark.skipif(shutil.which("go") is None, reason="Go is not installed")
 def test_a_go_that_is_too_old_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The module asks for a Go of the far future, and the real go says that it is not that."""
+    """The module requires a Go version that does not exist yet, and the installed go refuses it."""
     module = cluster.module("etcd", NEWEST)
     text = (module.folder / "go.mod").read_text()
     (tmp_path / "go.mod").write_text("\n".join("go 1.999" if x.startswith("go ") else x for x in text.split("\n")))
@@ -70,14 +70,14 @@ def test_a_go_that_is_too_old_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_programs_in_a_given_folder_are_used(
     built: dict[str, Path], variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("etcd", "kube-apiserver", "kubectl"):  # what envtest has
+    for name in ("etcd", "kube-apiserver", "kubectl"):  # the programs of envtest
         (tmp_path / name).symlink_to(built[name])
     monkeypatch.setenv(variable, str(tmp_path))
     names = ("etcd", "kube-apiserver", "kubectl")
     assert cluster.programs(NEWEST, *names) == {name: tmp_path / name for name in names}
     with pytest.raises(Missing, match="lacks kube-scheduler, kube-controller-manager"):
         cluster.programs(NEWEST)
-    for other in cluster.minors()[1:]:  # of another version: not taken
+    for other in cluster.minors()[1:]:  # programs of another version are not used
         try:
             assert cluster.programs(other, "kubectl", build=False)["kubectl"].parent != tmp_path
         except Missing as missing:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the driver publishes of a board with data-direct functions, as real servers keep it and schedulers read it."""
+"""The driver's attributes for a board with data-direct functions, as real servers store and schedulers use them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.boards import board_map
-from ansible_collections.lanewise.dra.tests.cluster.boards import CLASSES, PCIE_ROOT, matching
+from ansible_collections.lanewise.dra.tests.cluster.boards import CLASSES, PCIE_ROOT, matching_claim
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
@@ -40,17 +40,17 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 def published(plane: ControlPlane, installed: Installed, tree: Path) -> tuple[Features, dict[str, Object]]:
-    """What the driver detects of the server, and the attributes of the devices that it then publishes."""
+    """The features that the driver detects on the server, and the attributes of the devices that it then publishes."""
     cluster = installed.node(NODE)
     features = cluster.features()
     publisher = Publisher(cluster, Inventory(Settings, lambda: (), str(build(NODE, tree))))
     publisher.publish("test")
-    assert publisher._features == features  # the server has kept everything
+    assert publisher._features == features  # the server has dropped nothing
     assert not publisher.publish("again")
     return features, {name: device["attributes"] for name, device in installed.devices(NODE).items()}
 
 
-def test_roots_are_scalars_where_the_server_keeps_no_lists(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_roots_are_scalars_if_the_server_stores_no_lists(control_plane: ControlPlane, tmp_path: Path) -> None:
     features, devices = published(control_plane, install(control_plane), tmp_path / "tree")
     assert not features.lists
     board = board_map(facts(NODE))
@@ -66,7 +66,7 @@ def test_roots_are_scalars_where_the_server_keeps_no_lists(control_plane: Contro
 
 
 def test_lists_pair_data_direct_nics_by_root(tmp_path: Path) -> None:
-    """With the gate, a claim that matches pcieRoot gets each GPU with the NIC whose DMA function is at its root."""
+    """With the gate, a claim that matches pcieRoot gets each GPU with the NIC whose DMA function is below its root."""
     with ControlPlane("1.37", gates=GATE) as plane:
         features, devices = published(plane, install(plane), tmp_path / "tree")
         assert features.lists
@@ -75,7 +75,7 @@ def test_lists_pair_data_direct_nics_by_root(tmp_path: Path) -> None:
             plane.expect("POST", SLICES, one)
         for one in CLASSES.values():
             plane.expect("POST", "/apis/resource.k8s.io/v1/deviceclasses", one)
-        spec = matching(("board-nvidia", "board-lanewise"), PCIE_ROOT, 4)
+        spec = matching_claim(("board-nvidia", "board-lanewise"), PCIE_ROOT, 4)
         plane.expect("POST", RESOURCE, {"metadata": {"name": "pairs"}, "spec": spec})
         container = {"name": "c", "image": "none.example.com/none", "resources": {"claims": [{"name": "d"}]}}
         claims = [{"name": "d", "resourceClaimName": "pairs"}]

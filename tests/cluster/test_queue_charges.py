@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a claim costs: the compiler's figure, that of the real Kueue, and what the real scheduler has allocated."""
+"""What a claim is charged for: by the compiler, by the real Kueue and by the real scheduler's allocation."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ TIMEOUT = 120.0  # seconds, on a busy machine
 
 
 @dataclass(frozen=True)
-class Sort:
-    """Devices that are divided: the options of NVIDIA's driver, the resource that counts them, and claims for them."""
+class SharedDevices:
+    """A kind of shared devices: the options of NVIDIA's driver, the resource that counts them, and claims for them."""
 
     nvidia: Object
     resource: Object
@@ -39,8 +39,8 @@ def _nic(**share: t.Any) -> Object:
     return {"name": "nic", "kind": "nic", "share": share}
 
 
-SORTS = {
-    "memory of GPUs": Sort(
+SHARED_DEVICES = {
+    "memory of GPUs": SharedDevices(
         {"engine": "consumable-shares", "consumable_shares": "memory"},
         {"name": "amount", "classes": ["gpu"], "capacity": "memory"},
         "500Gi",
@@ -50,7 +50,7 @@ SORTS = {
             "with-nic": [_gpu(memory="20Gi"), {"name": "nic", "kind": "rdma"}],
         },
     ),
-    "partitions of GPUs": Sort(
+    "partitions of GPUs": SharedDevices(
         {"engine": "dynamic-mig"},
         {"name": "amount", "classes": ["gpu-partition"], "counter": "memory"},
         "600Gi",
@@ -60,7 +60,7 @@ SORTS = {
             "with-nic": [_gpu(partition="2g.20gb"), {"name": "nic", "kind": "rdma"}],
         },
     ),
-    "bandwidth of NICs": Sort(
+    "bandwidth of NICs": SharedDevices(
         {},
         {"name": "amount", "classes": ["nic-share"], "capacity": "bandwidth"},
         "500G",
@@ -69,38 +69,38 @@ SORTS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(SORTS))
+@pytest.mark.parametrize("name", sorted(SHARED_DEVICES))
 def test_kueue_charges_what_is_allocated(queueing: Queueing, name: str) -> None:
-    sort, owner = SORTS[name], name.partition(" ")[0]
-    drivers = {"gpu.nvidia.com": {"version": "0.5.0", **sort.nvidia}, "lanewise.dev": {"version": "1.0.0"}}
+    shared, owner = SHARED_DEVICES[name], name.partition(" ")[0]
+    drivers = {"gpu.nvidia.com": {"version": "0.5.0", **shared.nvidia}, "lanewise.dev": {"version": "1.0.0"}}
     facts = machine("sriov", DIVIDED) if name.endswith("NICs") else machine("hgx-h100")
     site = QueueSite(queueing, {owner: facts}, drivers)
     nics = {"name": "nics", "classes": ["rdma"]}
     claims = {
         "dra_claims_classes": [{"name": "rdma", "kind": "rdma"}],
         "dra_claims_templates": [
-            {"name": template, "namespace": owner, "devices": devices} for template, devices in sort.devices.items()
+            {"name": template, "namespace": owner, "devices": devices} for template, devices in shared.devices.items()
         ],
     }
-    team = {"name": owner, "namespaces": [owner], "guaranteed": {"amount": sort.guaranteed, "nics": 4}}
-    made = site.compile({"queues_resources": [sort.resource, nics], "queues_teams": [team]}, claims)
+    team = {"name": owner, "namespaces": [owner], "guaranteed": {"amount": shared.guaranteed, "nics": 4}}
+    made = site.compile({"queues_resources": [shared.resource, nics], "queues_teams": [team]}, claims)
     charges = {one.use: one.charges["lanewise.dev/amount"] for one in made.templates}
-    assert set(charges) == set(sort.devices), made.table
+    assert set(charges) == set(shared.devices), made.table
     queueing.configure(made.configuration)
     site.apply_queues(made)
     jobs = []
     try:
-        for template in sort.devices:
+        for template in shared.devices:
             job = queueing.submit(owner, queueing.job(f"of-{template}", owner, template))
             jobs.append(job)
             site.plane.wait_for(lambda: queueing.running(owner, jobs[-1]), f"a pod with {template}", TIMEOUT)
             (pods,) = queueing.workload(owner, job)["status"]["admission"]["podSetAssignments"]
             assert quantity.parse(pods["resourceUsage"]["lanewise.dev/amount"]) == charges[template], template
-        counter, capacity = (str(sort.resource.get(key) or "") for key in ("counter", "capacity"))
+        counter, capacity = (str(shared.resource.get(key) or "") for key in ("counter", "capacity"))
         charged = sum(charges.values(), Fraction())
         site.plane.wait_for(lambda: site.charged(owner, "amount") == charged, f"{charged} in the queue", TIMEOUT)
         assert charged == (site.counter_used(owner, counter) if counter else site.consumed(owner, capacity))
     finally:
         queueing.remove(owner, *jobs)
-        site.plane.wait_for(lambda: not site.allocated(owner), "devices to be free", TIMEOUT)
+        site.plane.wait_for(lambda: not site.allocated(owner), "devices to be released", TIMEOUT)
         site.close()

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Random queues against the real Kueue: it accepts what the compiler renders, and refuses what the compiler refuses,
-except for wrong sums.
+"""Random queue configurations against the real Kueue: it accepts what the compiler renders, and refuses what the
+compiler refuses, except for wrong sums.
 
-Objects are tried by a server-side dry run with Kueue's webhooks, configurations by starting Kueue with them.
-LANEWISE_QUEUES says how many queues are tried.
+Objects are tested by a server-side dry run with Kueue's webhooks, configurations by starting Kueue with them.
+LANEWISE_QUEUES is the number of configurations.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ Object = dict[str, t.Any]
 COUNT = int(os.environ.get("LANEWISE_QUEUES") or (1000 if os.environ.get("LANEWISE_SLOW") else 60))
 NODES = {"pairs": machine("hgx-h100"), "shares": machine("sriov", DIVIDED)}
 HAS = {"gpus": 8, "nics": 12, "bandwidth": 500}
-#: Rules of the compiler about sums, of which Kueue knows nothing: it does not compare quotas with the fleet.
+#: The compiler's rules about sums. Kueue has no such rules, as it does not compare quotas with the fleet.
 SUMS = ("over-fleet", "counted-twice", "other-driver", "lends-too-much", "borrows-too-much")
 
 
 class Kueue:
-    """The errors of the real Kueue for objects and configurations; empty if it accepts them."""
+    """The real Kueue. Its methods return its error for an object or a configuration; empty if it accepts it."""
 
     def __init__(self, queueing: Queueing, folder: Path) -> None:
         self.queueing, self.plane, self.folder = queueing, queueing.plane, folder
 
-    def of_rendered(self, item: Object) -> str:
-        """As the playbook applies it."""
+    def error_on_apply(self, item: Object) -> str:
+        """The error when an object is applied as the playbook does."""
         return self._answer("PATCH", f"{path_of(item)}?fieldManager=try&force=true&dryRun=All", item, APPLY_PATCH)
 
-    def of_plain(self, item: Object) -> str:
-        """Its name may be one that no path can have."""
+    def error_on_create(self, item: Object) -> str:
+        """The error when an object is created. So its name need not be valid in a path."""
         return self._answer("POST", f"{collection_of(item)}?dryRun=All", item)
 
     def _answer(self, method: str, path: str, item: Object, kind: str | None = None) -> str:
         status, answer = self.plane.request(method, path, item, kind)
         return "" if status < 300 else f"{status} {answer['message'] if isinstance(answer, dict) else answer}"
 
-    def of_configuration(self, part: Object, name: str) -> str:
-        """Kueue reads and checks its configuration before it looks for a server."""
+    def error_on_start(self, part: Object, name: str) -> str:
+        """The error when Kueue starts with a configuration. It checks that before it connects to a server."""
         path = self.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(merged({}, part)))
         command = [str(self.queueing.programs["kueue"]), f"--config={path}", "--kubeconfig=/none"]
@@ -90,43 +90,43 @@ def test_kueue_accepts_what_is_rendered_and_refuses_what_is_refused(queueing: Qu
     counts = {"accepted": 0, "refused by both": 0, "wrong sum": 0, "objects": 0}
     wrong: list[str] = []
 
-    def judge(seed: int) -> None:
-        given = Configuration(seed, HAS)
+    def check(seed: int) -> None:
+        configuration = Configuration(seed, HAS)
         try:
-            made = compile_for(given.variables, objects, NODES, DRIVERS)
+            made = compile_for(configuration.variables, objects, NODES, DRIVERS)
         except Problems as problems:
-            verdict = _refused(kueue, given, seed, problems)
+            verdict = _refused(kueue, configuration, seed, problems)
         else:
             verdict = _accepted(kueue, made, seed)
             counts["objects"] += len(made.objects)
         if verdict in counts:
             counts[verdict] += 1
         else:
-            wrong.append(f"{seed} ({', '.join(given.wrong)}): {verdict}")
+            wrong.append(f"{seed} ({', '.join(configuration.wrong)}): {verdict}")
 
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(judge, range(COUNT)))
+        list(pool.map(check, range(COUNT)))
     print(counts)
     assert not wrong, "\n".join(wrong[:20])
     assert counts["accepted"] >= COUNT / 3 and counts["refused by both"] >= COUNT / 20 and counts["wrong sum"], counts
 
 
 def _accepted(kueue: Kueue, made: Compiled, seed: int) -> str:
-    """`accepted`, or what Kueue says against it. A part of the configurations is tried, as each takes half a second."""
+    """`accepted`, or Kueue's error. Only every tenth configuration is tested, as each takes half a second."""
     for one in made.objects:
-        against = kueue.of_rendered(one)
-        if against:
-            return f"rendered, and refused: {one['kind']} {one['metadata']['name']}: {against}"
-    against = kueue.of_configuration(made.configuration, str(seed)) if seed % 10 == 0 else ""
-    return f"rendered, and refused: {against}" if against else "accepted"
+        error = kueue.error_on_apply(one)
+        if error:
+            return f"rendered, but Kueue refuses {one['kind']} {one['metadata']['name']}: {error}"
+    error = kueue.error_on_start(made.configuration, str(seed)) if seed % 10 == 0 else ""
+    return f"rendered, but Kueue refuses its configuration: {error}" if error else "accepted"
 
 
-def _refused(kueue: Kueue, given: Configuration, seed: int, problems: Problems) -> str:
-    """`wrong sum`, `refused by both`, or what only the compiler refuses."""
+def _refused(kueue: Kueue, configuration: Configuration, seed: int, problems: Problems) -> str:
+    """`wrong sum`, `refused by both`, or the problems that only the compiler reports."""
     if any(one.rule in SUMS for one in problems.problems):
         return "wrong sum"
-    if any(kueue.of_plain(one) for one in unchecked_objects(given.variables, "default")):
+    if any(kueue.error_on_create(one) for one in unchecked_objects(configuration.variables, "default")):
         return "refused by both"
-    if kueue.of_configuration(unchecked_configuration(given.variables), str(seed)):
+    if kueue.error_on_start(unchecked_configuration(configuration.variables), str(seed)):
         return "refused by both"
-    return f"refused, and Kueue accepts it: {problems}"
+    return f"refused by the compiler, but Kueue accepts it: {problems}"

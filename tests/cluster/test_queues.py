@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Teams lend each other devices, on the real Kueue, JobSet and scheduler, on nodes without machines.
+"""Teams lend each other devices, with the real Kueue, JobSet and scheduler and simulated nodes.
 
-Two nodes have eight aligned pairs each, two others have NICs that are divided. In each test what Kueue has charged a
-team for is compared with what the scheduler has allocated to it.
+Two nodes have eight aligned pairs each, and two others have divided NICs. Each test compares what Kueue has charged to
+a team with what the scheduler has allocated to it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESOURCES = [
 BUNDLES = {"pairs": {"gpus": 1, "nics": 1}}
 TIMEOUT = 120.0  # seconds, on a busy machine
 _PAIR = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
-#: Kueue's settings for gangs: all pods have to be ready in time, or all start again.
+#: Kueue's settings for gangs: if not all pods are ready in time, all are evicted and start again.
 GANGS: Object = {
     "waitForPodsReady": {
         "timeout": "15s",
@@ -79,14 +79,14 @@ def site(queueing: Queueing) -> QueueSite:
 
 
 class Work:
-    """Jobs of teams, and what has become of them."""
+    """The teams' jobs and their state."""
 
     def __init__(self, site: QueueSite) -> None:
         self.site, self.queueing, self.plane = site, site.queueing, site.plane
         self.jobs: dict[str, list[str]] = {}
 
     def submit(self, team: str, count: int, template: str = "pair", priority: str = "", prefix: str = "job") -> None:
-        """Jobs of one pod each."""
+        """Submit jobs with one pod each."""
         names = self.jobs.setdefault(team, [])
         for _each in range(count):
             name = f"{prefix}-{len(names)}"
@@ -103,18 +103,18 @@ class Work:
         ]
         return sorted(owners)
 
-    def settles(self, **counts: int) -> None:
-        """Wait until this many jobs of each team run, and Kueue's account is that of the scheduler."""
+    def wait_running(self, **counts: int) -> None:
+        """Wait until this many jobs of each team run, and Kueue has charged what the scheduler has allocated."""
 
-        def right() -> bool:
+        def as_expected() -> bool:
             for team, count in counts.items():
-                given = self.site.allocated(team)
-                if len(self.running(team)) != count or given.get("lanewise.dev", 0) != count:
+                allocated = self.site.allocated(team)
+                if len(self.running(team)) != count or allocated.get("lanewise.dev", 0) != count:
                     return False
             return all(self.site.charged(team, "nics") == count for team, count in counts.items())
 
         try:
-            self.plane.wait_for(right, f"{counts} running jobs", TIMEOUT)
+            self.plane.wait_for(as_expected, f"{counts} running jobs", TIMEOUT)
         except Exception as error:
             shown = {
                 team: (len(self.running(team)), self.site.allocated(team), self.queueing.usage(team)) for team in counts
@@ -122,7 +122,7 @@ class Work:
             raise AssertionError(f"{error}: {shown}\n{self.queueing.log('kueue')[-3000:]}") from error
 
     def reasons(self, team: str, kind: str = "Preempted") -> list[str]:
-        """Why jobs of a team were preempted or evicted."""
+        """The reasons for which jobs of a team were preempted or evicted."""
         found = []
         for one in self.queueing.workloads(team):
             for condition in one.get("status", {}).get("conditions") or ():
@@ -148,7 +148,7 @@ def work(site: QueueSite) -> t.Iterator[Work]:
     made.end()
 
 
-def _open(site: QueueSite, variables: Object, *teams: str, **more: t.Any) -> None:
+def _apply_queues(site: QueueSite, variables: Object, *teams: str, **more: t.Any) -> None:
     made = site.compile(variables, _claims(*teams))
     assert made.warnings == []
     site.queueing.configure({**made.configuration, **more})
@@ -156,14 +156,14 @@ def _open(site: QueueSite, variables: Object, *teams: str, **more: t.Any) -> Non
 
 
 def test_two_teams_lend_each_other_idle_quota(site: QueueSite, work: Work) -> None:
-    """Idle quota is lent and taken back by its owner, priorities come first, and too large a job gets the reason."""
+    """Idle quota is lent, its owner reclaims it, priorities come first, and a job that is too large gets the reason."""
     red = {"name": "red", "guaranteed": {"pairs": 8}}
     blue = {"name": "blue", "guaranteed": {"pairs": 8}, "borrow": {"gpus": 4}}
-    _open(site, _queues(red, blue), "red", "blue")
+    _apply_queues(site, _queues(red, blue), "red", "blue")
     queueing = site.queueing
 
     work.submit("blue", 13)
-    work.settles(blue=12)  # its own eight, and four that it borrows
+    work.wait_running(blue=12)  # eight guaranteed ones and four borrowed ones
     assert site.borrowed("blue", "gpus") == 4 and site.charged("blue", "gpus") == 12
     (waiting,) = set(work.jobs["blue"]) - set(work.running("blue"))
     condition = queueing.condition("blue", waiting, "QuotaReserved")
@@ -171,31 +171,31 @@ def test_two_teams_lend_each_other_idle_quota(site: QueueSite, work: Work) -> No
     assert not queueing.admitted("blue", waiting)
 
     work.submit("red", 8)
-    work.settles(red=8, blue=8)
+    work.wait_running(red=8, blue=8)
     assert work.reasons("blue") == ["InCohortReclamation"] * 4 and work.reasons("red") == []
     assert site.borrowed("blue", "gpus") == 0
 
     work.submit("red", 1, priority="urgent", prefix="urgent")
     site.plane.wait_for(lambda: work.jobs["red"][-1] in work.running("red"), "the urgent job", TIMEOUT)
-    work.settles(red=8, blue=8)
+    work.wait_running(red=8, blue=8)
     assert work.reasons("red") == ["InClusterQueue"]
 
     large = queueing.job("large", "blue", "pair", pods=13)
     work.jobs["blue"].append(queueing.submit("blue", large))
     condition = site.plane.wait_for(
-        lambda: queueing.condition("blue", "large", "QuotaReserved"), "what Kueue says of the large job", TIMEOUT
+        lambda: queueing.condition("blue", "large", "QuotaReserved"), "Kueue's message about the large job", TIMEOUT
     )
     assert "request (13) > maximum capacity (12)" in condition["message"], condition
 
 
 def test_a_plan_predicts_what_is_admitted(site: QueueSite, work: Work) -> None:
-    """A team's own quota and what it may borrow now, while the owner of that uses a part of it."""
+    """The plan counts a team's own quota and what it can borrow now, while the owner uses a part of that."""
     fig, elm = {"name": "fig", "guaranteed": {"pairs": 5}, "borrow": {"gpus": 4}}, {"name": "elm"}
-    _open(site, _queues(fig, {**elm, "guaranteed": {"pairs": 6}}), "fig", "elm")
+    _apply_queues(site, _queues(fig, {**elm, "guaranteed": {"pairs": 6}}), "fig", "elm")
     queueing = site.queueing
     work.submit("elm", 4)
     work.submit("fig", 1)
-    work.settles(elm=4, fig=1)
+    work.wait_running(elm=4, fig=1)
     objects = objects_of(site.objects())
     (template,) = [
         one["spec"]["spec"] for one in objects if one["kind"] == "ResourceClaimTemplate" and title(one) == "fig/pair"
@@ -207,28 +207,29 @@ def test_a_plan_predicts_what_is_admitted(site: QueueSite, work: Work) -> None:
     assert not found.at_least and not found.at_most, found.notes
     assert found.total == 6 and found.over_quota > 0 and found.quota.startswith("ClusterQueue"), found
     work.submit("fig", found.total + 1)
-    work.settles(elm=4, fig=1 + found.total)
+    work.wait_running(elm=4, fig=1 + found.total)
     (waiting,) = set(work.jobs["fig"]) - set(work.running("fig"))
     condition = queueing.condition("fig", waiting, "QuotaReserved")
     assert condition["status"] == "False" and "insufficient" in condition["message"], condition
-    (then,) = fits.fit(
+    (later,) = fits.fit(
         reader.read(objects_of(site.objects()), kueue_configuration=queueing.configuration), [job], made_engine()
     )
-    assert then.total == 0 and any("1 job(s) wait" in one for one in then.notes), then
+    assert later.total == 0 and any("1 job(s) wait" in one for one in later.notes), later
 
 
-def test_a_plan_predicts_jobs_of_flavors_with_nodes_of_their_own(site: QueueSite, work: Work) -> None:
-    """A node is a flavor: three pairs of the first one's quota, then of the second one as many as its node has."""
+def test_a_plan_predicts_jobs_with_a_flavor_for_each_node(site: QueueSite, work: Work) -> None:
+    """Each node has a flavor. Jobs use the three pairs of the first flavor's quota, and then all pairs of the second
+    node."""
     made = site.compile(_queues({"name": "oak", "guaranteed": {"pairs": 3}}), _claims("oak"))
     (queue,) = [one for one in made.objects if one["kind"] == "ClusterQueue"]
-    (kept,) = [one for one in made.objects if one["kind"] == "ResourceFlavor"]
+    (flavor,) = [one for one in made.objects if one["kind"] == "ResourceFlavor"]
     (group,) = queue["spec"]["resourceGroups"]
-    near = group["flavors"][0]["resources"]
-    far = [{**one, "nominalQuota": "20"} for one in near]
-    group["flavors"] = [{"name": "node-a", "resources": near}, {"name": "node-b", "resources": far}]
+    first = group["flavors"][0]["resources"]
+    second = [{**one, "nominalQuota": "20"} for one in first]
+    group["flavors"] = [{"name": "node-a", "resources": first}, {"name": "node-b", "resources": second}]
     for name in ("a", "b"):
         labels = {"kubernetes.io/hostname": f"pairs-{name}"}
-        made.objects.append({**kept, "metadata": {"name": f"node-{name}"}, "spec": {"nodeLabels": labels}})
+        made.objects.append({**flavor, "metadata": {"name": f"node-{name}"}, "spec": {"nodeLabels": labels}})
     site.queueing.configure(made.configuration)
     site.apply_queues(made)
     objects = objects_of(site.objects())
@@ -249,24 +250,25 @@ def test_a_plan_predicts_jobs_of_flavors_with_nodes_of_their_own(site: QueueSite
 
 
 def test_three_teams_share_the_pool_by_their_weights(site: QueueSite, work: Work) -> None:
-    """Ten pairs of the pool go to three teams by their weights 1, 1 and 3, though two of them had all that there is."""
+    """Ten pairs of the pool are divided among three teams by their weights 1, 1 and 3, although two of the teams had
+    all pairs before."""
     teams = [
         {"name": name, "guaranteed": {"pairs": 2}, "weight": weight}
         for name, weight in (("ant", 1), ("bee", 1), ("cat", 3))
     ]
-    _open(site, _queues(*teams, pool={"pairs": 10}), "ant", "bee", "cat")
+    _apply_queues(site, _queues(*teams, pool={"pairs": 10}), "ant", "bee", "cat")
     work.submit("ant", 10)
     work.submit("bee", 10)
     site.plane.wait_for(lambda: len(work.running("ant") + work.running("bee")) == 16, "all of it lent", TIMEOUT)
     work.submit("cat", 10)
-    work.settles(ant=4, bee=4, cat=8)
+    work.wait_running(ant=4, bee=4, cat=8)
     assert set(work.reasons("ant") + work.reasons("bee")) <= {"InCohortFairSharing", "InCohortReclamation"}
 
 
 def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
-    """A JobSet of two jobs of eight pairs. With one NIC broken one pod waits: Kueue takes back all of them, and tries
-    again until the NIC is whole."""
-    _open(site, _queues({"name": "gang", "guaranteed": {"pairs": 16}}), "gang", **GANGS)
+    """A JobSet with two jobs of eight pairs. While one NIC is broken, one pod waits, and Kueue evicts all pods and
+    retries until the NIC works."""
+    _apply_queues(site, _queues({"name": "gang", "guaranteed": {"pairs": 16}}), "gang", **GANGS)
     queueing, plane = site.queueing, site.plane
     rule = site.taint_device("broken-nic", "pairs-a", "lanewise.dev", "pci-0000-19-00-0")
     part = {"parallelism": 8, "completions": 8, "backoffLimit": 100, "template": pod_template("pair")}
@@ -285,7 +287,7 @@ def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
         plane.wait_for(lambda: len(work.running("gang")) == 15, "15 pods of the gang to run", TIMEOUT)
         first = {one["metadata"]["uid"] for one in queueing.pods("gang")}
         plane.wait_for(lambda: site.charged("gang", "gpus") == 16, "Kueue to charge the whole gang", TIMEOUT)
-        plane.wait_for(lambda: _too_late(queueing), "the gang to be taken back", TIMEOUT)
+        plane.wait_for(lambda: _requeued(queueing), "the gang to be evicted", TIMEOUT)
         plane.wait_for(
             lambda: not first & {one["metadata"]["uid"] for one in queueing.pods("gang")}, "all pods to end", TIMEOUT
         )
@@ -295,8 +297,8 @@ def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
             lambda: queueing.condition("gang", "train", "PodsReady").get("status") == "True", "ready", TIMEOUT
         )
         assert site.allocated("gang") == {"gpu.nvidia.com": 16, "lanewise.dev": 16}
-        # Kueue 0.19.2 puts a job that it took back into the queue without its devices, and again with them a moment
-        # later. If its scheduler comes between, the job is admitted without a charge (docs/queues.md).
+        # Kueue 0.19.2 requeues an evicted job without its devices, and a moment later with them. If it schedules the
+        # job in between, the job is admitted without a charge (docs/queues.md).
         (part,) = queueing.workload("gang", "train")["status"]["admission"]["podSetAssignments"]
         charge = part.get("resourceUsage")
         assert charge is None or {quantity.parse(charge[f"lanewise.dev/{one}"]) for one in ("gpus", "nics")} == {16}
@@ -305,21 +307,21 @@ def test_a_gang_starts_whole_or_not_at_all(site: QueueSite, work: Work) -> None:
     finally:
         plane.request("DELETE", rule)
         plane.expect("DELETE", f"{path}/train", {"propagationPolicy": "Background"})
-        plane.wait_for(lambda: not queueing.pods("gang"), "pods of the gang to go", TIMEOUT)
-        plane.wait_for(lambda: not site.allocated("gang"), "devices of the gang to be free", TIMEOUT)
+        plane.wait_for(lambda: not queueing.pods("gang"), "the gang's pods to be deleted", TIMEOUT)
+        plane.wait_for(lambda: not site.allocated("gang"), "the gang's devices to be released", TIMEOUT)
 
 
-def _too_late(queueing: Queueing) -> bool:
-    """Whether Kueue has put the gang into the queue again, as not all of its pods were ready in time."""
+def _requeued(queueing: Queueing) -> bool:
+    """Whether Kueue has evicted and requeued the gang because not all of its pods were ready in time."""
     status = queueing.workload("gang", "train").get("status") or {}
     evicted = queueing.condition("gang", "train", "Evicted")
     return bool((status.get("requeueState") or {}).get("count")) and evicted.get("reason") == "PodsReadyTimeout"
 
 
 def test_bandwidth_is_lent_and_taken_back(site: QueueSite, work: Work) -> None:
-    """Shares of 99.5G, which the driver rounds to 100G: Kueue charges as much as the scheduler does."""
+    """Shares of 99.5G, which the driver rounds up to 100G: Kueue charges the same amount as the scheduler."""
     teams = [{"name": name, "guaranteed": {"bandwidth": "400G"}} for name in ("sky", "sea")]
-    _open(site, _queues(*teams), "sky", "sea")
+    _apply_queues(site, _queues(*teams), "sky", "sea")
     share = Fraction(100 * 10**9)
 
     def settled(**counts: int) -> t.Callable[[], bool]:

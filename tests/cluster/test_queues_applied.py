@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""playbooks/queues.yml against a real API server with Kueue: applied, unchanged, pruned, and Kueue configured."""
+"""playbooks/queues.yml against a real API server with Kueue: it applies and prunes queues, and configures Kueue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MARK = "lanewise.dev/queues-configuration"
 
 @pytest.fixture
 def installed(queueing: Queueing) -> Queueing:
-    """With the Deployment that the chart makes, which has no pods: Kueue runs beside it."""
+    """Kueue with the Deployment of its chart. The Deployment has no pods, as Kueue runs as a process."""
     labels = {"app": "kueue"}
     containers = [{"name": "manager", "image": "none.example.com/kueue"}]
     template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
@@ -58,7 +58,7 @@ def _mark(plane: ControlPlane) -> str:
 
 
 def test_the_queues_of_the_example_are_applied_once_and_run_jobs(installed: Queueing, tmp_path: Path) -> None:
-    """What the guide shows is applied once, Kueue starts with its configuration, and a job of the example runs."""
+    """The guide's example is applied once, Kueue starts with its configuration, and a job of the example runs."""
     queueing, plane = installed, installed.plane
     folder = Folder(tmp_path)
     folder.report("report")
@@ -98,28 +98,28 @@ def test_the_queues_of_the_example_are_applied_once_and_run_jobs(installed: Queu
     mark = _mark(plane)
     output = folder.run(playbook="queues", **variables)
     assert "changed=0" in output and "nothing applied: the cluster is up to date" in output, output
-    assert "Kueue's configuration: " not in output  # no warning: it has what it needs
+    assert "Kueue's configuration: " not in output  # no warning about missing settings
     _a_loan_ends(queueing, folder, variables)
     _jobs_are_replayed(queueing, folder)
-    if os.environ.get("LANEWISE_SLOW"):  # eight runs of the playbook more
+    if os.environ.get("LANEWISE_SLOW"):  # takes eight more runs of the playbook
         _faults(queueing, folder, variables)
     only = {**variables, "queues_teams": EXAMPLE["queues_teams"][:1], "queues_loans": []}
     output = folder.run(playbook="queues", **only)
     assert "removed: ClusterQueue blue" in output, output
-    plane.wait_for(lambda: _names(plane, "clusterqueues") == ["red"], "queue blue to go")
+    plane.wait_for(lambda: _names(plane, "clusterqueues") == ["red"], "queue blue to be removed")
     assert _mark(plane) == mark
 
 
 def _a_loan_ends(queueing: Queueing, folder: Folder, variables: Object) -> None:
-    """An overdue loan is drift until the next run takes it back; then the borrower's job gives way to the owner's."""
+    """An overdue loan is drift until the next run takes it back. Then the owner's jobs preempt the borrower's."""
     plane = queueing.plane
     assert _loans(plane, "red") == _loans(plane, "blue") == ["red lends blue 1 gpus until 2036-12-01T00:00:00Z"]
     assert _nominal(plane, "red") == "4" and _nominal(plane, "blue") == "3"
     _sampled(queueing, folder)
-    theirs, own = [f"blue-{number}" for number in range(4)], [f"red-{number}" for number in range(5)]
-    for name in theirs:  # the fourth borrows what is in the pool
+    blue_jobs, red_jobs = [f"blue-{number}" for number in range(4)], [f"red-{number}" for number in range(5)]
+    for name in blue_jobs:  # the fourth uses quota of the pool
         queueing.submit("blue", queueing.job(name, "blue", "pair"))
-    plane.wait_for(lambda: all(queueing.running("blue", one) for one in theirs), "blue's jobs", 120)
+    plane.wait_for(lambda: all(queueing.running("blue", one) for one in blue_jobs), "blue's jobs", 120)
 
     report = _sampled(queueing, folder)
     assert "loan: red lends blue 1 gpus until 2036-12-01T00:00:00Z" in report["lines"]
@@ -133,20 +133,20 @@ def _a_loan_ends(queueing: Queueing, folder: Folder, variables: Object) -> None:
     output = folder.run(playbook="drift", **late)  # exit status 0: nothing else has drifted
     assert f"{reported}: it is taken back; remove it from queues_loans" in output, output
     assert "claims: drifted" not in output
-    for name in own:
+    for name in red_jobs:
         queueing.submit("red", queueing.job(name, "red", "near-pair-queue"))
-    plane.wait_for(lambda: all(queueing.running("red", one) for one in own), "red's own", 120)
-    plane.wait_for(lambda: sum(bool(queueing.running("blue", one)) for one in theirs) == 3, "one job to give way", 120)
-    queueing.remove("blue", *theirs)
-    queueing.remove("red", *own)
+    plane.wait_for(lambda: all(queueing.running("red", one) for one in red_jobs), "red's jobs", 120)
+    plane.wait_for(lambda: sum(bool(queueing.running("blue", one)) for one in blue_jobs) == 3, "a preemption", 120)
+    queueing.remove("blue", *blue_jobs)
+    queueing.remove("red", *red_jobs)
     hours = _sampled(queueing, folder)["usage"]["hours"]["lanewise.dev/gpus"]
-    # four jobs on a quota of three, at least until red's came
+    # blue had four jobs on a quota of three, at least until red's jobs came
     assert hours["blue"]["charged"] >= 4 * hours["blue"]["borrowed"] > 0
     assert hours["blue"]["borrowed"] >= hours["red"]["lent"] >= 0
 
 
 def _sampled(queueing: Queueing, folder: Folder) -> Object:
-    """Add a sample, from Kueue's own metrics; what the report says."""
+    """Add a sample from Kueue's metrics. Returns the report."""
     (folder.path / "token").write_text(queueing.token())
     output = folder.run(
         playbook="queue_usage",
@@ -169,8 +169,8 @@ def _sampled(queueing: Queueing, folder: Folder) -> Object:
 
 
 def _jobs_are_replayed(queueing: Queueing, folder: Folder) -> None:
-    """Jobs of a CSV run for as long as it says, on aligned pairs, in the time of the trace. A cluster with a node that
-    may have a machine is refused."""
+    """Jobs of a CSV file are replayed with its times and durations, on aligned pairs. A cluster with a node that is not
+    marked as simulated is refused."""
     jobs = [
         "submit_s,team,priority,gpus,seconds",
         *(f"{number},blue,,1,300" for number in range(3)),
@@ -195,11 +195,12 @@ def _jobs_are_replayed(queueing: Queueing, folder: Folder) -> None:
     assert found["jobs"] == found["started"] == 4 and found["unaligned"] == 0 and found["with_nic"] == 4, found
     assert found["gpu_hours"]["useful"] > 0.2 and found["preempted"] == 0, found
     assert "95th percentile" in (folder.path / "replay" / "replay.html").read_text()
-    queueing.plane.wait_for(lambda: not queueing.pods("red") + queueing.pods("blue"), "replayed jobs to go", 120)
+    queueing.plane.wait_for(lambda: not queueing.pods("red") + queueing.pods("blue"), "the end of replayed jobs", 120)
 
 
 def _faults(queueing: Queueing, folder: Folder, variables: Object) -> None:
-    """A server that is away, a run killed while it writes, and two at once: the next run ends what was begun."""
+    """After an unreachable server, a run that is killed while it writes, or two concurrent runs, the next run completes
+    the work."""
     plane = queueing.plane
     folder.run(playbook="queues", **variables)
     nowhere = yaml.safe_load(plane.kubeconfig.read_text())
@@ -218,7 +219,7 @@ def _faults(queueing: Queueing, folder: Folder, variables: Object) -> None:
             os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
     lines = [line for one in ("red", "blue") for line in _loans(plane, one)]
-    assert "red lends blue 2 gpus until 2036-12-01T00:00:00Z (demo)" in lines, lines  # who has what of whom, and why
+    assert "red lends blue 2 gpus until 2036-12-01T00:00:00Z (demo)" in lines, lines  # recorded before the quota moves
     folder.run(playbook="queues", **moved)
     assert _nominal(plane, "red") == "3" and _nominal(plane, "blue") == "4"
 

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Replacing a card of a node in a cluster: its pods leave, and come back when the new card is good and published.
+"""Replacing a card of a node: its pods are evicted, and return when the new card works and is published.
 
-API server, scheduler and controllers are real. The node is a sandbox in which a recorded machine lies over /sys, so
-that the playbook reads it as the running node. There is no kubelet and no driver: the test publishes what a driver
-would.
+The API server, scheduler and controllers are real. The node is a sandbox in which an example machine is mounted over
+/sys, so that the playbook reads it as the running node. There is no kubelet and no driver: the test publishes what a
+driver would.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ PODS = "/api/v1/namespaces/default/pods"
 SLICE = f"{RESOURCE}/resourceslices/gpu-01-lanewise"
 MACHINE, SLOT, CARD = "hgx-h100", "9", "0000:59:00.0"
 NEW: dict[str, t.Any] = {"oui": "a0:88:c3", "vpd": {"SN": "MT2646X00001"}}
-RECORDS = "/var/lib/kubelet/plugins/lanewise.dev/state"  # of claims that the driver has given devices to
+RECORDS = "/var/lib/kubelet/plugins/lanewise.dev/state"  # the driver's records of prepared claims
 SETTING, WANTED = "net/core/somaxconn", "8192"  # each network namespace has its own
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytest.importorskip("pyroute2", reason="needs pyroute2")
 NAMESPACES = ("unshare", "--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--mount-proc")
 pytestmark = [
-    pytest.mark.skipif(not os.environ.get("LANEWISE_SLOW"), reason="plays for minutes: LANEWISE_SLOW=1 runs it"),
+    pytest.mark.skipif(not os.environ.get("LANEWISE_SLOW"), reason="takes minutes: set LANEWISE_SLOW=1 to run it"),
     pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),
     pytest.mark.skipif(
         os.geteuid() != 0
@@ -56,7 +56,7 @@ pytestmark = [
 
 
 class Machine:
-    """A sandbox whose /sys and /proc, as far as they describe hardware, are a tree of files."""
+    """A sandbox whose /sys, and the hardware files of /proc, come from a tree of files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -81,9 +81,9 @@ class Machine:
         return done.stdout
 
     def become(self, override: dict[str, t.Any]) -> dict[str, t.Any]:
-        """Be the machine with other options by PCI address from now on. Gives its topology facts."""
+        """Become the machine with other options for some PCI addresses. Returns its topology facts."""
         tree = self.folder / f"tree{self.trees}"
-        # what a description makes up follows from its name, so that all else stays as it was
+        # invented values derive from the description's name, so everything else stays the same
         build({"like": MACHINE, "name": MACHINE, "override": override}, tree)
         if self.trees:
             self.run("umount", "/sys")
@@ -111,7 +111,7 @@ def _machine(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Machine]:
     machine = Machine(tmp_path_factory.mktemp("machine"))
     yield machine
     machine.close()
-    assert Path("/proc/sys", SETTING).read_text() == before  # nothing of it was this machine's
+    assert Path("/proc/sys", SETTING).read_text() == before  # the host's setting is unchanged
 
 
 class Site:
@@ -138,7 +138,7 @@ class Site:
         paths = [str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")]
         more = {
             "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(filter(None, paths)),
-            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",  # a line is a line
+            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",  # one line per result
             "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
         }
@@ -167,7 +167,7 @@ class Site:
         return json.loads((self.folder / "report" / "replaced" / f"{NAME}.json").read_text())
 
     def publish(self, facts: dict[str, t.Any], generation: int) -> None:
-        """Publish what the driver would on a node with these facts, in the place of what there is."""
+        """Replace the slice by the one that the driver would publish on a node with these facts."""
         pool = {"name": NAME, "generation": generation, "resourceSliceCount": 1}
         spec = {"nodeName": NAME, "driver": DRIVER, "pool": pool, "devices": publication(facts).devices}
         self.plane.request("DELETE", SLICE)
@@ -175,7 +175,7 @@ class Site:
         self.plane.expect("POST", f"{RESOURCE}/resourceslices", {"metadata": metadata, "spec": spec})
 
     def run_pods(self) -> None:
-        """A replica set of one pod that has the card by a claim."""
+        """Create a ReplicaSet with one pod, whose claim has the card."""
         driver = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
         self.plane.expect(
             "POST", f"{RESOURCE}/deviceclasses", {"metadata": {"name": "nic"}, "spec": {"selectors": [driver]}}
@@ -191,7 +191,7 @@ class Site:
         pod = {
             "containers": [{"name": "reader", "image": "reader", "resources": {"claims": [{"name": "nic"}]}}],
             "resourceClaims": [{"name": "nic", "resourceClaimName": "storage"}],
-            "terminationGracePeriodSeconds": 0,  # there is no kubelet that would say that it has ended
+            "terminationGracePeriodSeconds": 0,  # no kubelet would report its end
         }
         template = {"metadata": {"labels": labels}, "spec": pod}
         spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
@@ -200,7 +200,7 @@ class Site:
         )
 
     def pod(self, on: str) -> str:
-        """Wait until the one pod is on a node, or with an empty name on none, and give the pod's name."""
+        """Wait until the only pod is on node `on`, or pending if `on` is empty. Returns the pod's name."""
 
         def found() -> str:
             pods = self.plane.expect("GET", PODS)["items"]
@@ -210,7 +210,7 @@ class Site:
         return str(self.plane.wait_for(found, f"the pod to be on {on or 'no node'}"))
 
     def state(self) -> tuple[bool, bool]:
-        """Whether pods are kept off the node, and whether it says that it is for a card."""
+        """Whether the node is cordoned, and whether it has the playbook's annotation."""
         node = self.plane.expect("GET", NODE)
         return bool(node["spec"].get("unschedulable")), MARK in node["metadata"].get("annotations", {})
 
@@ -222,7 +222,7 @@ def _site(newest: ControlPlane, machine: Machine, tmp_path: Path) -> t.Iterator[
     newest.expect("DELETE", NODE)
 
 
-def test_pods_leave_and_come_back_when_the_new_card_is_published(site: Site, machine: Machine) -> None:
+def test_pods_are_evicted_and_return_when_the_new_card_is_published(site: Site, machine: Machine) -> None:
     site.publish(machine.become({}), 1)
     site.run_pods()
     pod = site.pod(NAME)
@@ -232,7 +232,7 @@ def test_pods_leave_and_come_back_when_the_new_card_is_published(site: Site, mac
     assert f"{DRIVER} publishes {device} ({CARD}): allocated to claim default/storage, used by pod {pod}" in output
     assert "is cordoned until its new card is checked" in output
     assert site.state() == (True, True) and site.record()["state"] == "out"
-    assert site.pod("") != pod  # it was evicted, and the next one waits
+    assert site.pod("") != pod  # it was evicted, and the new pod waits
 
     node, record = site.plane.expect("GET", NODE), site.record()
     assert "changed=0" in site.before()
@@ -259,12 +259,12 @@ def test_pods_leave_and_come_back_when_the_new_card_is_published(site: Site, mac
         output = process.communicate()[0]
     assert process.returncode == 0 and "gpu-01 is uncordoned and takes pods again" in output, output
     assert site.state() == (False, False) and site.record()["state"] == "done"
-    site.pod(NAME)  # the one that waited, with the new card
+    site.pod(NAME)  # the waiting pod got the new card
     claim = site.plane.expect("GET", f"{RESOURCE}/namespaces/default/resourceclaims/storage")
     assert [one["device"] for one in claim["status"]["allocation"]["devices"]["results"]] == [device]
 
 
-def test_the_cordon_of_a_person_stays(site: Site, machine: Machine) -> None:
+def test_the_cordon_of_another_user_stays(site: Site, machine: Machine) -> None:
     machine.become({})
     site.plane.expect("PATCH", NODE, {"spec": {"unschedulable": True}})
     site.before()

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A replay that can no longer watch the cluster has no result, and leaves no jobs."""
+"""A replay that can no longer watch the cluster has no result and leaves no jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GROUP = "rbac.authorization.k8s.io"
 
 
 def allow(plane: ControlPlane, name: str, *rules: Object) -> str:
-    """Give the user who replays a role with these rules. Returns the path of the binding."""
+    """Give the user of the replay a role with these rules. Returns the path of the binding."""
     plane.expect("POST", f"{RBAC}/clusterroles", {"metadata": {"name": name}, "rules": list(rules)})
     binding = {
         "metadata": {"name": name},
@@ -41,7 +41,7 @@ def rule(group: str, resources: list[str], *verbs: str) -> Object:
 
 @pytest.fixture
 def replayer(newest: ControlPlane) -> ControlPlane:
-    """With a node without a machine, and a user who may do what a replay does, except watch claims."""
+    """A control plane with a simulated node and a user who has all permissions for a replay, except to watch claims."""
     newest.add_namespace(TEAM)
     newest.add_node("no-machine", {cluster_replay.NODE_LABEL: "true"})
     allow(
@@ -56,7 +56,7 @@ def replayer(newest: ControlPlane) -> ControlPlane:
 
 
 def test_a_watch_that_fails_ends_the_replay(replayer: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claims may be watched until the first job is there. Then the replay ends, long before its window does."""
+    """The permission to watch claims is removed after the first job. The replay ends long before its time window."""
     import kubernetes.client
     import kubernetes.config
 
@@ -64,7 +64,7 @@ def test_a_watch_that_fails_ends_the_replay(replayer: ControlPlane, monkeypatch:
     binding = allow(plane, "watches-claims", rule("resource.k8s.io", ["resourceclaims"], "list", "watch"))
     plane.wait_for(
         lambda: plane.client("replayer").request("GET", "/apis/resource.k8s.io/v1/resourceclaims")[0] == 200,
-        "the rights",
+        "the permissions",
     )
     monkeypatch.setattr(cluster_replay, "WATCH_SECONDS", 5)
     api = kubernetes.config.new_client_from_config(str(plane.write_kubeconfig("replayer")))
@@ -75,7 +75,7 @@ def test_a_watch_that_fails_ends_the_replay(replayer: ControlPlane, monkeypatch:
         try:
             replay.run([Job(0, 0, TEAM, "", 1.0, 60.0), Job(1, 3600, TEAM, "", 1.0, 60.0)], 7200)
             ended.append(None)
-        except Exception as error:  # noqa: BLE001  # it is looked at below
+        except Exception as error:  # noqa: BLE001  # checked below
             ended.append(error)
 
     running = threading.Thread(target=run, daemon=True)
@@ -86,4 +86,4 @@ def test_a_watch_that_fails_ends_the_replay(replayer: ControlPlane, monkeypatch:
     plane.wait_for(lambda: ended, "the replay to end", 120)
     (error,) = ended
     assert isinstance(error, kubernetes.client.ApiException) and error.status == 403, error
-    plane.wait_for(lambda: not plane.expect("GET", JOBS)["items"], "the job to go", 120)
+    plane.wait_for(lambda: not plane.expect("GET", JOBS)["items"], "the job to be deleted", 120)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The playbook that keeps room for a job, on a real scheduler: the job gets what was held, and nobody else does."""
+"""The playbook reserve on a real scheduler: only the job gets the devices that are held for it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_job_gets_the_devices_that_were_held_for_it(fleet: Fleet, playbooks: P
     assert len(fleet.rules()) == 4
     again = playbooks.run("reserve", **JOB)
     assert "changed=0" in again and "hold tomorrow of team a" in again and "(training): 4 devices" in again
-    # two devices of six are left for others
+    # two of six devices are left for others
     for number in range(3):
         fleet.pod(f"other-{number}", "one")
     fleet.bound(2)
@@ -93,7 +93,7 @@ def test_wrong_variables_and_tolerations_are_refused(fleet: Fleet, playbooks: Pl
 
 
 def test_an_expiry_may_be_written_without_quotes(fleet: Fleet, playbooks: Playbooks, tmp_path: Path) -> None:
-    """YAML reads it as a time, which reaches modules in another form."""
+    """YAML parses it as a timestamp, which modules get in another format."""
     until = (datetime.now(timezone.utc) + timedelta(days=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
     (tmp_path / "until.yml").write_text(f"reserve_expires: {until}\nswap_expires: {until}\n", encoding="utf-8")
     given = ("-e", f"@{tmp_path / 'until.yml'}")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The role dra_claims under a real ansible-playbook, against a real API server."""
+"""The role dra_claims with the real ansible-playbook against a real API server."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ SITE: dict[str, t.Any] = {
 
 
 class Controller:
-    """Runs the role and the module dra_apply against one cluster, with manifests and a home in its own folder."""
+    """Runs the role and the module dra_apply against a cluster. Its manifests and ANSIBLE_HOME are in its folder."""
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         self.plane, self.folder = plane, folder
@@ -88,11 +88,12 @@ class Controller:
         }
         (self.folder / "variables.json").write_text(json.dumps(given))
         command = [str(PROGRAM), "-i", "localhost,", f"{name}.yml", "-e", "@variables.json", *arguments]
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("ANSIBLE_", "KUBE", "K8S_"))}
+        hidden = ("ANSIBLE_", "KUBE", "K8S_")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
         paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
-        kept["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
-        kept["ANSIBLE_HOME"] = str(self.folder / "home")
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder, env=kept)
+        environment["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, [str(COLLECTIONS), paths]))
+        environment["ANSIBLE_HOME"] = str(self.folder / "home")
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.folder, env=environment)
         output = done.stdout + done.stderr
         assert done.returncode == rc, output
         return (json.loads(result.read_text()) if result.exists() else {}), output
@@ -113,7 +114,7 @@ class Controller:
 
 @pytest.fixture
 def controller(request: pytest.FixtureRequest, tmp_path: Path) -> t.Iterator[Controller]:
-    """A controller for the newest server, or the one that the test names."""
+    """A controller for the newest server, or for the test's parameter."""
     made = Controller(request.getfixturevalue(getattr(request, "param", "newest")), tmp_path)
     yield made
     for namespace in ("training", "alone"):
@@ -174,7 +175,7 @@ def test_prune_removes_only_objects_that_the_site_applied(controller: Controller
     assert controller.names("resourceclaimtemplates", "training") == ["one", "theirs"]
     result, output = controller.role(fewer)
     assert "changed=0" in output
-    # kubectl recognises the ApplySet, and refuses to prune it because another program manages it
+    # kubectl recognizes the ApplySet, and refuses to prune it because another program manages it
     kubectl = [str(controller.plane.programs["kubectl"]), "--kubeconfig", str(controller.plane.kubeconfig)]
     (controller.folder / "one.json").write_text(json.dumps(template("kubectls", "training")))
     theirs = ["apply", "--prune", "--applyset=configmap/lanewise-dra", "--namespace=default", "-f", "one.json"]
@@ -189,7 +190,7 @@ def test_prune_removes_only_objects_that_the_site_applied(controller: Controller
     assert done.returncode and "managed by tooling" in done.stderr, done.stderr
 
 
-def test_a_site_can_be_removed_with_and_without_pruning_before(controller: Controller) -> None:
+def test_a_site_can_be_removed_whether_it_was_pruned_or_not(controller: Controller) -> None:
     where = "/apis/resource.k8s.io/v1/namespaces/training/resourceclaimtemplates"
     for pruned in (False, True):
         controller.role({**SITE, "dra_claims_site": "a", "dra_claims_prune": pruned})
@@ -200,8 +201,8 @@ def test_a_site_can_be_removed_with_and_without_pruning_before(controller: Contr
         assert controller.names("resourceclaimtemplates", "training") == ["theirs"]
         assert controller.names("deviceclasses") == []
         # the ApplySet is emptied but stays, so that its owner is still known; without pruning there is none
-        kept = controller.plane.request("GET", "/api/v1/namespaces/default/configmaps/lanewise-dra")
-        assert kept[0] == (200 if pruned else 404)
+        status, _answer = controller.plane.request("GET", "/api/v1/namespaces/default/configmaps/lanewise-dra")
+        assert status == (200 if pruned else 404)
         assert "changed=0" in controller.apply([], prune=True, site="a")
         controller.plane.expect("DELETE", f"{where}/theirs")
 
@@ -239,7 +240,7 @@ def test_a_changed_spec_of_a_template_is_refused_in_one_line(controller: Control
 
 
 def test_a_template_for_boards_is_replaced_when_the_boards_change(controller: Controller) -> None:
-    """Claims made from it stay. A template of that name without the annotation is not replaced."""
+    """Claims that were created from it stay. A template without the annotation is not replaced."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alone"}}
     controller.plane.request("POST", "/api/v1/namespaces", namespace)
     made = template("pair")
@@ -255,10 +256,10 @@ def test_a_template_for_boards_is_replaced_when_the_boards_change(controller: Co
     controller.apply([moved])
     found = controller.plane.expect("GET", "/apis/resource.k8s.io/v1/namespaces/alone/resourceclaimtemplates/pair")
     assert found["spec"]["spec"]["devices"]["requests"][0]["name"] == "other"
-    kept = controller.plane.expect("GET", f"{place}/in-use")
-    assert kept["spec"]["devices"]["requests"][0]["name"] == "gpu"
+    in_use = controller.plane.expect("GET", f"{place}/in-use")
+    assert in_use["spec"]["devices"]["requests"][0]["name"] == "gpu"
     controller.plane.request("DELETE", f"{place}/in-use")
-    # a template without the annotation is not ours to replace
+    # a template without the annotation was not rendered for boards, so it is not replaced
     controller.plane.request("DELETE", "/apis/resource.k8s.io/v1/namespaces/alone/resourceclaimtemplates/pair")
     controller.apply([template("pair")])
     assert "cannot change" in controller.apply([moved], rc=2)
@@ -331,7 +332,7 @@ def test_one_site_does_not_prune_another(controller: Controller) -> None:
     controller.role({**pruned, "dra_claims_site": "a"})
     three = {**pruned["dra_claims_templates"][0], "name": "three"}
     other = {**pruned, "dra_claims_site": "b", "dra_claims_templates": [three]}
-    # in another folder, since each folder holds one site; the ApplySet has the same name for both
+    # in another folder, as each folder has one site; the ApplySet's name is the same for both
     output = controller.role({**other, "dra_claims_dest": str(controller.folder / "b")}, rc=2)[1]
     assert "belongs to site 'a'" in output
     assert controller.names("resourceclaimtemplates", "training") == ["one", "two"]
@@ -365,7 +366,8 @@ def test_an_unreachable_cluster_is_an_error_without_a_traceback(controller: Cont
 @pytest.mark.parametrize("controller", ["oldest"], indirect=True)
 @pytest.mark.parametrize("version", ["v1beta2", "v1beta1"])
 def test_objects_in_older_api_versions_are_stored_unchanged(controller: Controller, version: str) -> None:
-    """As rendered for a cluster without resource.k8s.io/v1. No tested server can switch v1 off, so it is read as v1."""
+    """Objects as rendered for a cluster without resource.k8s.io/v1 are applied, and read as v1, as no tested server can
+    switch v1 off."""
     objects = compile_site({key: value for key, value in SITE.items() if key != "dra_claims_create_namespaces"}).objects
     older = [convert(item, f"resource.k8s.io/{version}") for item in objects]
     controller.apply(older, create_namespaces=True)
@@ -377,7 +379,7 @@ def test_objects_in_older_api_versions_are_stored_unchanged(controller: Controll
 
 
 def test_the_example_site_and_its_workloads(controller: Controller) -> None:
-    """All objects of the example inventory, and each workload whose kind the server knows."""
+    """All objects of the example inventory are applied, and all workloads of kinds that the server knows are valid."""
     example = yaml.safe_load(EXAMPLE.read_text())
     controller.role({**example, "dra_claims_create_namespaces": True})
     kinds = {}
@@ -386,7 +388,7 @@ def test_the_example_site_and_its_workloads(controller: Controller) -> None:
             kinds[item["kind"]] = item
             group = item["apiVersion"]
             if group.partition("/")[0] in ("jobset.x-k8s.io", "kubeflow.org"):
-                continue  # custom resources, whose definitions are not on a bare server; their pods are tried below
+                continue  # custom resources, which a plain server does not have; their pods are tested below
             base = f"/apis/{group}" if "/" in group else f"/api/{group}"
             where = f"{base}/namespaces/{item['metadata']['namespace']}/{item['kind'].lower()}s"
             controller.plane.expect("POST", f"{where}?dryRun=All&fieldValidation=Strict", item)

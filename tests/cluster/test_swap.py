@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The playbook that takes devices from pods that give way, on a real scheduler and the controller that ends pods: the
-tier gets what was asked for and no more, whatever ends a run early, and other pods keep running."""
+"""The playbook swap, with the real scheduler and taint eviction controller. A tier gets exactly the requested devices
+from pods of lower tiers, also after an interrupted run, and all other pods keep running."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ BIG = {**ASK, "swap_workload": {"name": "big", "namespace": NAMESPACE, "template
 BACK = {"swap_tier": "gold", "swap_owner": "team a", "swap_state": "returned"}
 
 
-def some(node: str, *numbers: int) -> list[str]:
+def gpus(node: str, *numbers: int) -> list[str]:
     return [f"{DRIVER}/{node}/gpu-{number}" for number in numbers]
 
 
@@ -72,8 +72,8 @@ def playbooks(newest: ControlPlane, tmp_path: Path) -> Playbooks:
     return Playbooks(newest, tmp_path)
 
 
-def filled(fleet: Fleet, template: str = "low", **labels: str) -> dict[str, str]:
-    """All GPUs are in use, each by a pod without a controller; their UIDs."""
+def fill(fleet: Fleet, template: str = "low", **labels: str) -> dict[str, str]:
+    """Start a pod without a controller for each GPU. Returns the names of the pods by their UIDs."""
     count = sum(NODES.values())
     for number in range(count):
         fleet.plane.expect(
@@ -85,16 +85,17 @@ def filled(fleet: Fleet, template: str = "low", **labels: str) -> dict[str, str]
     return fleet.uids()
 
 
-def lost(fleet: Fleet, before: t.Mapping[str, str]) -> set[str]:
+def ended(fleet: Fleet, before: t.Mapping[str, str]) -> set[str]:
+    """The names of the pods that no longer exist."""
     return {name for uid, name in before.items() if uid not in fleet.uids()}
 
 
 def untouched(fleet: Fleet, before: t.Mapping[str, str]) -> bool:
-    return not lost(fleet, before) and not fleet.rules() and not fleet.rules(swap.KEY)
+    return not ended(fleet, before) and not fleet.rules() and not fleet.rules(swap.KEY)
 
 
 def test_a_swap_is_checked_made_and_returned(fleet: Fleet, playbooks: Playbooks) -> None:
-    before = filled(fleet)
+    before = fill(fleet)
     reported = playbooks.run("swap", "--check", "--diff", **BIG)
     assert "gold: 4 device(s) for 1 pod(s) of big; 4 pod(s) are ended for it" in reported and "changed=1" in reported
     assert untouched(fleet, before)
@@ -104,10 +105,10 @@ def test_a_swap_is_checked_made_and_returned(fleet: Fleet, playbooks: Playbooks)
     fleet.refused("waits")
     reported = playbooks.run("swap", **BIG)
     assert "4 device(s) are held for gold" in reported and "changed=1" in reported
-    gone = lost(fleet, before)
-    assert len(gone) == 4 and gone <= set(before.values())  # never more than asked
+    gone = ended(fleet, before)
+    assert len(gone) == 4 and gone <= set(before.values())  # exactly as many as requested
     assert len(fleet.rules()) == 4 and not fleet.rules(swap.KEY)
-    # who waits for such a device does not get it, although its claim tolerates the swap for a while
+    # a pending pod does not get the devices, although its claim tolerates the swap's taint for some time
     fleet.refused("waits")
     assert "changed=0" in playbooks.run("swap", **BIG)
     fleet.pod("gold", "gold-4")
@@ -128,18 +129,18 @@ def test_a_swap_is_checked_made_and_returned(fleet: Fleet, playbooks: Playbooks)
 
 
 def test_a_share_of_the_fleet_or_named_devices_are_swapped(fleet: Fleet, playbooks: Playbooks) -> None:
-    before = filled(fleet)
+    before = fill(fleet)
     one = {"name": "one", "namespace": NAMESPACE, "templates": ["gold-1"]}
     reported = playbooks.run("swap", **ASK, swap_workload=one, swap_share=30)
     assert "2 device(s) for 2 pod(s) of one, 30 % of 8 on the empty fleet; 2 pod(s)" in reported
-    assert len(lost(fleet, before)) == 2 and len(fleet.rules()) == 2
-    named = some("swap-1", 0, 3)
+    assert len(ended(fleet, before)) == 2 and len(fleet.rules()) == 2
+    named = gpus("swap-1", 0, 3)
     reported = playbooks.run("swap", **ASK, swap_devices=named)
     (hold,) = holds(fleet.rules())
     assert {"/".join(device) for device in hold.devices} == set(named)
     assert hold.purpose == "swap" and hold.owner == "team a" and hold.expires
-    assert len(lost(fleet, before)) <= 4
-    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=[*named, *some("swap-1", 9)])
+    assert len(ended(fleet, before)) <= 4
+    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=[*named, *gpus("swap-1", 9)])
     assert (
         f"no complete pool of a node publishes {DRIVER}/swap-1/gpu-9" in reported and "Nothing was changed" in reported
     )
@@ -150,8 +151,8 @@ def test_a_share_of_the_fleet_or_named_devices_are_swapped(fleet: Fleet, playboo
 
 def test_pods_and_workloads_that_are_not_prepared_for_a_swap_are_refused(fleet: Fleet, playbooks: Playbooks) -> None:
     assert "Set swap_tier" in playbooks.run("swap", rc=2, swap_tier="gold")
-    before = filled(fleet, "plain")
-    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0))
+    before = fill(fleet, "plain")
+    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=gpus("swap-0", 0))
     assert "does not give way: its template has no tier with a grace" in reported and untouched(fleet, before)
     reported = playbooks.run("swap", rc=2, **BIG)
     assert "whatever pods are moved" in reported and untouched(fleet, before)
@@ -161,8 +162,8 @@ def test_pods_and_workloads_that_are_not_prepared_for_a_swap_are_refused(fleet: 
 
 
 def test_pods_that_kueue_manages_are_refused(fleet: Fleet, playbooks: Playbooks) -> None:
-    before = filled(fleet, **{"kueue.x-k8s.io/podset": "main"})
-    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0))
+    before = fill(fleet, **{"kueue.x-k8s.io/podset": "main"})
+    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=gpus("swap-0", 0))
     assert "Kueue manages it (kueue.x-k8s.io/podset)" in reported and untouched(fleet, before)
 
 
@@ -185,24 +186,24 @@ def test_disruption_budgets_are_respected(fleet: Fleet, playbooks: Playbooks) ->
     try:
         fleet.plane.wait_for(counted, "the budget's count", 180)
         before = fleet.uids()
-        reported = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0, 1))
+        reported = playbooks.run("swap", rc=2, **ASK, swap_devices=gpus("swap-0", 0, 1))
         assert f"PodDisruptionBudget {NAMESPACE}/web allows 1 disruption(s) now, and the swap would end 2" in reported
         assert "No pod was ended" in reported and untouched(fleet, before)
-        # nor do rules by which an interrupted run counted pods say that they are ended already
+        # the rules of an interrupted preview do not mean that the pods have already ended
         _leave_counts(fleet, 0, 1)
-        reported = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0, 1))
-        assert "and the swap would end 2" in reported and not lost(fleet, before)
+        reported = playbooks.run("swap", rc=2, **ASK, swap_devices=gpus("swap-0", 0, 1))
+        assert "and the swap would end 2" in reported and not ended(fleet, before)
         assert "2 rules count pods" in playbooks.run("reserve")
-        reported = playbooks.run("swap", **ASK, swap_devices=some("swap-0", 0, 1), swap_state="previewed")
+        reported = playbooks.run("swap", **ASK, swap_devices=gpus("swap-0", 0, 1), swap_state="previewed")
         assert "the controller counts 2 pod(s)" in reported and untouched(fleet, before)
-        reported = playbooks.run("swap", **ASK, swap_devices=some("swap-0", 0, 1), swap_ignore_budgets=True)
-        assert len(lost(fleet, before)) == 2 and "the swap would end 2" in reported
+        reported = playbooks.run("swap", **ASK, swap_devices=gpus("swap-0", 0, 1), swap_ignore_budgets=True)
+        assert len(ended(fleet, before)) == 2 and "the swap would end 2" in reported
     finally:
         fleet.plane.expect("DELETE", f"{budgets}/web")
 
 
 def _leave_counts(fleet: Fleet, *numbers: int) -> None:
-    """What a preview leaves that is killed while the controller counts."""
+    """Create the rules that a preview leaves if it is killed while the controller counts."""
     devices = tuple((DRIVER, "swap-0", f"gpu-{number}") for number in numbers)
     gold = Hold("gold", "team a", "release", datetime.now(timezone.utc) + timedelta(hours=1), devices, SWAP)
     for one in devices:
@@ -210,8 +211,8 @@ def _leave_counts(fleet: Fleet, *numbers: int) -> None:
 
 
 def test_a_killed_run_is_continued(fleet: Fleet, playbooks: Playbooks) -> None:
-    """The pods have an hour to end: the run waits for them, and is killed. Then they end on their own."""
-    before = filled(fleet, "slow")
+    """The run is killed while it waits for the pods, which have an hour to end. Then the pods end."""
+    before = fill(fleet, "slow")
     running = playbooks.start("swap", **BIG)
     try:
 
@@ -235,11 +236,11 @@ def test_a_killed_run_is_continued(fleet: Fleet, playbooks: Playbooks) -> None:
     reported = playbooks.run("swap", **BIG)
     assert "4 device(s) are held for gold" in reported
     (after,) = holds(fleet.rules())
-    assert set(after.devices) == taken and not fleet.rules(swap.KEY) and len(lost(fleet, before)) == 4
+    assert set(after.devices) == taken and not fleet.rules(swap.KEY) and len(ended(fleet, before)) == 4
 
 
 def test_the_devices_of_a_killed_run_are_returned(fleet: Fleet, playbooks: Playbooks) -> None:
-    before = filled(fleet, "slow")
+    before = fill(fleet, "slow")
     running = playbooks.start("swap", **BIG)
     try:
         fleet.plane.wait_for(fleet.rules, "the first rule", 300)
@@ -253,31 +254,31 @@ def test_the_devices_of_a_killed_run_are_returned(fleet: Fleet, playbooks: Playb
 def test_two_tiers_at_once_never_get_the_same_devices(
     fleet: Fleet, playbooks: Playbooks, newest: ControlPlane, tmp_path: Path
 ) -> None:
-    """Two tiers want the same devices: one gets them, and the other gets a message with their owner. The same tier
-    twice is one swap."""
-    before = filled(fleet)
-    devices = some("swap-0", 0, 1, 2, 3)
+    """Two tiers request the same devices: one gets them, and the other gets a message with their owner. Two runs of
+    the same tier make one swap."""
+    before = fill(fleet)
+    devices = gpus("swap-0", 0, 1, 2, 3)
     other = {"swap_tier": "silver", "swap_owner": "team b", "swap_reason": "demo", "swap_devices": devices}
     runs = [playbooks.start("swap", **one) for one in ({**ASK, "swap_devices": devices}, other)]
     output = [one.communicate()[0] for one in runs]
     (hold,) = holds(fleet.rules())
     codes = sorted(one.returncode for one in runs)
     assert codes == [0, 2], output
-    assert "belongs to hold" in "".join(output) and len(hold.devices) == 4 and len(lost(fleet, before)) == 4
+    assert "belongs to hold" in "".join(output) and len(hold.devices) == 4 and len(ended(fleet, before)) == 4
     owner, tier = hold.owner, hold.name
     playbooks.run("swap", swap_tier=tier, swap_owner=owner, swap_state="returned")
-    same = [playbooks.start("swap", **ASK, swap_devices=some("swap-1", 0, 1)) for _turn in range(2)]
+    same = [playbooks.start("swap", **ASK, swap_devices=gpus("swap-1", 0, 1)) for _turn in range(2)]
     output = [one.communicate()[0] for one in same]
     assert {one.returncode for one in same} <= {0, 2}, output
-    playbooks.run("swap", **ASK, swap_devices=some("swap-1", 0, 1))
+    playbooks.run("swap", **ASK, swap_devices=gpus("swap-1", 0, 1))
     (hold,) = holds(fleet.rules())
-    assert len(hold.devices) == 2 and not fleet.rules(swap.KEY) and len(lost(fleet, before)) == 6
+    assert len(hold.devices) == 2 and not fleet.rules(swap.KEY) and len(ended(fleet, before)) == 6
 
 
-def test_a_preview_leaves_the_swap_and_the_hold_of_another_alone(fleet: Fleet, playbooks: Playbooks) -> None:
-    """The pods of the first swap have an hour to end; a preview for another tier does not stop it."""
-    before = filled(fleet, "slow")
-    running = playbooks.start("swap", **ASK, swap_devices=some("swap-0", 0))
+def test_a_preview_does_not_change_the_swap_and_hold_of_another_tier(fleet: Fleet, playbooks: Playbooks) -> None:
+    """The pods of the first swap have an hour to end. A preview for another tier does not stop that swap."""
+    before = fill(fleet, "slow")
+    running = playbooks.start("swap", **ASK, swap_devices=gpus("swap-0", 0))
     other = {"swap_tier": "silver", "swap_owner": "team b", "swap_reason": "demo", "swap_state": "previewed"}
     try:
 
@@ -287,51 +288,51 @@ def test_a_preview_leaves_the_swap_and_the_hold_of_another_alone(fleet: Fleet, p
         fleet.plane.wait_for(evicting, "the rule that ends pods", 300)
         (rule,) = fleet.rules(swap.KEY)
         for more in ([], ["--check"]):
-            reported = playbooks.run("swap", *more, rc=2, **other, swap_devices=some("swap-0", 0))
-            assert f"{some('swap-0', 0)[0]} belongs to hold gold of team a" in reported
+            reported = playbooks.run("swap", *more, rc=2, **other, swap_devices=gpus("swap-0", 0))
+            assert f"{gpus('swap-0', 0)[0]} belongs to hold gold of team a" in reported
         (after,) = fleet.rules(swap.KEY)
         assert (after["metadata"]["uid"], after["spec"]) == (rule["metadata"]["uid"], rule["spec"])
         # a rule that an interrupted run left without a hold
         for one in fleet.rules():
             fleet.plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}")
         for state in ("previewed", "swapped"):
-            asked = {**other, "swap_state": state, "swap_devices": some("swap-0", 0, 1)}
+            asked = {**other, "swap_state": state, "swap_devices": gpus("swap-0", 0, 1)}
             reported = playbooks.run("swap", rc=2, **asked)
-            assert f"the pods of {some('swap-0', 0)[0]} are ended for swap gold" in reported
+            assert f"the pods of {gpus('swap-0', 0)[0]} are ended for swap gold" in reported
             assert "give it back with lanewise.dra.swap" in reported and not fleet.rules()
         (after,) = fleet.rules(swap.KEY)
         assert (after["metadata"]["uid"], after["spec"]) == (rule["metadata"]["uid"], rule["spec"])
     finally:
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
-    assert not lost(fleet, before)
+    assert not ended(fleet, before)
 
 
 def test_a_swap_survives_an_unreachable_server_and_a_lost_node(fleet: Fleet, playbooks: Playbooks) -> None:
-    """A pod of a lost node does not end: the run says so. The next run takes other devices, and what was held on that
-    node is not held any more."""
+    """Pods of a lost node do not end, and the run reports that. The next run uses devices of another node, and releases
+    the hold on the lost node."""
     reported = playbooks.run("swap", rc=2, **BIG, plan_kubeconfig=str(_nowhere(playbooks.folder)))
     assert "cannot be read" in reported and not fleet.rules()
-    filled(fleet)
+    fill(fleet)
     before = fleet.uids()
-    # a pod that a kubelet would have to end
+    # finalizers simulate pods that only their kubelet can end
     names = [name for name, node in fleet.where().items() if node == "swap-0"]
     for name in names:
         fleet.plane.expect("PATCH", f"{fleet.pods_at}/{name}", {"metadata": {"finalizers": ["example.com/kubelet"]}})
-    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=some("swap-0", 0, 1), swap_timeout=2)
+    reported = playbooks.run("swap", rc=2, **ASK, swap_devices=gpus("swap-0", 0, 1), swap_timeout=2)
     assert "2 pod(s) still have devices" in reported and "If a node is lost" in reported
     (hold,) = holds(fleet.rules())
     assert hold.owner == "team a" and len(hold.devices) == 2 and len(fleet.rules(swap.KEY)) == 2
     for name in names:
         fleet.plane.expect("PATCH", f"{fleet.pods_at}/{name}", {"metadata": {"finalizers": None}})
-    reported = playbooks.run("swap", **ASK, swap_devices=some("swap-1", 0, 1))
+    reported = playbooks.run("swap", **ASK, swap_devices=gpus("swap-1", 0, 1))
     (hold,) = holds(fleet.rules())
     assert {one[1] for one in hold.devices} == {"swap-1"} and not fleet.rules(swap.KEY)
-    assert len(lost(fleet, before)) == 4
+    assert len(ended(fleet, before)) == 4
 
 
 def test_gpus_are_swapped_with_the_nics_on_their_pcie_roots(fleet: Fleet, playbooks: Playbooks) -> None:
-    """GPUs are swapped with the NICs on their PCIe roots: each pod that gives way gives both."""
+    """Each evicted pod releases a GPU and the NIC on its PCIe root."""
     pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
     claims = {
         "dra_claims_drivers": DRIVERS,
@@ -365,7 +366,7 @@ def test_gpus_are_swapped_with_the_nics_on_their_pcie_roots(fleet: Fleet, playbo
     reported = playbooks.run("swap", **ASK, swap_workload=work, swap_count=2)
     assert "4 device(s) for 2 pod(s) of pair; 2 pod(s)" in reported, reported
     there = fleet.bound(8)
-    assert {"gold-0", "gold-1"} <= set(there) and len(lost(fleet, before)) == 2
+    assert {"gold-0", "gold-1"} <= set(there) and len(ended(fleet, before)) == 2
     (hold,) = holds(fleet.rules())
     given = [fleet.devices(f"gold-{number}") for number in range(2)]
     assert set().union(*given) == {"/".join(device) for device in hold.devices}
@@ -380,7 +381,7 @@ def test_gpus_are_swapped_with_the_nics_on_their_pcie_roots(fleet: Fleet, playbo
 
 
 def _nowhere(folder: Path) -> Path:
-    """A kubeconfig of a server that does not answer."""
+    """Write a kubeconfig with an address where no server listens."""
     cluster: Object = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
     context: Object = {"name": "c", "context": {"cluster": "c", "user": "u"}}
     path = folder / "nowhere.json"

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Nodes that cannot be moved to the other driver: found before they are changed, or left cordoned, which is said."""
+"""Nodes that the playbook switch_driver cannot move to the other driver: it reports them before it changes them, or it
+leaves them cordoned and reports that."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
 LABEL, MARK = "lanewise.dev/nic-driver", "lanewise.dev/switch-driver"
-OURS, THEIRS = "lanewise.dev", "dra.net"
+LANEWISE, DRANET = "lanewise.dev", "dra.net"
 NODE, DAEMONSET = "/api/v1/nodes/gpu-01", "/apis/apps/v1/namespaces/kube-system/daemonsets"
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -29,12 +30,12 @@ pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core
 
 
 class Fleet:
-    """A Node without a kubelet, and DRANET's DaemonSet, which keeps away from nodes with our label."""
+    """A Node without a kubelet, and DRANET's DaemonSet, which avoids nodes with the label of lanewise.dev."""
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         self.plane, self.folder = plane, folder
         plane.add_node("gpu-01")
-        away = {"matchExpressions": [{"key": LABEL, "operator": "NotIn", "values": [OURS]}]}
+        away = {"matchExpressions": [{"key": LABEL, "operator": "NotIn", "values": [LANEWISE]}]}
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [away]}}
         pod = {"affinity": {"nodeAffinity": required}, "containers": [{"name": "dranet", "image": "dranet"}]}
         labels = {"app": "dranet"}
@@ -48,7 +49,7 @@ class Fleet:
         self.plane.expect("POST", f"{API}/resourceslices", {"metadata": {"name": "gpu-01"}, "spec": spec})
 
     def switch(self, to: str, **variables: t.Any) -> str:
-        """A run that fails. Returns the output, each run of white space as one space."""
+        """Run the playbook, which must fail. Returns the output with collapsed white space."""
         given = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
@@ -71,7 +72,7 @@ class Fleet:
         return " ".join(done.stdout.split())
 
     def state(self) -> tuple[bool, bool, bool]:
-        """Whether the node is cordoned, and whether it has our annotation and our label."""
+        """Whether the node is cordoned, has the playbook's annotation, and has the label of lanewise.dev."""
         found = self.plane.expect("GET", NODE)
         cordoned, metadata = bool(found["spec"].get("unschedulable")), found["metadata"]
         return cordoned, MARK in metadata.get("annotations", {}), LABEL in metadata.get("labels", {})
@@ -85,23 +86,23 @@ def _fleet(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Fleet]:
 
 
 def test_a_node_that_cannot_run_the_driver_keeps_dranet_and_is_not_cordoned(fleet: Fleet) -> None:
-    fleet.publish(THEIRS)
-    output = fleet.switch(OURS, dra_driver_settings={"no_such_setting": 1})
+    fleet.publish(DRANET)
+    output = fleet.switch(LANEWISE, dra_driver_settings={"no_such_setting": 1})
     assert "gpu-01 cannot run the driver yet. It was neither installed nor changed" in output
     assert "no_such_setting" in output and "stays cordoned" not in output
     assert fleet.state() == (False, False, False)
 
 
-def test_a_failure_after_the_cordon_says_that_the_node_stays_cordoned(fleet: Fleet) -> None:
-    """The eviction fails, because nothing would start the pod again."""
-    fleet.publish(OURS)
+def test_after_a_failure_the_node_is_reported_as_cordoned(fleet: Fleet) -> None:
+    """The eviction fails because the pod has no controller that would recreate it."""
+    fleet.publish(LANEWISE)
     pod = {
         "nodeName": "gpu-01",
         "containers": [{"name": "x", "image": "x"}],
-        "terminationGracePeriodSeconds": 0,  # there is no kubelet that would say that it has ended
+        "terminationGracePeriodSeconds": 0,  # no kubelet would report its end
     }
     fleet.plane.expect("POST", PODS, {"metadata": {"name": "x"}, "spec": pod})
-    output = fleet.switch(THEIRS, switch_driver_drain=True)
+    output = fleet.switch(DRANET, switch_driver_drain=True)
     assert "Evict the node's pods" in output
     assert "gpu-01 stays cordoned. When this is fixed, run the playbook again: it continues" in output
     assert fleet.state() == (True, True, False)

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a DeviceClass lets claims set: a real API server with the admission policies, against the driver.
+"""The fields that a DeviceClass allows claims to set: the admission policies on a real API server against the driver.
 
-LANEWISE_TENANCY_PAIRS sets how many pairs of class and claim are tried on each release, LANEWISE_TENANCY_SEED which
-ones.
+LANEWISE_TENANCY_PAIRS is the number of pairs of class and claim that are tested on each release, and
+LANEWISE_TENANCY_SEED the random seed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from lanewise_driver.publish.offer import Offer
 from lanewise_driver.topology.publish_shares import ShareRule, share_name
 from lanewise_driver.topology.selector import Selector
 
-#: How many pairs are tried on the newest release and on the oldest one.
+#: How many pairs are tested on the newest and on the oldest release.
 PAIRS = {"1.37": 300, "1.34": 100}
 if "LANEWISE_TENANCY_PAIRS" in os.environ:
     PAIRS = dict.fromkeys(PAIRS, int(os.environ["LANEWISE_TENANCY_PAIRS"]))
-#: Classes that are tried together: they are written, and when the server has seen them, their claims are tried. Each
-#: two classes are tried with so many claims.
+#: The number of classes that are written together before their claims are tested, and the number of claims that are
+#: tested with each two classes.
 BATCH, CLAIMS = 24, 4
 SEED = int(os.environ.get("LANEWISE_TENANCY_SEED", "20261124"))
 MERGE = "application/merge-patch+json"
@@ -46,7 +46,7 @@ SHARE = '"share": {'
 DRIVER = interface_config.DRIVER
 SECOND = "pci-0000-8a-06-0"
 KNOWN = {name: device(name, f"eth{name[12:14]}", pf="0000:8a:00.0", vf=0) for name in (VF, SECOND)}
-#: Two divided NICs, each with a VF for a share, and more bandwidth than any claim asks for.
+#: Two divided NICs, each with a VF for a share, and more bandwidth than any claim requests.
 CARDS = ("pci-0000-8b-00-0", "pci-0000-8c-00-0")
 PHYSICAL = 10**14
 OFFERS = {
@@ -67,8 +67,8 @@ Object = dict[str, t.Any]
 
 
 class Pair(t.NamedTuple):
-    """The configurations of two classes, and a claim: the numbers of the classes in each of its requests, the
-    configurations and the namespace."""
+    """Two classes and a claim for them. `classes` are the configurations of the classes, `requests` are the indexes of
+    the classes in each of the claim's requests, `configs` are the claim's configurations."""
 
     classes: list[list[Object]]
     requests: list[list[int]]
@@ -79,24 +79,24 @@ class Pair(t.NamedTuple):
 
 @st.composite
 def settings_of(draw: st.DrawFn, bad: int, several: bool) -> Object:
-    """An InterfaceConfig. Left out is what must fit together between the interfaces of a pod, which the driver alone
-    checks: names and VRFs where a claim has several devices."""
+    """An InterfaceConfig. If the claim has several devices, it has no name and no VRF, which must be consistent between
+    the interfaces of a pod: only the driver checks that."""
     config = draw(claims_strategies.configs(bad))
     without = ("vrf", "name") if several else ()
     return {name: value for name, value in config.items() if name not in without}
 
 
 def with_share(draw: st.DrawFn, config: Object, bad: int) -> Object:
-    """The configuration with a share, most of which are right, and without what a share cannot have beside it."""
+    """The configuration with a share, usually a valid one, and without the fields that a share excludes."""
     share = draw(claims_strategies.shares(bad))
     return {**{name: value for name, value in config.items() if name not in ("child", "vf")}, "share": share}
 
 
 @st.composite
 def pairs(draw: st.DrawFn) -> list[Pair]:
-    """Two classes, with each of several claims."""
+    """Two classes, paired with each of several claims."""
     classes: list[list[Object]] = []
-    shared = not draw(st.integers(0, 2))  # else both seldom have a share
+    shared = not draw(st.integers(0, 2))  # otherwise class and claim would rarely both have a share
     requests = draw(st.sampled_from([[[0]], [[0]], [[0], [1]], [[0, 1]], [[0, 1], [0]]]))
     several = len(requests) > 1
     for _number in range(2):
@@ -118,7 +118,7 @@ def with_claim(draw: st.DrawFn, classes: list[list[Object]], requests: list[list
         fields = draw(settings_of(bad, several))
         if shared and draw(st.booleans()):
             fields = with_share(draw, fields, bad)
-        if draw(st.booleans()):  # as a class sets it
+        if draw(st.booleans()):  # with the same values as the class
             known = tenancy.settings_of(classes[0])
             fields = {**fields, **{name: value for name, value in known.items() if draw(st.booleans())}}
         names = ["r0", "r1", "r0/a0", "r0/a1"] if len(requests) > 1 else ["r0"]
@@ -138,7 +138,7 @@ def class_of(name: str, configs: list[Object]) -> Object:
 
 
 def claim_of(pair: Pair, names: t.Sequence[str]) -> Object:
-    """The claim or template, with the names of its classes."""
+    """The pair's claim or template, with these class names."""
     requests: list[Object] = []
     for number, chosen in enumerate(pair.requests):
         if len(chosen) == 1:
@@ -157,20 +157,21 @@ def claim_of(pair: Pair, names: t.Sequence[str]) -> Object:
 
 
 def allocated(request: str, number: int, configs: t.Sequence[Object]) -> Object:
-    """What the scheduler allocates for a request by these configurations: a whole VF, or where they have a share, one
-    of a divided NIC, as much as it asks for. Whether a class selects shares, how much of the NIC there is and who may
-    have it is not in configurations, so the policy cannot know it, and the driver alone checks it."""
-    own = [one for one in configs if isinstance(one, dict)]
-    share = interface_config.joined({"share": one["share"]} for one in own if isinstance(one.get("share"), dict))
-    if not any("share" in one for one in own):
+    """What the scheduler allocates for a request with these configurations: a whole VF, or the requested share of a
+    divided NIC if they have a share. Configurations do not contain whether a class selects shares, how much of the NIC
+    there is and which namespaces may use it. So the policy does not know these, and only the driver checks them."""
+    valid = [one for one in configs if isinstance(one, dict)]
+    share = interface_config.joined({"share": one["share"]} for one in valid if isinstance(one.get("share"), dict))
+    if not any("share" in one for one in valid):
         return result(request, (VF, SECOND)[number])
     guarantee = share.get("share", {}).get("guarantee")
     consumed = guarantee if isinstance(guarantee, str) and RATE.fullmatch(guarantee) else "1G"
     return result(request, SHARED[number], shareID=f"s-{number}", consumedCapacity={"bandwidth": consumed})
 
 
-def driver_says(pair: Pair) -> str:
-    """Why the driver refuses a claim: for one of the alternatives that the scheduler could allocate."""
+def driver_refusal(pair: Pair) -> str:
+    """The driver's error for a claim, if it refuses any of the alternatives that the scheduler could allocate; else
+    empty."""
     for picks in itertools.product(*(range(len(chosen)) for chosen in pair.requests)):
         results, configs = [], []
         for number, pick in enumerate(picks):
@@ -195,7 +196,7 @@ def driver_says(pair: Pair) -> str:
 
 
 class Classes:
-    """Two classes for each pair of a batch, and one by which a test sees that the server has read all of them."""
+    """Two classes for each pair of a batch, and one more, by which a test detects that the server has read them all."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
@@ -203,7 +204,7 @@ class Classes:
         self.made: set[str] = set()
 
     def write(self, classes: t.Mapping[str, list[Object]]) -> None:
-        """Returns when the policy knows the classes: the server reads their changes in their order."""
+        """Write the classes, and wait until the policy knows them. The server reads changes in their order."""
         for name, configs in classes.items():
             self._put(class_of(name, configs))
         self.number += 1
@@ -234,7 +235,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def guarded(planes: t.Callable[[str], ControlPlane], version: str) -> ControlPlane:
-    """A server on which both policies are in force."""
+    """A control plane with both policies."""
     plane = planes(version)
     for name in claims_strategies.NAMESPACES:
         labels = {"resource.kubernetes.io/admin-access": "true"} if name == "monitoring" else None
@@ -259,7 +260,7 @@ def _setting(*requests: str, **fields: t.Any) -> Object:
     return {"requests": list(requests), "opaque": {"driver": DRIVER, "parameters": interface_config.parameters(fields)}}
 
 
-def test_the_server_takes_the_policy_without_a_warning(guarded: ControlPlane) -> None:
+def test_the_server_accepts_the_policy_without_a_warning(guarded: ControlPlane) -> None:
     item = tenancy_policy.objects({})[0]
     path = f"{place_of(item)}/{tenancy_policy.NAME}"
     guarded.wait_for(lambda: "typeChecking" in guarded.expect("GET", path).get("status", {}), "its type check")
@@ -267,7 +268,7 @@ def test_the_server_takes_the_policy_without_a_warning(guarded: ControlPlane) ->
 
 
 def test_the_policy_and_the_driver_agree(guarded: ControlPlane, classes: Classes, version: str) -> None:
-    verdicts = {"taken": 0, "form": 0, "class": 0, "share taken": 0, "share refused by its class": 0}
+    verdicts = {"accepted": 0, "form": 0, "class": 0, "share accepted": 0, "share refused by its class": 0}
     waiting: list[list[Pair]] = []
 
     def compare(pool: ThreadPoolExecutor) -> None:
@@ -276,13 +277,13 @@ def test_the_policy_and_the_driver_agree(guarded: ControlPlane, classes: Classes
         classes.write({name: pair.classes[one] for pair, own in named for one, name in enumerate(own)})
         answers = pool.map(lambda item: refused(guarded, claim_of(*item)), named)
         for (pair, _names), reported in zip(named, answers):
-            ours = driver_says(pair)
+            ours = driver_refusal(pair)
             assert bool(reported) == bool(ours), f"server: {reported}\ndriver: {ours}\n{json.dumps(pair, indent=1)}"
-            kind = "class" if tenancy_policy.NAME in reported else "form" if reported else "taken"
+            kind = "class" if tenancy_policy.NAME in reported else "form" if reported else "accepted"
             assert kind != "form" or interface_policy.NAME in reported, reported
             verdicts[kind] += 1
             if SHARE in json.dumps([pair.classes, pair.configs]) and kind != "form":
-                verdicts["share taken" if kind == "taken" else "share refused by its class"] += 1
+                verdicts["share accepted" if kind == "accepted" else "share refused by its class"] += 1
         waiting.clear()
 
     with ThreadPoolExecutor(4) as pool:
@@ -305,11 +306,11 @@ def test_the_policy_and_the_driver_agree(guarded: ControlPlane, classes: Classes
         if waiting:
             compare(pool)
     print(version, SEED, verdicts)
-    total = verdicts["taken"] + verdicts["form"] + verdicts["class"]
-    # every verdict is common, or the comparison would show little
+    total = verdicts["accepted"] + verdicts["form"] + verdicts["class"]
+    # every verdict must be common, or the comparison would prove little
     assert total >= PAIRS[version] * 9 // 10, verdicts
-    assert verdicts["taken"] > total // 10 and verdicts["class"] > total // 5, verdicts
-    assert verdicts["share taken"] > total // 40 and verdicts["share refused by its class"] > total // 20, verdicts
+    assert verdicts["accepted"] > total // 10 and verdicts["class"] > total // 5, verdicts
+    assert verdicts["share accepted"] > total // 40 and verdicts["share refused by its class"] > total // 20, verdicts
 
 
 def test_admin_access_needs_no_permission_of_a_class(guarded: ControlPlane, classes: Classes) -> None:
@@ -320,23 +321,23 @@ def test_admin_access_needs_no_permission_of_a_class(guarded: ControlPlane, clas
     assert not refused(guarded, item)
 
 
-def test_a_class_says_which_field_it_refuses(guarded: ControlPlane, classes: Classes) -> None:
-    own = interface_config.parameters({"vf": {"vlan": 100}})
-    some = tenancy.parameters([{"namespaces": ["ml"], "allow": {"addresses": {"within": ["10.1.0.0/16"]}}}])
-    classes.write({"tenant": [own, some]})
+def test_the_refused_field_of_a_class_is_named(guarded: ControlPlane, classes: Classes) -> None:
+    of_class = interface_config.parameters({"vf": {"vlan": 100}})
+    allowed = tenancy.parameters([{"namespaces": ["ml"], "allow": {"addresses": {"within": ["10.1.0.0/16"]}}}])
+    classes.write({"tenant": [of_class, allowed]})
 
-    def says(namespace: str = "ml", **fields: t.Any) -> str:
+    def refusal(namespace: str = "ml", **fields: t.Any) -> str:
         pair = Pair([], [[0]], [_setting(**fields)], namespace, False)
         return refused(guarded, claim_of(pair, ["tenant"]))
 
-    assert not says(addresses=["10.1.2.3/24"], vf={"vlan": 100})
-    assert "DeviceClass tenant sets vf" in says(vf={"vlan": 101})
-    assert "DeviceClass tenant does not let claims set addresses" in says(addresses=["10.2.2.3/24"])
-    assert "DeviceClass tenant does not let claims set mtu" in says(mtu=9000)
-    assert "DeviceClass tenant is not for claims of this namespace" in says("training", addresses=["10.1.2.3/24"])
+    assert not refusal(addresses=["10.1.2.3/24"], vf={"vlan": 100})
+    assert "DeviceClass tenant sets vf" in refusal(vf={"vlan": 101})
+    assert "DeviceClass tenant does not let claims set addresses" in refusal(addresses=["10.2.2.3/24"])
+    assert "DeviceClass tenant does not let claims set mtu" in refusal(mtu=9000)
+    assert "DeviceClass tenant is not for claims of this namespace" in refusal("training", addresses=["10.1.2.3/24"])
 
 
-#: What claims say of a share, and whether a class takes it that sets no more than a burst of 25G.
+#: Shares of claims, and whether a class that sets only a burst of 25G accepts them.
 SHARES: list[tuple[Object, bool]] = [
     ({"burst": "25G"}, True),
     ({"burst": "2500M"}, True),
@@ -369,7 +370,7 @@ def test_a_class_caps_the_burst_of_shares(guarded: ControlPlane, classes: Classe
         assert bool(ours) != taken, (name, share, ours)
 
 
-def test_policies_are_refused_as_the_validator_refuses_them(guarded: ControlPlane, version: str) -> None:
+def test_server_and_validator_refuse_the_same_policies(guarded: ControlPlane, version: str) -> None:
     verdicts: list[bool] = []
 
     @seed(SEED)
