@@ -6,8 +6,8 @@
 
     python -m tests.lab [--nodes 2] [--boot] [--iommu] [--nvme] [--memory 1024] [--cluster]
 
-Makes what they are made of if need be. The inventory for Ansible is .cache/lab/inventory.json. With --cluster they are
-members of a Kubernetes cluster, and .cache/lab/kubectl asks its API server.
+Builds their parts if needed. The Ansible inventory is .cache/lab/inventory.json. With --cluster, the nodes are members
+of a Kubernetes cluster, and .cache/lab/kubectl runs kubectl for it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def serve(count: int, snapshot: bool, nvme: bool, shape: Shape, cluster: bool) -
         try:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Failed(f"another 'make lab' of this checkout runs, with its files in {folder}") from None
-        if folder.exists():  # left by a machine that went down
+            raise Failed(f"another 'make lab' of this checkout is running, with its files in {folder}") from None
+        if folder.exists():  # left behind by a crash
             shutil.rmtree(folder)
         with contextlib.ExitStack() as stack:
-            plane = stack.enter_context(ControlPlane()) if cluster else None  # it ends last, nodes hold on to it
+            plane = stack.enter_context(ControlPlane()) if cluster else None  # ends last, as the nodes use it
             lab = stack.enter_context(Lab())
             say(f"starting {count} nodes" if count > 1 else "starting a node")
             for node in lab.start(count, snapshot, shape):
@@ -68,9 +68,9 @@ def serve(count: int, snapshot: bool, nvme: bool, shape: Shape, cluster: bool) -
                     for node in lab.nodes:
                         member = Member(plane, node)
                         member.stay_connected()
-                        say(f"{node.name}: a member of the cluster after {member.seconds:.0f} s")
+                        say(f"{node.name}: joined the cluster in {member.seconds:.0f} s")
                 print(f"ansible-playbook -i {inventory} lanewise.dra.probe")
-                print(f"consoles: {lab.folder}/*/console; Ctrl-C stops it and removes all of it", flush=True)
+                print(f"consoles: {lab.folder}/*/console; Ctrl-C stops the nodes and removes their files", flush=True)
                 while True:
                     time.sleep(1)
                     lab.check()
@@ -83,13 +83,13 @@ def serve(count: int, snapshot: bool, nvme: bool, shape: Shape, cluster: bool) -
 def main(arguments: t.Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.lab", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", metavar="N", type=int, default=2, help="2 by default")
-    parser.add_argument("--boot", action="store_true", help="boot, rather than go on from where a boot was kept")
-    parser.add_argument("--iommu", action="store_true", help="with an IOMMU, for vfio")
-    parser.add_argument("--nvme", action="store_true", help="with an NVMe disk below each switch")
+    parser.add_argument("--boot", action="store_true", help="boot instead of restoring a snapshot")
+    parser.add_argument("--iommu", action="store_true", help="add an IOMMU, for VFIO")
+    parser.add_argument("--nvme", action="store_true", help="add an NVMe disk below each PCIe switch")
     parser.add_argument(
         "--memory", metavar="MIB", type=int, help=f"{Shape.memory} by default, {SHAPE.memory} in a cluster"
     )
-    parser.add_argument("--cluster", action="store_true", help="as members of a Kubernetes cluster")
+    parser.add_argument("--cluster", action="store_true", help="make the nodes members of a Kubernetes cluster")
     options = parser.parse_args(arguments)
     memory = options.memory or (SHAPE if options.cluster else Shape()).memory
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -2,13 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node of the lab in a cluster: kubelet and containerd as services of its systemd, the driver as the role does it,
-a control plane here that they reach through SSH.
+"""A lab node in a cluster: kubelet, containerd and the driver run as its systemd services. The control plane runs on
+the host, and the node reaches it through SSH.
 
     with one_member() as (lab, node):
         driver = Service(node)
 
-Its pods run from an image without files, with the node's programs below /usr.
+Its pods run from an image without files, and use the node's programs below /usr.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from ansible_collections.lanewise.dra.tools import lab as made
 from ansible_collections.lanewise.dra.tools.cluster import CONTROL_PLANE, NODE, minors, programs
 from environment import Missing  # tools/lab.py has put its folder on the path
 
-#: Kubelet, containerd and the driver do not fit into the memory that a node has by default.
+#: Kubelet, containerd and the driver need more memory than a node's default.
 SHAPE = Shape(memory=2048)
 ADDRESS = "10.0.2.15"  # of mgmt0, see image.sh
-#: Seconds for what takes one or two outside.
+#: Seconds for operations that take one or two seconds without emulation.
 TIMEOUT = 300
 FOLDER = "/opt/lab"
 SOCKET = "/run/containerd/containerd.sock"
-PYTHON = "3.13"  # trixie's
+PYTHON = "3.13"  # of Debian trixie
 _UNITS = ("lab-containerd", "lab-kubelet", "lanewise-driver")
 _SITE = "/opt/lanewise/site"
-#: What the console script of the driver's wheel does, with the wheel's files beside it.
+#: Like the console script of the driver's wheel.
 _PROGRAM = f"""#!/usr/bin/python3
 import sys
 sys.path.insert(0, {_SITE!r})
@@ -74,8 +74,8 @@ runtime_type = "io.containerd.runc.v2"
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
 SystemdCgroup = true
 """
-# Of several processors on one thread of QEMU, those that spin for a lock of Go's runtime keep the owner from going on:
-# with more than one of them kubelet alone took two fifths of what a node has.
+# GOMAXPROCS: QEMU emulates all CPUs in one thread, so a CPU that spins for a lock of Go's runtime delays the CPU that
+# holds it. With GOMAXPROCS above 1, kubelet alone used two fifths of a node's CPU time.
 _UNIT = """[Unit]
 After={after}
 StartLimitIntervalSec=0
@@ -96,7 +96,8 @@ Object = dict[str, t.Any]
 
 
 def packages() -> Path:
-    """A folder with what the driver needs, for the node's Python; fetched once. Raises environment.Missing."""
+    """A folder with the driver's dependencies for the node's Python. They are downloaded once. Raises
+    environment.Missing."""
     lock = COLLECTION / "requirements" / "driver.txt"
 
     def fetch(folder: Path) -> None:
@@ -116,9 +117,9 @@ def packages() -> Path:
 
 
 class Member(sandboxed.Node):
-    """kubelet and containerd of a lab's node, which is Ready when this returns. What they run ends with the lab.
+    """kubelet and containerd of a lab node. The node is Ready when the constructor returns, and ends with the lab.
 
-    Raises environment.Missing without the programs and Failed.
+    Raises environment.Missing if programs are missing, and Failed.
     """
 
     def __init__(self, plane: ControlPlane, machine: Machine) -> None:
@@ -133,7 +134,7 @@ class Member(sandboxed.Node):
             self._files()
             machine.copy(self.folder, FOLDER)
         self.connect()
-        # the plugin ptp sets it with the first pod, and with it a setting of every interface
+        # otherwise the CNI plugin ptp sets it with the first pod, which changes a setting of every interface
         machine.ssh("echo net.ipv4.ip_forward=1 > /etc/sysctl.d/pods.conf; sysctl --quiet --system")
         machine.ssh(f"systemctl enable --quiet {FOLDER}/units/*.service && systemctl start lab-containerd")
         for image in ("pause", "tools"):
@@ -147,7 +148,7 @@ class Member(sandboxed.Node):
             (self.folder / name).mkdir(mode=0o755)
         for name in NODE:
             (self.folder / "bin" / name).symlink_to(self.programs[name])
-        ipam = {"type": "host-local", "ranges": [[{"subnet": sandboxed.PODS}]]}
+        ipam = {"type": "host-local", "ranges": [[{"subnet": sandboxed.POD_SUBNET}]]}
         network = {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipam": ipam}]}
         (self.folder / "cni" / "10-pods.conflist").write_text(json.dumps(network))
         (self.folder / "containerd.toml").write_text(_CONTAINERD)
@@ -166,7 +167,7 @@ class Member(sandboxed.Node):
             "authorization": {"mode": "AlwaysAllow"},
             "cgroupDriver": "systemd",
             "containerRuntimeEndpoint": f"unix://{SOCKET}",
-            # kubelet's periodic work takes most of an emulated processor
+            # less periodic work, which would use most of an emulated CPU
             "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
             "localStorageCapacityIsolation": False,
             "makeIPTablesUtilChains": False,
@@ -198,21 +199,21 @@ class Member(sandboxed.Node):
             (self.folder / f"{name}.tar").write_bytes(sandboxed._image(image, files))
 
     def connect(self) -> None:
-        """Let the node reach the API server, under the address that it has here."""
+        """Forward the API server's port, so that the node reaches it under the same address as this host."""
         self.machine.reach(self.plane.ports["kube-apiserver"])
 
     def stay_connected(self) -> None:
-        """Connect again each time that others restart the machine, until the control plane ends."""
+        """Reconnect after each restart of the machine, until the control plane ends."""
         port = self.plane.ports["kube-apiserver"]
         where = f"127.0.0.1:{port}:127.0.0.1:{port}"
         command = shlex.split(self.machine.ssh_command)
         subprocess.run([*command, "-O", "cancel", "-R", where], check=True, capture_output=True)
-        # a connection of its own, as Ansible ends the one that all share
-        own = [*command, "-S", "none", "-N", "-R", where, "-oExitOnForwardFailure=yes", "-oServerAliveInterval=10"]
-        self.plane.run(f"{self.name}-connection", ["sh", "-c", f"while :; do {shlex.join(own)}; sleep 2; done"])
+        # a separate connection, as Ansible ends the shared one
+        forward = [*command, "-S", "none", "-N", "-R", where, "-oExitOnForwardFailure=yes", "-oServerAliveInterval=10"]
+        self.plane.run(f"{self.name}-connection", ["sh", "-c", f"while :; do {shlex.join(forward)}; sleep 2; done"])
 
     def reboot(self) -> None:
-        """Restart the machine, in good order. Its pods need longer."""
+        """Restart the machine cleanly, without waiting for its pods."""
         self.machine.reboot()
         self.connect()
 
@@ -220,7 +221,7 @@ class Member(sandboxed.Node):
         self.machine.ssh(f"systemctl start lab-{name}")
 
     def stop(self, name: str) -> None:
-        """kill -9, for good; containers stay."""
+        """Kill a service with SIGKILL, without a restart. Containers keep running."""
         self.machine.ssh(f"systemctl kill --signal=KILL lab-{name}; systemctl stop lab-{name}")
 
     def close(self) -> None:
@@ -246,7 +247,7 @@ class Member(sandboxed.Node):
         self.plane.request("PATCH", f"/api/v1/nodes/{self.name}", {"spec": {"taints": None}})
 
     def journal(self, lines: int = 40) -> str:
-        """The end of what its services say."""
+        """The last lines of its services' journals."""
         units = " ".join(f"-u {name}" for name in _UNITS)
         return self.machine.ssh(f"journalctl --no-pager -o short-iso -n {lines} {units}", check=False)
 
@@ -260,7 +261,7 @@ class Member(sandboxed.Node):
         super().delete_pod(name, seconds, wait)
 
     def execute(self, pod: str, *command: str, container: str = "main") -> str:
-        """What a command prints that runs in a pod's container, which has the node's /usr. Raises the lab's Failed."""
+        """Run a command in a pod's container, which has the node's /usr. Returns its output. Raises lab.node.Failed."""
         labels = f'labels."io.kubernetes.pod.name"=={pod},labels."io.kubernetes.container.name"=={container}'
         ctr = f"{FOLDER}/bin/ctr --address {SOCKET} --namespace k8s.io"
         return self.machine.ssh(
@@ -276,7 +277,7 @@ echo 'no container of {pod} runs' >&2; exit 1"""
 
 @contextlib.contextmanager
 def one_member() -> t.Iterator[tuple[Lab, Member]]:
-    """A lab with one node that is a cluster's. Raises Missing where this machine cannot have one."""
+    """A lab with one node that is a cluster member. Raises Missing if programs or packages are missing."""
     programs(minors()[0], *CONTROL_PLANE, *NODE)
     with ControlPlane() as plane, Lab() as lab:
         [machine] = lab.start(1, shape=SHAPE)
@@ -284,7 +285,7 @@ def one_member() -> t.Iterator[tuple[Lab, Member]]:
 
 
 class Service(installed.Driver):
-    """The driver as a service of `node`: the role's unit, with its restrictions."""
+    """The driver as a service of `node`, with the role's unit and its restrictions."""
 
     def __init__(self, node: Member, settings: Object | None = None) -> None:
         self.node = node
@@ -301,14 +302,14 @@ class Service(installed.Driver):
         self._put(installed.FOLDER / "token", self._token())
         self.write_settings()
         self.machine.copy(packages(), _SITE)
-        # grpcio needs it, and so small an image lacks it; QEMU needs it as well
+        # grpcio needs it, and the small image lacks it; it is in QEMU's libraries
         self.machine.copy(made.tools() / made.LIBRARIES / "libstdc++.so.6", f"/{made.LIBRARIES}")
         self.copy_program()
         role = COLLECTION / "roles" / "dra_driver"
         unit = jinja2.Template((role / "templates" / "lanewise-driver.service.j2").read_text())
-        shown = unit.render(ansible_managed="the lab's", __dra_driver_folder="/opt/lanewise")
-        self._put(Path("/etc/systemd/system/lanewise-driver.service"), shown, "644")
-        # all the services of a node that boots share one emulated processor
+        text = unit.render(ansible_managed="the lab's", __dra_driver_folder="/opt/lanewise")
+        self._put(Path("/etc/systemd/system/lanewise-driver.service"), text, "644")
+        # during a boot, all services share one emulated CPU
         longer = f"[Service]\nTimeoutStartSec={2 * TIMEOUT}\n"
         self._put(Path("/etc/systemd/system/lanewise-driver.service.d/lab.conf"), longer, "644")
         self._put(Path("/opt/lanewise/current/bin/lanewise-driver"), _PROGRAM, "755")
@@ -316,7 +317,7 @@ class Service(installed.Driver):
         self.start()
 
     def copy_program(self) -> None:
-        """Give the node the driver as it is here now."""
+        """Copy the current code of the driver to the node."""
         for source, name in (
             ("driver", ""),
             ("plugins/module_utils/dra", "/dra"),
@@ -340,11 +341,11 @@ class Service(installed.Driver):
         self.machine.ssh("systemctl start lanewise-driver")
 
     def kill(self) -> None:
-        """kill -9; systemd starts it again."""
+        """Kill the driver with SIGKILL. systemd restarts it."""
         self.machine.ssh("systemctl kill --signal=KILL lanewise-driver")
 
     def stop(self) -> None:
-        """kill -9, for good."""
+        """Kill the driver with SIGKILL, without a restart."""
         self.machine.ssh("systemctl kill --signal=KILL lanewise-driver; systemctl stop lanewise-driver")
 
     def reasons(self) -> list[str]:
@@ -376,7 +377,7 @@ class Service(installed.Driver):
         )
         return found.splitlines()
 
-    def wait_for_no_traces(self, seconds: float = TIMEOUT) -> None:
+    def wait_released(self, seconds: float = TIMEOUT) -> None:
         def clear() -> bool:
             time.sleep(0.5)
             return not self.claim_files()
@@ -388,8 +389,8 @@ class Service(installed.Driver):
 
 
 def host_state(machine: Machine, name: str, pf: str = "") -> str:
-    """Everything that the node's programs know of an interface, without what counts up and without its index; with
-    `pf`, what that physical function's interface keeps for its virtual ones, too."""
+    """Everything that the node's programs report about an interface, without counters and indexes. With `pf`, also the
+    VF settings of that PF's interface."""
     ipv6.wait(lambda words: machine.ssh(f"ip {words}"), name, pause=0.2)
     command = f"""ip -json -details link show dev {name}; ip -json address show dev {name}
 for family in -4 -6; do
@@ -402,9 +403,9 @@ done"""
         for entry in json.loads(line):
             for key in volatile:
                 entry.pop(key, None)
-            # a virtual function's is what its physical function gave it when it was last reset
+            # of a VF, this is the address that the PF assigned before the VF's last reset
             entry.pop("permaddr", None)
-            # none until it is up for the first time, then the kernel's own; a function comes up to be reset
+            # it has a qdisc only after it was up once, and a reset sets a function up
             if "UP" not in entry.get("flags", ["UP"]):
                 entry.pop("qdisc", None)
             for address in entry.get("addr_info", ()):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Virtual nodes for the tests of a file: started when the first test asks for one, ended with the file."""
+"""Virtual nodes for tests: started by the first test of a file that needs them, stopped after its last."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def nodes(request: pytest.FixtureRequest) -> t.Iterator[list[Node]]:
 
 @pytest.fixture(scope="module")
 def node(nodes: list[Node]) -> Node:
-    """The first of them."""
+    """The first of the two nodes."""
     return nodes[0]
 
 

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver's own objects in a program on a node of the lab. Claims are what a scheduler would write, no API server is
-asked, and pods are network namespaces."""
+"""The driver's objects in a program on a lab node. Claims are as a scheduler would write them, there is no API server,
+and pods are network namespaces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sys
 import typing as t
 from pathlib import Path
 
-from answers import NODE, Cluster, annotations, attach  # beside this file there
+from answers import NODE, Cluster, annotations, attach  # copied beside this file
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
 from lanewise_driver.base.paths import Paths
 from lanewise_driver.base.settings import read
@@ -30,9 +30,9 @@ def run(*command: str) -> str:
 
 
 class DriverNode:
-    """A node; `folder` is for all that the driver writes, `given` its settings."""
+    """The driver on a node. It writes all its files below `folder`."""
 
-    def __init__(self, folder: Path, given: Object) -> None:
+    def __init__(self, folder: Path, settings: Object) -> None:
         self.folder = folder
         self.paths = Paths(
             plugin_dir=folder / "plugin",
@@ -44,15 +44,15 @@ class DriverNode:
         )
         self.paths.make()
         self.cluster = Cluster()
-        self.change(given)
+        self.change(settings)
 
-    def change(self, given: Object) -> None:
+    def change(self, settings: Object) -> None:
         """Change the settings."""
-        self.settings = read({"node_name": NODE, **given})
-        self.paths.settings.write_text(json.dumps({"node_name": NODE, **given}))
+        self.settings = read({"node_name": NODE, **settings})
+        self.paths.settings.write_text(json.dumps({"node_name": NODE, **settings}))
 
     def service(self) -> claims.Service:
-        """A driver that has just started."""
+        """A newly started driver."""
         made: list[claims.Service] = []
         inventory = Inventory(
             lambda: self.settings,
@@ -65,9 +65,9 @@ class DriverNode:
         return made[0]
 
     def allocate(self, name: str, results: t.Sequence[Object], configs: t.Mapping[str, Object]) -> ClaimRef:
-        """A claim with these results, and what it sets for each request."""
+        """A claim with these allocation results, and with configurations by request."""
         head = {"apiVersion": "lanewise.dev/v1alpha1", "kind": "InterfaceConfig"}
-        mine = [
+        from_claim = [
             {
                 "source": "FromClaim",
                 "requests": [request],
@@ -75,15 +75,15 @@ class DriverNode:
             }
             for request, fields in configs.items()
         ]
-        own = [{"driver": "lanewise.dev", "pool": NODE, **one} for one in results]
-        return self.cluster.allocate(NAMESPACE, name, own, mine)
+        allocated = [{"driver": "lanewise.dev", "pool": NODE, **one} for one in results]
+        return self.cluster.allocate(NAMESPACE, name, allocated, from_claim)
 
     def attach(self, service: claims.Service, claim: ClaimRef, pod: int) -> None:
-        """Prepare and attach; the pod is the namespace podN."""
+        """Prepare and attach a claim. Pod number N is the namespace podN."""
         service.prepare(claim)
         attach(service, AttachRequest(claim.uid, Path(f"/run/netns/pod{pod}"), 0, "c", annotations(claim)))
 
 
 def device(address: str) -> str:
-    """The name of the device of a PCI function."""
+    """The device name of a PCI function."""
     return f"pci-{address.replace(':', '-').replace('.', '-')}"

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Host resources, run inside a node of the lab by the Python that is there."""
+"""Runs the fabric role's host resources on a lab node, with the node's Python."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.access import sy
 from ansible_collections.lanewise.dra.tests.host import faults
 from ansible_collections.lanewise.dra.tests.lab.node import Node
 
-PLACE = "/opt/fabric"
-_COLLECTION = f"{PLACE}/ansible_collections/lanewise/dra"
+FOLDER = "/opt/fabric"
+_COLLECTION = f"{FOLDER}/ansible_collections/lanewise/dra"
 _PROGRAM = """
 import json, subprocess, sys
 sys.path.insert(0, "/opt/fabric")
@@ -54,8 +54,8 @@ print(json.dumps(answer))
 """
 
 
-def bring(node: Node) -> None:
-    """Copy the package, which is all that a node needs."""
+def copy_package(node: Node) -> None:
+    """Copy the package to the node. It has no other dependencies."""
     package = Path(system.__file__).absolute().parents[2]
     for name in ("host", "topology", "uplinks"):
         node.copy(package / name, f"{_COLLECTION}/plugins/module_utils/{name}")
@@ -71,10 +71,10 @@ def converge(
     fails: int = -1,
     code: int = 0,
 ) -> dict[str, t.Any]:
-    """Bring a node to the settings by PCI address or interface, with resources as (module, class).
+    """Converge a node to settings by PCI address or interface, with the resources given as (module, class).
 
     Returns `changes` and what they interrupt (`interrupts`), `refusals`, `reboot`, `failed` with the number of
-    `remaining` changes, and `steps`. The step number `fails` fails with the error number `code`.
+    `remaining` changes, and `steps`. If `fails` is set, the step with that number fails with the errno `code`.
     """
     asked = {"resources": list(resources), "settings": settings, "general": general or {}}
     text = json.dumps({**asked, "check": check, "fails": fails, "code": code})
@@ -82,8 +82,9 @@ def converge(
     return answer
 
 
-def settle(node: Node, *args: t.Any, **options: t.Any) -> list[str]:
-    """As `converge`; asserts that check mode predicts it and that a second run changes nothing. Returns the changes."""
+def converge_checked(node: Node, *args: t.Any, **options: t.Any) -> list[str]:
+    """Call `converge`, and assert that check mode predicts the changes and that a second run changes nothing. Returns
+    the changes."""
     predicted = converge(node, *args, check=True, **options)
     done = converge(node, *args, **options)
     assert not done["failed"] and not done["refusals"], done

@@ -8,10 +8,10 @@
         node, peer = lab.start(2)
         node.ssh("ip -json link")
 
-A node boots once; what it was then is kept, and later nodes go on from there. Nothing needs root or a network here:
-nodes are reached on 127.0.0.1, and their fabrics are sockets in the lab's folder.
+A node boots once. Its state is saved as a snapshot, and later nodes are restored from it. The host needs neither root
+nor a network: nodes are reached on 127.0.0.1, and their fabrics are sockets in the lab's folder.
 
-It has more than 500 lines because a node is one class, from its disk to its shell.
+This file has more than 500 lines because a node is one class, from its disk to its shell.
 """
 
 from __future__ import annotations
@@ -38,44 +38,44 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import free_por
 from ansible_collections.lanewise.dra.tools import lab as made
 from environment import say  # tools/lab.py has put its folder on the path
 
-#: A limit in seconds for what should take less than one, on an overloaded machine.
+#: A limit in seconds for operations that take less than one second unless the machine is overloaded.
 TIMEOUT = 600
-#: Seconds without a new line on the console after which a boot hangs, as one in some dozens does with emulated clocks.
+#: Seconds without console output after which a boot is considered hung. With emulated clocks, one boot in dozens hangs.
 SILENCE = 300
 BOOTS = 3
 SOCKETS = (0, 1)
-#: Ids that the kernel reports for the emulated functions, if a test asks for that: real ones, and those of a GPU.
+#: An argument of lab_pci_ids: the ids of the emulated GPU, and the ids of an NVIDIA GPU that the kernel then reports.
 GPU_IDS = "1af4:1050=10de:2330:030200"
-#: The same for a NIC and its VFs. They stay with their driver, igb.
+#: The same for a NIC and its VFs. They stay bound to igb and igbvf.
 NIC_IDS = "8086:10c9=15b3:1021,8086:10ca=15b3:101e"
 
 
 class Failed(Exception):
-    """A node did not start, or a command on it failed. The text holds the end of its console or of what it printed."""
+    """A node did not start, or a command on it failed. The message has the end of its console or the output."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """A PCI function that a node was given: where it is, and what is above it, innermost last."""
+    """A PCI function of a node, and its place in the PCI topology."""
 
     kind: t.Literal["nic", "gpu", "nvme"]
     address: str
     numa: int
     root: str  # as in /sys/devices
-    bridges: tuple[str, ...]  # root port, the switch's upstream port, its downstream port
+    bridges: tuple[str, ...]  # root port, upstream port and downstream port of the switch
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a node is made like. Another shape reboots."""
+    """The configuration of a node's virtual machine. Each shape has its own snapshot."""
 
     memory: int = 1024  # MiB, half of it on each socket
     iommu: bool = False  # an IOMMU that remaps interrupts, for vfio
-    kernel: str = ""  # more words for the kernel's command line
+    kernel: str = ""  # more arguments for the kernel's command line
 
     @property
     def devices(self) -> list[Device]:
-        """The devices that QEMU plugs in. NVMe disks come later: the one thing here that cannot be kept."""
+        """All PCI functions. NVMe disks are plugged in later, as QEMU cannot save them in a snapshot."""
         found = []
         for number in SOCKETS:
             bus = 0x20 * (number + 1)
@@ -86,10 +86,10 @@ class Shape:
         return found
 
     def arguments(self, index: int) -> list[str]:
-        """QEMU's arguments, without those that another run may have others of."""
+        """QEMU's arguments, except for those that differ between runs."""
         half = self.memory // 2
         words = ["-machine", f"q35,usb=off{',kernel-irqchip=split' if self.iommu else ''}", "-nodefaults"]
-        # one thread for all processors: with one each, a boot in a dozen hangs
+        # one thread for all CPUs: with one thread each, one boot in a dozen hangs
         words += ["-accel", "tcg,thread=single,tb-size=256", "-cpu", "Nehalem", "-smp", "4,sockets=2,cores=2"]
         words += ["-m", str(self.memory), "-display", "none", "-rtc", "base=utc", "-no-user-config"]
         for number in SOCKETS:
@@ -116,7 +116,7 @@ class Shape:
         return words
 
     def command_line(self, index: int) -> str:
-        """The kernel's command line, where QEMU starts it."""
+        """The kernel's command line, if QEMU starts the kernel."""
         text = "root=/dev/vda rw console=ttyS0 pci=realloc tsc=reliable no_timer_check mitigations=off audit=0"
         text += " lsm=capability systemd.ssh_auto=no"
         text += f" systemd.hostname={name_of(index)} systemd.machine_id={index + 1:032x}"
@@ -129,15 +129,15 @@ def name_of(index: int) -> str:
 
 
 @dataclass
-class Held:
-    """A supervisor that holds the lab's processes: they end with it, and it with its owner."""
+class Supervisor:
+    """The supervisor of the lab's processes. They end with it, and it ends with its owner."""
 
     folder: Path
     process: subprocess.Popen[str]
     guard: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def begin(cls, folder: Path) -> Held:
+    def start(cls, folder: Path) -> Supervisor:
         tree = made.tools()
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__, str(folder)],
@@ -148,7 +148,7 @@ class Held:
         )
         return cls(folder, process)
 
-    def tell(self, **command: t.Any) -> dict[str, t.Any]:
+    def request(self, **command: t.Any) -> dict[str, t.Any]:
         assert self.process.stdin and self.process.stdout
         with self.guard:
             self.process.stdin.write(json.dumps(command) + "\n")
@@ -170,21 +170,21 @@ class Held:
 
 
 class Ended(Failed):
-    """QEMU itself has ended. The text holds the end of its output."""
+    """QEMU itself has ended. The message has the end of its output."""
 
 
 class Node:
-    """One virtual machine. Lab.start makes it."""
+    """A virtual machine, created by Lab.start."""
 
-    def __init__(self, held: Held, index: int, shape: Shape, count: int) -> None:
+    def __init__(self, process_supervisor: Supervisor, index: int, shape: Shape, count: int) -> None:
         self.index = index
         self.name = name_of(index)
         self.shape = shape
-        self.folder = held.folder / self.name
+        self.folder = process_supervisor.folder / self.name
         self.folder.mkdir()
         self.port = 0
-        self.seconds = 0.0  #: that the last start took
-        self._held = held
+        self.seconds = 0.0  #: duration of the last start
+        self._supervisor = process_supervisor
         self._count = count
         self._running = False
         self._snapshot: Path | None = None
@@ -194,31 +194,32 @@ class Node:
 
     @property
     def devices(self) -> list[Device]:
-        """The PCI functions that it was given at its start. `plug_nvme` returns the NVMe disks."""
+        """The PCI functions that it has from its start. `plug_nvme` returns the NVMe disks."""
         return [one for one in self.shape.devices if one.kind != "nvme"]
 
     @property
     def console_log(self) -> str:
-        """What the kernel and systemd have printed since the last start."""
+        """The output of the kernel and systemd since the last start."""
         path = self.folder / "console"
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     # starting
 
     def _fabric(self, count: int) -> list[str]:
-        """Each socket's NIC is on a fabric of its own: a hub in each node, which those of the first node join."""
+        """QEMU's arguments for the fabrics. Each socket's NIC is on a separate fabric: a hub in each node, connected to
+        the hub of the first node."""
         words = []
         for number in SOCKETS:
             words += ["-netdev", f"hubport,id=fabric{number},hubid={number}"]
             for peer in range(1, count) if self.index == 0 else [self.index] if count > 1 else []:
                 link = f"link{number}-{peer}"
-                path = f"addr.type=unix,addr.path={self._held.folder}/{link}"
+                path = f"addr.type=unix,addr.path={self._supervisor.folder}/{link}"
                 side = "server=on" if self.index == 0 else "server=off,reconnect-ms=1000"
                 words += ["-netdev", f"stream,id={link},{side},{path}"]
                 words += ["-netdev", f"hubport,id=join{number}-{peer},hubid={number},netdev={link}"]
         return words
 
-    def direct(self) -> list[str]:
+    def direct_boot(self) -> list[str]:
         """QEMU's arguments that start the kernel without a boot loader."""
         kernel = made.kernel()
         words = ["-kernel", str(kernel / "vmlinux"), "-initrd", str(kernel / "initrd")]
@@ -227,7 +228,7 @@ class Node:
     def _run(
         self, disk: Path, state: Path | None = None, fabric: bool = True, loader: t.Sequence[str] | None = None
     ) -> None:
-        """Start QEMU, with a disk to write to, from the beginning or from a state that was kept."""
+        """Start QEMU with a writable disk: boot, or restore a saved state."""
         tree = made.tools()
         self.folder.joinpath("console").write_bytes(b"")
         self.port = free_ports(1)[0]
@@ -239,20 +240,20 @@ class Node:
         words += ["-qmp", f"unix:{self.folder}/qmp,server=on,wait=off"]
         words += self._fabric(self._count if fabric else 1)
         words += self.shape.arguments(self.index)
-        words += self.direct() if loader is None else loader
+        words += self.direct_boot() if loader is None else loader
         words += ["-incoming", f"file:{state}"] if state else []
         (self.folder / "command").write_text(shlex.join(words) + "\n")
-        self._held.tell(start=self.name, command=words, log=str(self.folder / "qemu.log"))
+        self._supervisor.request(start=self.name, command=words, log=str(self.folder / "qemu.log"))
         self._running = True
 
     def _end(self) -> None:
         if self._running:
             self._running = False
             subprocess.run([*self._ssh, "-O", "exit", "lab"], capture_output=True, check=False)
-            self._held.tell(stop=self.name)
+            self._supervisor.request(stop=self.name)
 
     def boot(self, disk: Path | None = None, fabric: bool = True) -> None:
-        """Start from the image, and wait until it is up. A boot that hangs is begun again."""
+        """Boot from the image, and wait until the node is up. A hung boot is repeated."""
         start = time.monotonic()
         for attempt in range(1, BOOTS + 1):
             self._end()
@@ -271,17 +272,17 @@ class Node:
         self.seconds = time.monotonic() - start
 
     def resume(self) -> None:
-        """Start from where the first boot of such a node was kept; boot and keep it, where that was not yet done."""
+        """Restore the snapshot of this shape. If there is none yet, boot and save it first."""
         tree, kernel, image = made.tools(), made.kernel(), made.image()
         recipe = [tree.name, kernel.name, image.name, *self.shape.arguments(self.index)]
         recipe += ["-append", self.shape.command_line(self.index)]
-        self._snapshot = made.cached(f"snapshot-{self.index}", recipe, self._keep)
+        self._snapshot = made.cached(f"snapshot-{self.index}", recipe, self._save)
         start = time.monotonic()
         for attempt in range(1, BOOTS + 1):
             self._end()
             try:
-                self._continue(self._snapshot)
-            except Ended as ended:  # QEMU 10.0 crashes now and then when it is to go on
+                self._load(self._snapshot)
+            except Ended as ended:  # QEMU 10.0 sometimes crashes when it restores a state
                 if attempt == BOOTS:
                     raise
                 say(f"{self.name}: start {attempt} of {BOOTS} failed ({str(ended).splitlines()[0]}), again")
@@ -291,20 +292,20 @@ class Node:
         self.ssh(f"date --utc --set=@{time.time():.3f}")
         self.seconds = time.monotonic() - start
 
-    def _continue(self, snapshot: Path) -> None:
+    def _load(self, snapshot: Path) -> None:
         disk = self.folder / "disk.qcow2"
         _overlay(snapshot / "disk.qcow2", disk)
         self._run(disk, snapshot / "state")
-        # the machine has its state before QEMU has done with it
+        # the machine is restored before QEMU has finished the migration
         while (status := self.qmp("query-migrate").get("status")) != "completed":
             if status == "failed":
-                raise Failed(f"{self.name}: its state could not be read: {self._tail()}")
+                raise Failed(f"{self.name}: its saved state could not be loaded: {self._tail()}")
             self.check()
             time.sleep(0.05)
-        if self.qmp("query-status")["status"] != "running":  # it was stopped when it was kept
+        if self.qmp("query-status")["status"] != "running":  # it was stopped when its state was saved
             self.qmp("cont")
 
-    def _keep(self, folder: Path) -> None:
+    def _save(self, folder: Path) -> None:
         self.boot(folder / "disk.qcow2", fabric=False)
         self.ssh("systemctl is-system-running --wait || true; udevadm settle; sync; echo 3 > /proc/sys/vm/drop_caches")
         self.qmp("stop")
@@ -312,23 +313,23 @@ class Node:
         deadline = time.monotonic() + TIMEOUT
         while (status := self.qmp("query-migrate").get("status")) != "completed":
             if status in ("failed", "cancelled") or time.monotonic() > deadline:
-                raise Failed(f"{self.name}: its state could not be kept: {self.qmp('query-migrate')}")
+                raise Failed(f"{self.name}: its state could not be saved: {self.qmp('query-migrate')}")
             time.sleep(0.2)
         self.qmp("quit")
-        deadline = time.monotonic() + TIMEOUT  # the disk is whole when it has ended
-        while self._held.tell(poll=self.name)["status"] is None and time.monotonic() < deadline:
+        deadline = time.monotonic() + TIMEOUT  # the disk is complete when QEMU has ended
+        while self._supervisor.request(poll=self.name)["status"] is None and time.monotonic() < deadline:
             time.sleep(0.1)
         self._end()
 
     def restore(self) -> None:
-        """Back to how it was after its first boot; all that happened since is lost."""
+        """Return to the state after the first boot. All later changes are lost."""
         if self._snapshot is None:
             self.boot()
         else:
             self.resume()
 
     def reboot(self) -> None:
-        """Restart the kernel, in good order, and wait until it is up again."""
+        """Reboot cleanly, and wait until the node is up again."""
         start = time.monotonic()
         before = self.ssh("cat /proc/sys/kernel/random/boot_id")
         self.ssh("systemd-run --quiet --on-active=1 --timer-property=AccuracySec=10ms systemctl reboot")
@@ -344,10 +345,10 @@ class Node:
         self.seconds = time.monotonic() - start
 
     def power_on(self, loader: t.Sequence[str] | None = None) -> None:
-        """Start again from its own disk, after it has switched itself off.
+        """Start from the current disk, after the node has powered off. A hung boot is repeated.
 
-        loader: the firmware starts the boot loader that it finds, also at later reboots, with these more words for
-        QEMU. Else QEMU starts the kernel. A boot that hangs is begun again.
+        loader: more arguments for QEMU. If given, the firmware starts the boot loader that it finds, also at later
+        reboots. Otherwise QEMU starts the kernel.
         """
         self._end()
         self._run(self.folder / "disk.qcow2", loader=loader)
@@ -358,12 +359,12 @@ class Node:
                 if attempt == BOOTS or isinstance(failed, Ended):
                     raise
                 say(f"{self.name}: boot {attempt} of {BOOTS} failed ({str(failed).splitlines()[0]}), again")
-                self.qmp("system_reset")  # unlike its end, this loses nothing of the disk
+                self.qmp("system_reset")  # unlike killing QEMU, this does not lose disk writes
             else:
                 break
 
     def wait(self) -> None:
-        """Wait until it answers, services are started and interfaces have their names. Raises Failed."""
+        """Wait until it responds, services are started and interfaces have their names. Raises Failed."""
         deadline = time.monotonic() + TIMEOUT
         seen, since = 0, time.monotonic()
         while True:
@@ -382,9 +383,9 @@ class Node:
             time.sleep(0.2)
 
     def _banner(self) -> bool:
-        """Whether its sshd says anything: QEMU accepts connections before sshd runs."""
+        """Whether its sshd responds. QEMU accepts connections before sshd runs."""
         with socket.socket() as probe:
-            probe.settimeout(SILENCE)  # one more connection would only be one more process in there
+            probe.settimeout(SILENCE)  # another connection would only start another process on the node
             try:
                 probe.connect(("127.0.0.1", self.port))
                 return probe.recv(4) == b"SSH-"
@@ -393,7 +394,7 @@ class Node:
 
     def check(self) -> None:
         """Raises Ended if its QEMU has ended."""
-        status = self._held.tell(poll=self.name)["status"]
+        status = self._supervisor.request(poll=self.name)["status"]
         if status is not None:
             log = (self.folder / "qemu.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
             raise Ended("\n".join([f"QEMU of {self.name} has ended with status {status}", *log[-20:]]))
@@ -405,7 +406,7 @@ class Node:
 
     @property
     def ssh_options(self) -> list[str]:
-        """Options of ssh that trust this node's key and nobody else's, and read no configuration of the user."""
+        """Options of ssh that trust only this node's key and ignore the user's configuration."""
         image = made.image()
         values = {
             "HostKeyAlias": "lab",
@@ -430,14 +431,14 @@ class Node:
 
     @property
     def ssh_command(self) -> str:
-        """For a person to type."""
+        """The ssh command for interactive use."""
         return f"{shlex.join([*self._ssh])} 127.0.0.1"
 
     def ssh(self, command: str, check: bool = True, timeout: float = TIMEOUT, stdin: str | None = None) -> str:
-        """Run a shell command as root. Returns its standard output, without the last newline.
+        """Run a shell command as root. Returns its standard output, without trailing newlines.
 
-        Raises Failed, with all that it printed, if its status is not 0 and `check` is true, if the node cannot be
-        reached, and after `timeout` seconds.
+        Raises Failed with its output if its status is not 0 and `check` is true, if the node cannot be reached, and
+        after `timeout` seconds.
         """
         try:
             done = subprocess.run(
@@ -450,7 +451,7 @@ class Node:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise Failed(f"{self.name}: {command}: no end after {timeout:.0f} s") from None
+            raise Failed(f"{self.name}: {command}: still running after {timeout:.0f} s") from None
         if done.returncode == 255 or (check and done.returncode):
             raise Failed(f"{self.name}: {command}: status {done.returncode}\n{done.stdout}{done.stderr}".rstrip())
         return done.stdout.rstrip("\n")
@@ -460,7 +461,7 @@ class Node:
         return int(self.ssh(f"({command}) >/dev/null 2>&1; echo $?"))
 
     def copy(self, source: Path, destination: str) -> None:
-        """Copy a file, or what is in a folder, to a folder there."""
+        """Copy a file, or the contents of a folder, to a folder on the node."""
         where = (source, ".") if source.is_dir() else (source.parent, source.name)
         pack = ["tar", "-C", str(where[0]), "--exclude=__pycache__", "-chf", "-", where[1]]
         target = shlex.quote(destination)
@@ -477,10 +478,10 @@ class Node:
             raise Failed(f"{self.name}: cannot copy {source}: {done.stderr}")
 
     def reach(self, port: int) -> None:
-        """Let what runs there reach a port of 127.0.0.1 here, under the same address, until the next boot."""
+        """Forward a port of 127.0.0.1 on the node to the same port of this host, until the next boot."""
         where = f"127.0.0.1:{port}"
         command = [*self._ssh, "-O", "forward", "-R", f"{where}:{where}", "lab"]
-        self.ssh("true")  # there is a connection
+        self.ssh("true")  # makes sure that there is a connection
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise Failed(f"{self.name} cannot reach port {port}: {done.stderr}")
@@ -490,7 +491,8 @@ class Node:
         return self.ssh(f"ls /sys/bus/pci/devices/{device.address}/net")
 
     def plug_nvme(self) -> list[Device]:
-        """Plug an NVMe disk in below each switch. A node with one cannot be kept, so it comes after the start."""
+        """Plug in an NVMe disk below each switch. This is done after the start, as QEMU cannot save them in a snapshot.
+        """
         plugged = [one for one in self.shape.devices if one.kind == "nvme"]
         for one in plugged:
             disk = self.folder / f"nvme{one.numa}.qcow2"
@@ -504,7 +506,7 @@ class Node:
         return plugged
 
     def qmp(self, command: str, **arguments: t.Any) -> t.Any:
-        """Ask QEMU's machine protocol."""
+        """Run a command of the QEMU Machine Protocol. Returns its result."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(TIMEOUT)
             while connection.connect_ex(str(self.folder / "qmp")):
@@ -529,7 +531,7 @@ class Node:
         return answer["return"]
 
     def variables(self) -> dict[str, t.Any]:
-        """Its variables for an inventory of Ansible."""
+        """Its variables for an Ansible inventory."""
         skipped = ("-F", "/dev/null", "-oControlMaster=auto", "-oControlPersist=yes")
         common = [option for option in self.ssh_options if option not in skipped]
         return {
@@ -551,11 +553,11 @@ def _overlay(base: Path, place: Path, kind: str = "qcow2") -> None:
 
 
 class Lab:
-    """Some nodes that end together, with `close`, as a context manager, or when this process dies.
+    """A group of nodes that end together: with `close`, as a context manager, or when this process dies.
 
-    folder: where disks, consoles and sockets go, which must not exist; a temporary one by default. Removed at the end.
+    folder: for disks, consoles and sockets. It must not exist, and is removed at the end. By default a temporary one.
 
-    What is missing is made first. Raises environment.Missing if packages cannot be downloaded, tools.lab.StepFailed and
+    Missing parts are built first. Raises environment.Missing if packages cannot be downloaded, tools.lab.StepFailed and
     Failed.
     """
 
@@ -570,7 +572,7 @@ class Lab:
             folder.mkdir(mode=0o700, parents=True)
         self.folder = folder.resolve()
         self.nodes: list[Node] = []
-        self._held = Held.begin(self.folder)
+        self._supervisor = Supervisor.start(self.folder)
 
     def __enter__(self) -> Lab:
         return self
@@ -581,9 +583,9 @@ class Lab:
         self.close()
 
     def start(self, count: int = 1, snapshot: bool = True, shape: Shape | None = None) -> list[Node]:
-        """Start nodes and wait for all of them; once a lab. Without `snapshot` they boot, and keep nothing."""
+        """Start nodes and wait for all of them. Can be called once. Without `snapshot`, they boot and save nothing."""
         assert not self.nodes, "a lab starts once"
-        self.nodes = [Node(self._held, index, shape or Shape(), count) for index in range(count)]
+        self.nodes = [Node(self._supervisor, index, shape or Shape(), count) for index in range(count)]
         with ThreadPoolExecutor(count) as pool:
             for done in [pool.submit(node.resume if snapshot else node.boot) for node in self.nodes]:
                 done.result()
@@ -595,7 +597,7 @@ class Lab:
             node.check()
 
     def inventory(self) -> dict[str, t.Any]:
-        """An inventory of Ansible with all nodes."""
+        """An Ansible inventory with all nodes."""
         return {"all": {"hosts": {node.name: node.variables() for node in self.nodes}}}
 
     def write_inventory(self, path: Path | None = None) -> Path:
@@ -604,5 +606,5 @@ class Lab:
         return path
 
     def close(self) -> None:
-        """End all nodes and remove their folder."""
-        self._held.end()
+        """Stop all nodes and remove their folder."""
+        self._supervisor.end()

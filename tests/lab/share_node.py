@@ -2,12 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Shares of a card by its virtual functions, as a program on a node of the lab: the driver's own objects, with two pods
-that are network namespaces. The claims are what a scheduler would write; no API server is asked.
+"""A program for a lab node, with shares of a card by its VFs. It uses the driver's objects, and two network namespaces
+as pods. The claims are as a scheduler would write them, and there is no API server.
 
-It reads JSON and writes JSON (`main`). With `ports` "netdevsim", the settings of the card's virtual functions are those
-of netdevsim's functions with the same numbers, as igb has no minimum rates and no switchdev mode. Their interfaces are
-the card's all the same.
+It reads JSON and writes JSON (`main`). With `ports` "netdevsim", VF settings are made on netdevsim's VFs with the same
+numbers, as igb has no minimum rates and no switchdev mode. The interfaces are still those of the card's VFs.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import time
 import typing as t
 from pathlib import Path
 
-import driver_changes  # this one and the next two are beside this file there
+import driver_changes  # this module and the next two are copied beside this file
 from answers import NODE, Cluster, annotations, attach
 from killed import killed_at
 from lanewise_driver.base import files
@@ -45,7 +44,7 @@ def run(*command: str) -> str:
 
 
 class ShareNode:
-    """The node, whose card at the address `pf` is divided. Pods are the namespaces pod0 and pod1."""
+    """The driver on a node that divides the card at the PCI address `pf`. Pods are the namespaces pod0 and pod1."""
 
     def __init__(self, pf: str, simulated: bool) -> None:
         self.pf, self.simulated = pf, simulated
@@ -66,7 +65,7 @@ class ShareNode:
         return read({"node_name": NODE, "shares": [rule]})
 
     def service(self, inventory: Inventory | None = None) -> claims.Service:
-        """A driver that has just started, or one that has looked at the node already."""
+        """A newly started driver. With an inventory, it has already read the node."""
         made: list[claims.Service] = []
         inventory = inventory or Inventory(
             lambda: self.settings,
@@ -83,7 +82,7 @@ class ShareNode:
         return f"pci-{self.pf.replace(':', '-').replace('.', '-')}-share"
 
     def allocate(self, name: str, *bandwidths: str) -> ClaimRef:
-        """A claim for shares of these bandwidths, as the scheduler allocates it. Interfaces in the pod are net1 ..."""
+        """A claim for shares of these bandwidths, as the scheduler allocates it. Its interfaces are net1, net2, ..."""
         results, configs = [], []
         for number, bandwidth in enumerate(bandwidths, 1):
             request = f"nic-{number}"
@@ -100,19 +99,19 @@ class ShareNode:
         return self.cluster.allocate(NAMESPACE, name, results, configs)
 
     def attach(self, service: claims.Service, claim: ClaimRef, pod: int) -> None:
-        """Prepare and attach."""
+        """Prepare and attach a claim to a pod."""
         service.prepare(claim)
         request = AttachRequest(claim.uid, Path(f"/run/netns/pod{pod}"), 0, "c", annotations(claim))
         attach(service, request)
 
-    # what iproute2 says
+    # read by iproute2
 
     def rates(self) -> list[tuple[int, int]]:
-        """Minimum and maximum of VFs 0 and 1 in Mbit/s, however they are set."""
+        """The minimum and maximum rates of VFs 0 and 1 in Mbit/s, by devlink or by the interface."""
         return self._by_devlink() if self._switchdev else self._by_interface()
 
     def _by_interface(self) -> list[tuple[int, int]]:
-        (link,) = json.loads(run("ip", "-json", "-details", "link", "show", self._manager))
+        (link,) = json.loads(run("ip", "-json", "-details", "link", "show", self._pf_interface))
         return [(one["rate"]["min_tx"], one["rate"]["max_tx"]) for one in link["vfinfo_list"]]
 
     @staticmethod
@@ -122,37 +121,37 @@ class ShareNode:
         return [tuple(shown[name].get(key, 0) * 8 // 10**6 for key in ("tx_share", "tx_max")) for name in names]  # type: ignore[misc]
 
     def spoofchk(self) -> list[bool]:
-        """Whether source addresses of VFs 0 and 1 are checked; in switchdev mode nothing, as it has no such setting."""
+        """Whether source addresses of VFs 0 and 1 are checked; empty in switchdev mode, which has no such setting."""
         if self._switchdev:
             return []
-        (link,) = json.loads(run("ip", "-json", "-details", "link", "show", self._manager))
+        (link,) = json.loads(run("ip", "-json", "-details", "link", "show", self._pf_interface))
         return [one["spoofchk"] for one in link["vfinfo_list"]]
 
-    def trust_all(self) -> None:
-        """As an administrator leaves VF 0: its source addresses are not checked."""
+    def disable_spoofchk(self) -> None:
+        """Let source addresses of VF 0 be unchecked, as an administrator's setting."""
         if not self._switchdev:
-            run("ip", "link", "set", self._manager, "vf", "0", "spoofchk", "off")
+            run("ip", "link", "set", self._pf_interface, "vf", "0", "spoofchk", "off")
 
     @functools.cached_property
     def _switchdev(self) -> bool:
         return self.simulated and "switchdev" in run("devlink", "dev", "eswitch", "show", f"netdevsim/{SIMULATED}")
 
     @functools.cached_property
-    def _manager(self) -> str:
-        """The interface that has the settings of virtual functions."""
+    def _pf_interface(self) -> str:
+        """The interface of the PF, which has the settings of its VFs."""
         parent = SIMULATED if self.simulated else self.pf
         links = json.loads(run("ip", "-json", "-details", "link"))
         return next(str(one["ifname"]) for one in links if one.get("parentdev") == parent)
 
     def files(self) -> list[str]:
-        """What is left of claims on disk."""
-        found = [path for path in FOLDER.rglob("*") if not path.is_dir()]
-        kept = [path for path in found if not path.name.endswith(files.UNFINISHED) and path != self.paths.share_factors]
-        return sorted(str(path) for path in kept if path.parent != self.paths.pending_status_dir)
+        """The files of claims that remain on disk."""
+        paths = [path for path in FOLDER.rglob("*") if not path.is_dir() and not path.name.endswith(files.UNFINISHED)]
+        of_claims = [path for path in paths if path != self.paths.share_factors]
+        return sorted(str(path) for path in of_claims if path.parent != self.paths.pending_status_dir)
 
 
 def simulate() -> None:
-    """Let the settings of the card's virtual functions be those of netdevsim's."""
+    """Redirect the settings of the card's VFs to netdevsim's VFs."""
     real = vf.function
 
     def function(address: str, root: str = vf.PCI) -> vf.Function | None:
@@ -162,7 +161,7 @@ def simulate() -> None:
     vf.function = function
 
 
-#: Settings that leave shares of 300M and 500M three quarters of that.
+#: Settings that reduce shares of 300M and 500M to three quarters.
 CHANGED = {"bandwidth": "600M", "factor": 2}
 
 
@@ -171,9 +170,9 @@ def interfaces(pod: int) -> list[str]:
 
 
 def life(node: ShareNode) -> Object:
-    """Two shares come, the settings change, and the shares go; then both are one claim's. What was published, and the
-    rates after each."""
-    node.trust_all()
+    """Attach two shares, change the settings and detach the shares. Then attach both for one claim. Returns what was
+    published, and the state after each step."""
+    node.disable_spoofchk()
     reported: Object = {"before": node.rates(), "checked before": node.spoofchk()}
     service = node.service()
     published = [one for one in service.inventory.refresh().devices if one["name"] == node.device]
@@ -202,15 +201,15 @@ def life(node: ShareNode) -> Object:
     return {**reported, "pods after": [interfaces(0), interfaces(1)], "files": node.files()}
 
 
-class Killed:
-    """Kills the driver before changes of an operation on a node with two shares, `stayer` in pod 0 and `goer`, for
-    which pod 1 is; and checks what its next start makes of it."""
+class KilledOperation:
+    """An operation on a node with two claims for shares: `stayer`, which stays in pod 0, and `goer` for pod 1. The
+    driver is killed before chosen changes of the operation, and the state after its restart is checked."""
 
     def __init__(self, node: ShareNode, operation: str) -> None:
         self.node, self.operation = node, operation
         self.stayer, self.goer = node.allocate("stayer", "300M"), node.allocate("goer", "500M")
         self.clean = node.rates()
-        #: A driver that has started, and was never killed. The one that is has the same view of the node.
+        #: A running driver that is not killed. The killed one uses its inventory.
         self.driver = node.service()
         node.attach(self.driver, self.stayer, 0)
         self.alone = node.rates()
@@ -230,7 +229,7 @@ class Killed:
         service.inventory.refresh()
         assert service.shares.refresh()
 
-    def before(self, step: int) -> bool:
+    def kill_before(self, step: int) -> bool:
         """Kill the driver before this change of the operation. Returns whether there is such a change."""
         node = self.node
         if self.operation != "attach":
@@ -270,22 +269,25 @@ class Killed:
 
 
 def kills(node: ShareNode, operation: str, first: int, stride: int) -> Object:
-    """Kill the driver before every `stride`th change of an operation from `first` on. Returns how often, and in how
-    many seconds."""
-    start, killed, step = time.monotonic(), Killed(node, operation), first
-    while killed.before(step):
+    """Kill the driver before every `stride`th change of an operation, from `first` on. Returns the number of kills, and
+    the seconds that they took."""
+    start, killed, step = time.monotonic(), KilledOperation(node, operation), first
+    while killed.kill_before(step):
         step += stride
     killed.end()
     return {"kills": (step - first) // stride, "seconds": round(time.monotonic() - start)}
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
-    node = ShareNode(asked["pf"], asked["ports"] == "netdevsim")
+    request = json.load(sys.stdin)
+    node = ShareNode(request["pf"], request["ports"] == "netdevsim")
     if node.simulated:
         simulate()
-    operation = asked["does"]
-    print(json.dumps(life(node) if operation == "life" else kills(node, operation, asked["first"], asked["stride"])))
+    operation = request["does"]
+    if operation == "life":
+        print(json.dumps(life(node)))
+    else:
+        print(json.dumps(kills(node, operation, request["first"], request["stride"])))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Kernel arguments on nodes that the firmware starts through a boot loader of their own: Debian's GRUB by BIOS, and
-systemd-boot by UEFI. The role fabric sets them, with its reboots; they are read where the kernel has them, and where
-they have an effect."""
+"""The role fabric sets kernel arguments, with its reboots, on nodes with a boot loader: Debian's GRUB with BIOS, and
+systemd-boot with UEFI. The tests read the kernel's command line and the effects of the arguments."""
 
 from __future__ import annotations
 
@@ -15,16 +14,16 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.tests.lab.node import TIMEOUT, Ended, Lab, Node, Shape, made
 from ansible_collections.lanewise.dra.tests.lab.test_fabric_role import Object
-from ansible_collections.lanewise.dra.tests.lab.test_fabric_role import Site as Played
+from ansible_collections.lanewise.dra.tests.lab.test_fabric_role import Site as FabricSite
 from environment import Missing  # tools/lab.py has put its folder on the path
 
-#: The lab's command line has pci=realloc already.
+#: The lab's command line already has pci=realloc.
 WANTED = {"iommu": "passthrough", "kernel_args": ["hugepagesz=2M", "hugepages=16", "pci=realloc"]}
-ARRIVED = ["hugepagesz=2M", "hugepages=16", "pci=realloc", "intel_iommu=on", "iommu=pt"]
-WISH: Object = {"fabric_node": {**WANTED, "kernel_args_absent": ["quiet"]}}
+EXPECTED = ["hugepagesz=2M", "hugepages=16", "pci=realloc", "intel_iommu=on", "iommu=pt"]
+SITE: Object = {"fabric_node": {**WANTED, "kernel_args_absent": ["quiet"]}}
 FEWER: Object = {"fabric_node": {**WANTED, "kernel_args_absent": ["quiet", "audit"]}}
 REBOOT: Object = {"fabric_reboot_ok": True}
-#: What costs time to unpack and serves no test.
+#: Skips files that take time to unpack and that no test needs.
 DPKG = """path-exclude=/usr/share/locale/*
 path-exclude=/usr/share/doc/*
 path-exclude=/usr/share/info/*
@@ -39,7 +38,7 @@ GRUB_CMDLINE_LINUX="{}"
 
 
 def install(node: Node, name: str) -> str:
-    """Put a boot loader's packages on a node, and the kernel as a package of one does. Returns the kernel's release."""
+    """Install a boot loader's packages and the kernel on a node. Returns the kernel's release."""
     loaders, kernel = made.loaders(), made.kernel()
     release = (kernel / "release").read_text().strip()
     installed = set(node.ssh("dpkg-query --show --showformat='${Package}\\n'").split())
@@ -62,7 +61,7 @@ def install(node: Node, name: str) -> str:
 def install_grub(node: Node, line: str) -> list[str]:
     install(node, "grub-pc")
     node.ssh("mkdir -p /etc/default/grub.d; cat > /etc/default/grub.d/10_lab.cfg", stdin=GRUB.format(line))
-    # blocklists, as the filesystem has the whole disk; quiet is Debian's own
+    # --force: GRUB uses blocklists, as the filesystem fills the whole disk; `quiet` is Debian's default
     node.ssh("grub-install --force /dev/vda && update-grub", timeout=2 * TIMEOUT)
     return []
 
@@ -77,12 +76,12 @@ def install_systemd_boot(node: Node, line: str) -> list[str]:
         f"udevadm wait --timeout={TIMEOUT} /dev/disk/by-label/ESP && mkdir -p /boot/efi /etc/kernel && "
         "echo 'LABEL=ESP /boot/efi vfat umask=0077 0 0' >> /etc/fstab && systemctl daemon-reload && mount /boot/efi && "
         f"echo 'root=/dev/vda rw {line} quiet' > /etc/kernel/cmdline && "
-        # the filesystem has the whole disk here, too
+        # the filesystem fills the whole disk here, too
         "export SYSTEMD_RELAX_ESP_CHECKS=1 && bootctl --no-variables install && "
         f"kernel-install add {release} /boot/vmlinuz-{release} /boot/initrd.img-{release}",
         timeout=2 * TIMEOUT,
     )
-    # no NVMe then: with pci=realloc the kernel takes its address from it, which UEFI has fitted exactly
+    # not as an NVMe disk: with pci=realloc, the kernel would take away the addresses that UEFI assigned to it
     drive = f"file={node.folder}/nvme{disk.numa}.qcow2,if=none,id=esp,format=qcow2"
     plugged = ["-drive", drive, "-device", "virtio-blk-pci,drive=esp,bus=pcie.0,addr=5"]
     return [*plugged, "-bios", str(made.loaders() / "OVMF.fd")]
@@ -97,8 +96,8 @@ def switch_off(node: Node) -> None:
             time.sleep(0.2)
 
 
-class Site(Played):
-    """One node, the playbook for it, and what its kernel shows."""
+class Site(FabricSite):
+    """One node, the playbook for it, and its kernel's state."""
 
     def __init__(self, lab: Lab, loader: list[str]) -> None:
         super().__init__(lab)
@@ -112,14 +111,14 @@ class Site(Played):
         return self.node.ssh("cat /proc/sys/kernel/random/boot_id")
 
     def translation(self) -> set[str]:
-        """What the IOMMU does for the functions of the node."""
+        """The types of the node's IOMMU groups."""
         return set(self.node.ssh("cat /sys/kernel/iommu_groups/*/type").split())
 
     def pages(self) -> int:
         return int(self.node.ssh("cat /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"))
 
     def next_boot(self) -> str:
-        """What the loader will read."""
+        """The boot loader's configuration."""
         return self.node.ssh("cat /boot/grub/grub.cfg /boot/efi/loader/entries/*.conf", check=False)
 
 
@@ -139,36 +138,36 @@ def _site(request: pytest.FixtureRequest) -> t.Iterator[Site]:
         switch_off(node)
         node.power_on(loader)
         site = Site(lab, loader)
-        # nothing but that loader gives these
+        # only this boot loader adds these arguments
         mark = {"grub": r"BOOT_IMAGE=/boot/vmlinuz-\S+ root=UUID=", "systemd_boot": r"initrd=\\\w+\\"}[request.param]
         assert re.match(mark, " ".join(site.original)), site.original
         yield site
 
 
-def test_wanted_arguments_are_there_after_the_next_boot(site: Site) -> None:
+def test_wanted_arguments_are_set_after_the_next_boot(site: Site) -> None:
     first = site.boot()
     assert "quiet" in site.original and not {"intel_iommu=on", "iommu=pt"} & set(site.original)
     assert "identity" not in site.translation() and site.pages() == 0
 
-    lacks = [*(f"+{one}" for one in ARRIVED if one not in site.original), "-quiet"]
+    lacks = [*(f"+{one}" for one in EXPECTED if one not in site.original), "-quiet"]
     before = site.next_boot()
-    text = site.play(WISH, "--check", "-v")
+    text = site.play(SITE, "--check", "-v")
     assert "changed=1" in text and "reboot_required: true" in text and all(one in text for one in lacks)
     assert site.next_boot() == before
-    # without leave to do so there is no reboot, and the play says what waits for one
-    text = site.play(WISH)
+    # without permission there is no reboot, and the run reports the pending arguments
+    text = site.play(SITE)
     assert "fabric_reboot_ok allows it" in text and all(one in text for one in lacks)
     assert site.next_boot() != before
     assert site.boot() == first and site.arguments() == site.original
 
-    site.play({**WISH, **REBOOT})
+    site.play({**SITE, **REBOOT})
     second = site.boot()
     assert second != first
-    assert site.arguments()[-len(ARRIVED) :] == ARRIVED
-    assert sorted(site.arguments()) == sorted({*site.original, *ARRIVED} - {"quiet"})  # each once
+    assert site.arguments()[-len(EXPECTED) :] == EXPECTED
+    assert sorted(site.arguments()) == sorted({*site.original, *EXPECTED} - {"quiet"})  # each once
     assert site.translation() == {"identity"} and site.pages() == 16
 
-    assert "changed=0" in site.play({**WISH, **REBOOT})
+    assert "changed=0" in site.play({**SITE, **REBOOT})
     assert site.boot() == second
 
 
@@ -179,10 +178,10 @@ def test_an_unwanted_argument_is_removed(site: Site) -> None:
     assert "audit=0" in before and site.arguments() == [one for one in before if one != "audit=0"]
 
 
-def test_another_loader_is_no_reason_to_reboot_again(site: Site) -> None:
-    """A kernel that is started past its loader does not get the loader's arguments, however often it is rebooted."""
+def test_a_bypassed_boot_loader_does_not_cause_another_reboot(site: Site) -> None:
+    """A kernel that starts without the boot loader never gets its arguments, so another reboot would not help."""
     switch_off(site.node)
-    site.node.power_on([*site.loader[:-2], *site.node.direct()])  # by BIOS
+    site.node.power_on([*site.loader[:-2], *site.node.direct_boot()])  # by BIOS
     first = site.boot()
     text = site.play({**FEWER, **REBOOT}, fails=True)
     assert "the node was booted since" in text and "+hugepages=16" in text and "-audit=0" in text
@@ -191,7 +190,7 @@ def test_another_loader_is_no_reason_to_reboot_again(site: Site) -> None:
     site.node.power_on(site.loader)
 
 
-def test_absent_leaves_the_loader_as_it_was(site: Site) -> None:
+def test_absent_restores_the_boot_loader(site: Site) -> None:
     first = site.boot()
     site.play({"fabric_state": "absent", **REBOOT})
     assert site.boot() != first

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The driver's own code inside a node of the lab, on what machines without hardware lack: virtual functions and their
-settings, RDMA devices that move, VRFs, ipvlan."""
+"""The driver's code on a lab node, with features that the host may lack: VFs and their settings, RDMA devices that
+move between network namespaces, VRFs and ipvlan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lanewise_driver.base.errors import DriverError
 from lanewise_driver.interface.interfaces import Identity
 from lanewise_driver.kernel.netlink import Netlink
 POD = Path("/run/netns/pod")
-def tell(value): print(json.dumps(value))
+def report(value): print(json.dumps(value))
 """
 
 
@@ -61,7 +61,7 @@ def nics(node: Node) -> list[Device]:
 
 
 def python(node: Node, program: str) -> t.Any:
-    """The JSON in the last line that a program prints."""
+    """Run a program on the node. Returns the JSON in its last line of output."""
     reported = node.ssh("PYTHONPATH=/opt PYTHONDONTWRITEBYTECODE= python3 -", stdin=BEGIN + program)
     return json.loads(reported.splitlines()[-1]) if reported else None
 
@@ -71,8 +71,8 @@ def ip(node: Node, words: str) -> list[dict[str, t.Any]]:
     return found
 
 
-def virtual(node: Node, number: int = 2) -> tuple[str, str, str]:
-    """Make VFs of the first NIC; the name of its interface, then the address and interface of VF 1."""
+def make_vfs(node: Node, number: int = 2) -> tuple[str, str, str]:
+    """Create VFs of the first NIC. Returns its interface, and the PCI address and interface of VF 1."""
     device = nics(node)[0]
     name = node.interface(device)
     node.ssh(f"ip link set {name} up; echo {number} > {SYS}/{device.address}/sriov_numvfs; udevadm settle")
@@ -80,17 +80,18 @@ def virtual(node: Node, number: int = 2) -> tuple[str, str, str]:
     return name, address, node.ssh(f"ls {SYS}/{address}/net")
 
 
-def exclusive(node: Node, interface: str) -> None:
-    """Give RDMA devices to one namespace each, which the kernel does as long as there is but one; make a device."""
-    # a namespace that was deleted lasts for a moment
+def make_exclusive_rdma(node: Node, interface: str) -> None:
+    """Set the exclusive mode of RDMA devices, which is possible only without other namespaces. Create a device and the
+    namespace pod."""
+    # a deleted namespace remains for a moment
     node.ssh("ip netns delete pod; until rdma system set netns exclusive; do sleep 0.2; done", timeout=60)
     node.ssh("ip netns add pod")
     node.ssh(f"rdma link add rxe0 type rxe netdev {interface}")
 
 
 @pytest.mark.usefixtures("pod")
-def test_settings_of_a_vf_are_made_read_and_taken_back(one: Node) -> None:
-    pf, address, _name = virtual(one)
+def test_settings_of_a_vf_are_written_read_and_restored(one: Node) -> None:
+    pf, address, _name = make_vfs(one)
     before, after, left = python(
         one,
         f"""
@@ -104,7 +105,7 @@ with Netlink() as connection:
     shown = json.loads(subprocess.run(["ip", "-j", "-d", "link", "show", {pf!r}], stdout=-1, check=True).stdout)
     assert shown[0]["vfinfo_list"][1]["vlan_list"] == [dict(vlan=42, qos=3)], shown
     vf.write(connection, function, dict(before, qos=0))
-    tell([before, after, vf.read(connection, function)])
+    report([before, after, vf.read(connection, function)])
 """,
     )
     wanted = {"mac": "02:00:00:00:00:77", "vlan": 42, "qos": 3, "spoofchk": False, "trust": True}
@@ -116,16 +117,16 @@ with Netlink() as connection:
 @pytest.mark.usefixtures("pod")
 def test_a_setting_that_a_card_refuses_is_named(one: Node) -> None:
     """igb has no minimum rate."""
-    _pf, address, _name = virtual(one)
+    _pf, address, _name = make_vfs(one)
     message = python(
         one,
         f"""
 with Netlink() as connection:
     try:
         vf.write(connection, vf.function({address!r}), dict(minTxRate=10, maxTxRate=20))
-        tell("done")
+        report("done")
     except OSError as error:
-        tell(str(error))
+        report(str(error))
 """,
     )
     assert "vf.maxTxRate" in message
@@ -134,8 +135,8 @@ with Netlink() as connection:
 @pytest.mark.usefixtures("pod")
 @pytest.mark.parametrize("trust", [True, False])
 def test_a_vf_goes_to_a_pod_and_comes_back_as_it_was(one: Node, trust: bool) -> None:
-    """igbvf that is not trusted takes no address but the one that its physical function gave it, and after a reset."""
-    pf, address, name = virtual(one)
+    """An untrusted igbvf accepts only the address that its PF assigned, and only after a reset."""
+    pf, address, name = make_vfs(one)
     config = {
         "name": "net1",
         "addresses": ["10.1.0.2/24"],
@@ -155,7 +156,7 @@ def test_a_vf_goes_to_a_pod_and_comes_back_as_it_was(one: Node, trust: bool) -> 
 host = interfaces.snapshot(identity)
 problems = interfaces.check(identity, config)
 assert problems == [], problems
-tell([interfaces.attach(identity, host, config, POD).network, host])
+report([interfaces.attach(identity, host, config, POD).network, host])
 """,
     )
     assert network == {"interfaceName": "net1", "hardwareAddress": "02:00:00:00:00:78", "ips": ["10.1.0.2/24"]}
@@ -164,7 +165,7 @@ tell([interfaces.attach(identity, host, config, POD).network, host])
     assert "10.50.0.0/16 via 10.1.0.1 dev net1" in one.ssh("ip -n pod route show table 100")
     assert ip(one, f"link show {pf}")[0]["vfinfo_list"][1]["vlan_list"] == [{"vlan": 7}]
     assert one.status(f"ip link show {name}") != 0
-    notes = python(one, begin + f"tell(interfaces.detach(identity, {host!r}, POD, config))")
+    notes = python(one, begin + f"report(interfaces.detach(identity, {host!r}, POD, config))")
     assert notes == []
     after = ip(one, f"link show {name}")[0]
     assert {key: after[key] for key in ("address", "mtu")} == {key: before[key] for key in ("address", "mtu")}
@@ -173,16 +174,16 @@ tell([interfaces.attach(identity, host, config, POD).network, host])
 
 @pytest.mark.usefixtures("pod")
 def test_a_vf_whose_pod_is_killed_is_restored(one: Node) -> None:
-    """The kernel puts it back on the node by itself; its settings are ours to restore."""
-    pf, address, name = virtual(one)
+    """The kernel returns the VF to the node. The driver restores its settings."""
+    pf, address, name = make_vfs(one)
     first = ip(one, f"link show {pf}")[0]["vfinfo_list"]
     config = {"name": "net1", "addresses": ["10.1.0.2/24"], "vf": {"vlan": 9}}
     begin = f"identity = Identity({address!r}, None, {name!r}); config = {config!r}\n"
-    program = "host = interfaces.snapshot(identity); interfaces.attach(identity, host, config, POD); tell(host)"
+    program = "host = interfaces.snapshot(identity); interfaces.attach(identity, host, config, POD); report(host)"
     host = python(one, begin + program)
     one.ssh("ip netns delete pod")
     one.ssh(f"until [ -d {SYS}/{address}/net ] && ls {SYS}/{address}/net | grep -q .; do sleep 0.2; done", timeout=60)
-    notes = python(one, begin + f"tell(interfaces.detach(identity, {host!r}, None, config))")
+    notes = python(one, begin + f"report(interfaces.detach(identity, {host!r}, None, config))")
     assert notes == []
     assert one.ssh(f"ls {SYS}/{address}/net") == name
     assert ip(one, f"link show {pf}")[0]["vfinfo_list"] == first
@@ -195,12 +196,12 @@ def test_a_pod_gets_an_ipvlan_or_macvlan_of_a_card(one: Node, kind: str, mode: s
     name = one.interface(device)
     config = {"name": "net1", "addresses": ["10.1.0.2/24"], "child": {"type": kind, "mode": mode}}
     begin = f"identity = Identity({device.address!r}, None, {name!r}); config = {config!r}\n"
-    program = "host = interfaces.snapshot(identity); interfaces.attach(identity, host, config, POD); tell(host)"
+    program = "host = interfaces.snapshot(identity); interfaces.attach(identity, host, config, POD); report(host)"
     host = python(one, begin + program)
     inside = ip(one, "-n pod link show net1")[0]
     assert (inside["linkinfo"]["info_kind"], inside["linkinfo"]["info_data"]["mode"]) == (kind, mode)
     assert one.interface(device) == name
-    assert python(one, begin + f"tell(interfaces.detach(identity, {host!r}, POD, config))") == []
+    assert python(one, begin + f"report(interfaces.detach(identity, {host!r}, POD, config))") == []
     assert one.status("ip -n pod link show net1") != 0
 
 
@@ -208,7 +209,7 @@ def test_a_pod_gets_an_ipvlan_or_macvlan_of_a_card(one: Node, kind: str, mode: s
 def test_an_rdma_device_goes_with_its_interface_and_comes_back(one: Node) -> None:
     device = nics(one)[0]
     name = one.interface(device)
-    exclusive(one, name)
+    make_exclusive_rdma(one, name)
     identity = f"identity = Identity({device.address!r}, None, {name!r})\n"
     identity += "config = dict(name='net1', addresses=['10.1.0.2/24'])\n"
     returned = python(
@@ -222,11 +223,11 @@ devices = [one.path for one in rdma.char_devices("rxe0")]
 assert rdma.place("rxe0", POD) == "host"
 host = interfaces.snapshot(identity)
 interfaces.attach(identity, host, config, POD)
-assert rdma.place("rxe0", POD) == "host", "it stays when its interface goes"
+assert rdma.place("rxe0", POD) == "host", "it moved with its interface"
 rdma.move("rxe0", POD)
 rdma.move("rxe0", POD)
 assert rdma.place("rxe0", POD) == "pod"
-tell([host, devices])
+report([host, devices])
 """,
     )
     host, devices = returned
@@ -240,7 +241,7 @@ tell([host, devices])
 rdma.move("rxe0", POD, back=True)
 rdma.move("rxe0", POD, back=True)
 notes = interfaces.detach(identity, {host!r}, POD, config)
-tell([rdma.place("rxe0", POD), notes])
+report([rdma.place("rxe0", POD), notes])
 """,
     )
     assert (side, notes) == ("host", [])
@@ -252,10 +253,10 @@ tell([rdma.place("rxe0", POD), notes])
 def test_an_rdma_device_of_a_killed_pod_is_on_the_node(one: Node) -> None:
     device = nics(one)[0]
     name = one.interface(device)
-    exclusive(one, name)
+    make_exclusive_rdma(one, name)
     python(one, 'rdma.move("rxe0", POD)')
     one.ssh("ip netns delete pod; for i in $(seq 50); do rdma link | grep -q rxe0 && break; sleep 0.2; done")
-    assert python(one, 'tell(rdma.place("rxe0", None))') == "host"
+    assert python(one, 'report(rdma.place("rxe0", None))') == "host"
 
 
 def test_a_shared_rdma_device_is_not_moved(one: Node) -> None:
@@ -268,9 +269,9 @@ def test_a_shared_rdma_device_is_not_moved(one: Node) -> None:
 assert rdma.mode() == "shared"
 try:
     rdma.move("rxe0", POD)
-    tell("moved")
+    report("moved")
 except DriverError as error:
-    tell(error.message)
+    report(error.message)
 """,
         )
         assert "rxe0" in reported and reported != "moved"

@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Rates of shares by virtual functions: by the interface of netdevsim and of igb, and by devlink of netdevsim in
-switchdev mode. They are set and read back; whether hardware enforces them is not tried here.
+"""Rates of shares by VFs: set by the interface of netdevsim and igb, and by devlink of netdevsim in switchdev mode.
+They are set and read back. Whether hardware enforces them is not tested here.
 
-The same of whole shares (share_node.py), from what is published to detach, also where the driver is killed at any step:
-by igb alone, and with the interfaces of igb's virtual functions and the settings of netdevsim's.
+Also whole shares (share_node.py), from publishing to detach, and with a driver that is killed at any step. They use igb
+alone, and the interfaces of igb's VFs with the settings of netdevsim's VFs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.lab import test_driver_kernel as kernel
 from ansible_collections.lanewise.dra.tests.lab.cluster import packages
 from ansible_collections.lanewise.dra.tests.lab.node import Node
-from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import SYS, _one, _pod, nics, virtual
+from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import SYS, _one, _pod, make_vfs, nics
 from ansible_collections.lanewise.dra.tools import lab as made
 
 __all__ = ["_one", "_pod"]
@@ -54,7 +54,7 @@ def of_interface(node: Node, name: str) -> list[tuple[int, int]]:
 
 
 def of_ports(node: Node) -> list[tuple[int, int]]:
-    """What devlink shows, in Mbit/s."""
+    """The rates that devlink shows, in Mbit/s."""
     shown = json.loads(node.ssh("devlink -j port function rate show"))["rate"]
     leaves = [shown[name] for name in sorted(shown) if name.startswith(f"{SIMULATED}/") and "type" in shown[name]]
     return [tuple(one.get(name, 0) * 8 // 10**6 for name in ("tx_share", "tx_max")) for one in leaves]  # type: ignore[misc]
@@ -69,7 +69,7 @@ def test_minimum_and_maximum_rates_are_set_by_the_interface(simulated: Node) -> 
 
 
 def test_shares_and_maximum_rates_are_set_by_devlink(simulated: Node) -> None:
-    """In switchdev mode the interface takes no rates."""
+    """In switchdev mode, rates cannot be set by the interface."""
     simulated.ssh(f"devlink dev eswitch set {SIMULATED} mode switchdev; udevadm settle")
     python(simulated, "by_vf.set_rates_of({zero: InForce(700 * M, 1000 * M), one: InForce(200 * M, 500 * M)})")
     assert of_ports(simulated) == [(700, 1000), (200, 500)]
@@ -77,7 +77,7 @@ def test_shares_and_maximum_rates_are_set_by_devlink(simulated: Node) -> None:
         simulated,
         """
 by_vf.set_rates_of({zero: InForce(100 * M, 100 * M), one: InForce(800 * M + 5, 900 * M)})
-with Devlink() as devlink: tell([devlink.is_switchdev(zero), devlink.read(zero), devlink.read(one)])
+with Devlink() as devlink: report([devlink.is_switchdev(zero), devlink.read(zero), devlink.read(one)])
 """,
     )
     assert shown == [True, [100 * 10**6, 100 * 10**6], [800 * 10**6, 900 * 10**6]]
@@ -86,9 +86,9 @@ with Devlink() as devlink: tell([devlink.is_switchdev(zero), devlink.read(zero),
 
 
 @pytest.mark.usefixtures("pod")
-def test_igb_takes_a_maximum_only(one: Node) -> None:
-    """It gets the guarantee as the maximum, so that no share can take another's."""
-    name, address, _interface = virtual(one)
+def test_igb_has_only_a_maximum_rate(one: Node) -> None:
+    """The guarantee is set as the maximum, so that no share can use another's bandwidth."""
+    name, address, _interface = make_vfs(one)
     python(one, f"by_vf.set_rates({{ {address!r}: InForce(700 * M, 1000 * M) }})")
     assert of_interface(one, name)[1] == (0, 700)
     python(one, f"by_vf.set_rates({{ {address!r}: InForce(200 * M, 1000 * M) }})")
@@ -96,20 +96,20 @@ def test_igb_takes_a_maximum_only(one: Node) -> None:
 
 
 WAYS = ("igb", "legacy", "switchdev")
-#: The driver is killed before every so many changes of an operation; with 1, before each.
+#: The driver is killed before every STRIDEth change of an operation.
 STRIDE = int(os.environ.get("LANEWISE_STRIDE", "4"))
-#: Seconds for a program that kills the driver that often, on emulated processors.
+#: Seconds for a program that kills the driver many times, on emulated CPUs.
 LONG = 3600
 
 
 @pytest.fixture(name="pods", params=WAYS)
 def _pods(one: Node, request: pytest.FixtureRequest) -> t.Iterator[str]:
-    """Two namespaces as pods, and a card with two virtual functions whose rates are set in the way that is named."""
+    """Two namespaces as pods, and a card with two VFs whose rates are set in the way of the parameter."""
     one.copy(packages(), "/opt")
     one.copy(made.tools() / made.LIBRARIES / "libstdc++.so.6", f"/{made.LIBRARIES}")
     for program in ("lab/share_node.py", "driver/answers.py", "driver/driver_changes.py", "driver/killed.py"):
         one.copy(COLLECTION / "tests" / program, "/opt/shares")
-    virtual(one)
+    make_vfs(one)
     if request.param != "igb":
         request.getfixturevalue("simulated")
         if request.param == "switchdev":
@@ -128,8 +128,8 @@ def program(node: Node, way: str, does: str, **more: t.Any) -> t.Any:
     return json.loads(reported.splitlines()[-1])
 
 
-def test_shares_come_and_go(one: Node, pods: str) -> None:
-    """igb gets the guarantee as the maximum."""
+def test_shares_are_attached_changed_and_detached(one: Node, pods: str) -> None:
+    """On igb, the guarantee is set as the maximum."""
     reported = program(one, pods, "life")
     assert reported["published"]["bandwidth"]["value"] == "1G" and reported["published"]["vfs"]["value"] == "2"
 
@@ -144,7 +144,7 @@ def test_shares_come_and_go(one: Node, pods: str) -> None:
     assert reported["changed"] == wanted(375, 225, most=600) and reported["small alone"] == wanted(0, 300, most=600)
     assert reported["reported"] == [[rate * 10**6, (rate if pods == "igb" else 1000) * 10**6] for rate in (500, 300)]
     assert reported["pair"] == wanted(200, 100, most=600) and reported["pair's pod"] == ["lo", "net1", "net2"]
-    plain = [False, pods == "igb"]  # netdevsim checks nothing unless it is told to
+    plain = [False, pods == "igb"]  # netdevsim's default is not to check
     checks = {"checked before": plain, "checked": [True, True], "checked after": plain}
     assert {name: reported[name] for name in checks} == (dict.fromkeys(checks, []) if pods == "switchdev" else checks)
     assert reported["pods"] == [["lo", "net1"]] * 2 and reported["pods after"] == [["lo"]] * 2
@@ -153,7 +153,7 @@ def test_shares_come_and_go(one: Node, pods: str) -> None:
 
 @pytest.mark.parametrize("operation", ["attach", "detach", "change"])
 def test_a_driver_killed_before_any_change_restores_the_rates(one: Node, pods: str, operation: str) -> None:
-    """After each restart, the rates are those of attached claims; at the end none is left, and both VFs are back."""
+    """After each restart, the rates are those of the attached claims. At the end, both VFs are on the node again."""
     reported = program(one, pods, operation, first=0, stride=STRIDE)
     print(f"{operation} by {pods}: killed {reported['kills']} times in {reported['seconds']} s")
     assert reported["kills"] > 5 // STRIDE

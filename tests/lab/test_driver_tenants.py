@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a pod leaves on a PCI function does not reach the next pod: VLANs and ipvlans in other namespaces, settings of a
-driver, settings of a virtual function that a card refuses. On the lab's igb and igbvf."""
+"""Changes of a pod to a PCI function do not affect the next pod: VLANs and ipvlans in other namespaces, driver
+settings, and VF settings that a card refuses. On the lab's igb and igbvf."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.tests.lab import test_driver_kernel as kernel
 from ansible_collections.lanewise.dra.tests.lab.node import Node
-from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import _one, _pod, nics, virtual
+from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import _one, _pod, make_vfs, nics
 
 __all__ = ["_one", "_pod"]
 
@@ -21,10 +21,7 @@ import ctypes, os, socket, time
 from lanewise_driver.kernel import links, netns, stacked
 from lanewise_driver.interface import reset, take_back
 def sh(command): return subprocess.run(["sh", "-c", command], check=True, stdout=-1, text=True).stdout
-def hidden():
-    made = netns.new()
-    return made
-def passed(descriptor):
+def hide_in_socket(descriptor):
     ends = socket.socketpair()
     socket.send_fds(ends[0], [b"x"], [descriptor])
     os.close(descriptor)
@@ -37,13 +34,18 @@ def python(node: Node, program: str) -> t.Any:
     return kernel.python(node, BEGIN + program)
 
 
-MADE = ["type vlan id 77", "type vlan protocol 802.1ad id 4000", "type ipvlan mode l2", "type macvlan mode bridge"]
+LINK_TYPES = [
+    "type vlan id 77",
+    "type vlan protocol 802.1ad id 4000",
+    "type ipvlan mode l2",
+    "type macvlan mode bridge",
+]
 
 
 @pytest.mark.usefixtures("pod")
-@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("made", LINK_TYPES)
 def test_interfaces_made_of_a_vf_are_removed_in_any_namespace(one: Node, made: str) -> None:
-    _pf, address, name = virtual(one)
+    _pf, address, name = make_vfs(one)
     found, left = python(
         one,
         f"""
@@ -54,7 +56,7 @@ other = netns.new()
 sh("ip -n pod link add link {name} name tap0 {made}")
 sh(f"ip -n pod link set tap0 netns /proc/{{os.getpid()}}/fd/{{other}}")
 found = take_back.take_back(identity, host, POD, dict())
-tell([outcome(found), sh(f"nsenter --net=/proc/{{os.getpid()}}/fd/{{other}} ip -o link")])
+report([outcome(found), sh(f"nsenter --net=/proc/{{os.getpid()}}/fd/{{other}} ip -o link")])
 """,
     )
     assert found == {"reasons": [], "notes": []}
@@ -62,10 +64,10 @@ tell([outcome(found), sh(f"nsenter --net=/proc/{{os.getpid()}}/fd/{{other}} ip -
 
 
 @pytest.mark.usefixtures("pod")
-@pytest.mark.parametrize("made", MADE[:1] + MADE[3:])
+@pytest.mark.parametrize("made", LINK_TYPES[:1] + LINK_TYPES[3:])
 def test_a_vf_is_reset_if_interfaces_made_of_it_cannot_be_found(one: Node, made: str) -> None:
-    _pf, address, name = virtual(one)
-    never, changed, same, seconds = python(
+    _pf, address, name = make_vfs(one)
+    without_reset, with_reset, same, seconds = python(
         one,
         f"""
 identity = Identity({address!r}, None, {name!r})
@@ -75,24 +77,24 @@ interfaces.attach(identity, host, dict(addresses=[]), POD)
 other = netns.new()
 sh("ip -n pod link add link {name} name tap0 {made}")
 sh(f"ip -n pod link set tap0 netns /proc/{{os.getpid()}}/fd/{{other}}")
-ends = passed(other)
-never = take_back.take_back(identity, host, POD, dict())
+ends = hide_in_socket(other)
+without_reset = take_back.take_back(identity, host, POD, dict())
 start = time.monotonic()
-changed = take_back.take_back(identity, host, POD, dict(), reset.WHEN_CHANGED)
+with_reset = take_back.take_back(identity, host, POD, dict(), reset.WHEN_CHANGED)
 seconds = time.monotonic() - start
 now = int(Path("/sys/class/net/{name}/ifindex").read_text())
-tell([outcome(never), outcome(changed), now == index, seconds])
+report([outcome(without_reset), outcome(with_reset), now == index, seconds])
 """,
     )
-    assert [reason[0] for reason in never["reasons"]] == ["stacked"], never
-    assert changed == {"reasons": [], "notes": []}
+    assert [reason[0] for reason in without_reset["reasons"]] == ["stacked"], without_reset
+    assert with_reset == {"reasons": [], "notes": []}
     assert not same, "the function was not reset"
     print(f"reset of {made} took {seconds:.2f} s")
 
 
 @pytest.mark.usefixtures("pod")
-def test_a_vf_in_a_namespace_that_cannot_be_found_comes_back(one: Node) -> None:
-    _pf, address, name = virtual(one)
+def test_a_vf_in_a_namespace_that_cannot_be_found_is_restored(one: Node) -> None:
+    _pf, address, name = make_vfs(one)
     refused, found = python(
         one,
         f"""
@@ -101,13 +103,13 @@ host = interfaces.snapshot(identity)
 interfaces.attach(identity, host, dict(addresses=[]), POD)
 other = netns.new()
 sh(f"ip -n pod link set {name} netns /proc/{{os.getpid()}}/fd/{{other}}")
-ends = passed(other)
+ends = hide_in_socket(other)
 try:
     take_back.take_back(identity, host, POD, dict())
     refused = ""
 except DriverError as error:
     refused = error.message
-tell([refused, outcome(take_back.take_back(identity, host, POD, dict(), reset.WHEN_CHANGED))])
+report([refused, outcome(take_back.take_back(identity, host, POD, dict(), reset.WHEN_CHANGED))])
 """,
     )
     assert "in no network namespace that a process or a mount refers to" in refused
@@ -115,8 +117,8 @@ tell([refused, outcome(take_back.take_back(identity, host, POD, dict(), reset.WH
 
 
 @pytest.mark.usefixtures("pod")
-def test_a_vf_in_another_pod_comes_back(one: Node) -> None:
-    _pf, address, name = virtual(one)
+def test_a_vf_in_another_pod_is_restored(one: Node) -> None:
+    _pf, address, name = make_vfs(one)
     found = python(
         one,
         f"""
@@ -125,7 +127,7 @@ host = interfaces.snapshot(identity)
 interfaces.attach(identity, host, dict(addresses=[]), POD)
 other = netns.new()
 sh(f"ip -n pod link set {name} netns /proc/{{os.getpid()}}/fd/{{other}} name mine")
-tell(outcome(take_back.take_back(identity, host, POD, dict())))
+report(outcome(take_back.take_back(identity, host, POD, dict())))
 """,
     )
     assert found == {"reasons": [], "notes": []}
@@ -133,7 +135,7 @@ tell(outcome(take_back.take_back(identity, host, POD, dict())))
 
 @pytest.mark.usefixtures("pod")
 def test_all_settings_of_a_vf_are_written_although_one_is_refused(one: Node) -> None:
-    _pf, address, name = virtual(one)
+    _pf, address, name = make_vfs(one)
     message, now, found = python(
         one,
         f"""
@@ -150,7 +152,7 @@ with Netlink() as connection:
     except OSError as error:
         message = str(error)
     now = vf.read(connection, function)
-tell([message, now, outcome(take_back.take_back(identity, host, None, dict()))])
+report([message, now, outcome(take_back.take_back(identity, host, None, dict()))])
 """,
     )
     assert "vf.mac" in message
@@ -160,8 +162,8 @@ tell([message, now, outcome(take_back.take_back(identity, host, None, dict()))])
 
 
 @pytest.mark.usefixtures("pod")
-def test_settings_of_a_card_come_back(one: Node) -> None:
-    """Of a physical function, by ethtool and /sys, as a pod would change them."""
+def test_settings_of_a_card_are_restored(one: Node) -> None:
+    """A pod changes settings of a PF by ethtool."""
     device = nics(one)[0]
     name = one.interface(device)
     one.ssh(f"ip link set {name} up; ethtool -s {name} msglvl 7", check=False)
@@ -176,23 +178,23 @@ def test_settings_of_a_card_come_back(one: Node) -> None:
         f"ethtool -K {name} gro off rxvlan off",
         f"ethtool -s {name} advertise 0x008",
     ]
-    found, taken, identity = python(
+    found, statuses, ethtool = python(
         one,
         f"""
 identity = Identity({device.address!r}, None, {name!r})
 host = interfaces.snapshot(identity)
 interfaces.attach(identity, host, dict(addresses=[]), POD)
-taken = [subprocess.run(["ip", "netns", "exec", "pod", "sh", "-c", one]).returncode for one in {settings!r}]
-tell([outcome(take_back.take_back(identity, host, POD, dict())), taken, host["ethtool"]])
+statuses = [subprocess.run(["ip", "netns", "exec", "pod", "sh", "-c", one]).returncode for one in {settings!r}]
+report([outcome(take_back.take_back(identity, host, POD, dict())), statuses, host["ethtool"]])
 """,
     )
-    assert taken.count(0) >= 5, (dict(zip(settings, taken)), identity)
+    assert statuses.count(0) >= 5, (dict(zip(settings, statuses)), ethtool)
     assert found == {"reasons": [], "notes": []}
 
 
 @pytest.mark.usefixtures("pod")
-def test_the_settings_of_vfs_come_back_with_their_physical_function(one: Node) -> None:
-    pf, _address, _name = virtual(one)
+def test_the_settings_of_vfs_are_restored_with_their_pf(one: Node) -> None:
+    pf, _address, _name = make_vfs(one)
     found, first, last = python(
         one,
         f"""
@@ -201,7 +203,7 @@ host = interfaces.snapshot(identity)
 interfaces.attach(identity, host, dict(addresses=[]), POD)
 sh("ip -n pod link set {pf} vf 0 mac 02:00:00:00:00:66 vlan 9; ip -n pod link set {pf} vf 1 spoofchk off trust on")
 found = take_back.take_back(identity, host, POD, dict())
-tell([outcome(found), host["vfs"], interfaces.snapshot(identity)["vfs"]])
+report([outcome(found), host["vfs"], interfaces.snapshot(identity)["vfs"]])
 """,
     )
     assert found == {"reasons": [], "notes": []}
@@ -210,8 +212,8 @@ tell([outcome(found), host["vfs"], interfaces.snapshot(identity)["vfs"]])
 
 @pytest.mark.usefixtures("pod")
 def test_querying_all_vlans_takes_limited_time(one: Node) -> None:
-    """Where the kernel has VLANs each detach asks for all 8,192; on emulated processors here."""
-    _pf, _address, name = virtual(one)
+    """If the kernel's VLAN module is loaded, each detach queries all 8,192 VLANs. Here on emulated CPUs."""
+    _pf, _address, name = make_vfs(one)
     numbers, milliseconds, evidence = python(
         one,
         f"""
@@ -222,7 +224,7 @@ with Netlink() as connection:
     numbers = stacked.vlans(connection, link)
     middle = time.monotonic()
     stacked.evidence(connection, link)
-    tell([numbers, (middle - start) * 1000, (time.monotonic() - middle) * 1000])
+    report([numbers, (middle - start) * 1000, (time.monotonic() - middle) * 1000])
 sh("ip link del v5")
 """,
     )
@@ -232,9 +234,9 @@ sh("ip link del v5")
 
 @pytest.mark.usefixtures("pod")
 @pytest.mark.parametrize("called", ["rxe0", "mine"])
-def test_an_rdma_device_that_a_pod_gave_to_another_comes_back(one: Node, called: str) -> None:
-    _pf, _address, name = virtual(one)
-    kernel.exclusive(one, name)
+def test_an_rdma_device_that_a_pod_moved_to_another_is_restored(one: Node, called: str) -> None:
+    _pf, _address, name = make_vfs(one)
+    kernel.make_exclusive_rdma(one, name)
     found, place, again = python(
         one,
         f"""
@@ -243,7 +245,7 @@ rdma.move("rxe0", POD)
 sh("ip netns exec pod rdma dev set rxe0 name {called}") if {called!r} != "rxe0" else None
 sh("ip netns add other; ip netns exec pod rdma dev set {called} netns other")
 found = rdma.fetch("rxe0", known)
-tell([found, rdma.place("rxe0", POD), rdma.fetch("rxe0", known)])
+report([found, rdma.place("rxe0", POD), rdma.fetch("rxe0", known)])
 sh("ip netns del other")
 """,
     )
@@ -251,8 +253,8 @@ sh("ip netns del other")
 
 
 @pytest.mark.usefixtures("pod")
-def test_the_spreading_of_received_packets_comes_back(one: Node) -> None:
-    """By ioctl: kernels before 6.17 have no other way to set it."""
+def test_the_rss_indirection_table_is_restored(one: Node) -> None:
+    """It is set by ioctl: kernels before 6.17 have no other way."""
     device = nics(one)[0]
     name = one.interface(device)
     one.ssh(f"ip link set {name} up")
@@ -267,7 +269,7 @@ sh("ip netns exec pod ethtool -X {name} equal 1")
 with Ethtool(POD) as tool:
     changed = tool.spreading({name!r})
 found = take_back.take_back(identity, host, POD, dict())
-tell([outcome(found), host["ethtool"]["spreading"], changed, interfaces.snapshot(identity)["ethtool"]["spreading"]])
+report([outcome(found), host["ethtool"]["spreading"], changed, interfaces.snapshot(identity)["ethtool"]["spreading"]])
 """,
     )
     assert found == {"reasons": [], "notes": []}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The role fabric on a node of a cluster: its pods leave before what they would notice, and the node is given back."""
+"""The role fabric on a cluster node: it drains the node before changes that affect pods, and then uncordons it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LABELS = {"app": "trainer"}
 
 @dataclass
 class Site:
-    """A node of a cluster, with a Deployment of one pod."""
+    """A cluster node, with a Deployment of one pod."""
 
     lab: Lab
     node: Member
@@ -43,13 +43,13 @@ class Site:
         return self.node.plane
 
     def play(self, vfs: int, fails: bool = False, **more: t.Any) -> str:
-        """Run the playbook for a number of VFs; all that it prints."""
-        given: Object = {
+        """Run the playbook with a number of VFs. Returns its output."""
+        variables: Object = {
             "fabric_nics": [{"name": "rails", "select": {"address": [CARD]}, "count": 1, "num_vfs": vfs}],
             "fabric_kubeconfig": str(self.plane.kubeconfig),
             **more,
         }
-        arguments = ("-i", str(self.lab.write_inventory()), "-e", json.dumps(given))
+        arguments = ("-i", str(self.lab.write_inventory()), "-e", json.dumps(variables))
         return ansible("ansible-playbook", "lanewise.dra.fabric", *arguments, fails=fails)
 
     @property
@@ -65,7 +65,7 @@ class Site:
         self.plane.expect("PATCH", f"/api/v1/nodes/{self.node.name}", {"spec": {"unschedulable": state}})
 
     def pod(self) -> Object:
-        """The Deployment's pod, once it runs."""
+        """Wait until the Deployment's pod runs. Returns it."""
 
         def running() -> Object | None:
             time.sleep(0.5)
@@ -94,15 +94,15 @@ class Site:
         def gone() -> bool:
             time.sleep(0.5)
             pods = self.plane.expect("GET", PODS)["items"]
-            for pod in pods:  # one may wait for its grace period
+            for pod in pods:  # a pod may be in its grace period
                 self.plane.request("DELETE", f"{PODS}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
             return not pods
 
-        self.plane.wait_for(gone, "the pods to go", TIMEOUT)
+        self.plane.wait_for(gone, "the end of the pods", TIMEOUT)
 
     @contextlib.contextmanager
     def budget(self) -> t.Iterator[None]:
-        """A budget that lets no pod go, from when its controller has counted them."""
+        """A disruption budget that allows no eviction. It is in effect: its controller has counted the pods."""
         spec = {"minAvailable": 1, "selector": {"matchLabels": LABELS}}
         self.plane.expect("POST", BUDGETS, {"metadata": {"name": "trainer"}, "spec": spec})
         path = f"{BUDGETS}/trainer"
@@ -126,7 +126,7 @@ def _site() -> t.Iterator[Site]:
 
 
 @pytest.fixture(autouse=True)
-def _one_pod_runs_beside_two_vfs(site: Site) -> t.Iterator[None]:
+def _start_with_one_pod_and_two_vfs(site: Site) -> t.Iterator[None]:
     if not site.plane.expect("GET", DEPLOYMENTS)["items"]:
         site.deploy()
     site.cordon(False)
@@ -135,10 +135,10 @@ def _one_pod_runs_beside_two_vfs(site: Site) -> t.Iterator[None]:
     yield
 
 
-def test_pods_leave_before_a_change_that_they_would_notice(site: Site) -> None:
+def test_pods_are_evicted_before_a_change_that_affects_them(site: Site) -> None:
     before = site.pod()["metadata"]
     text = site.play(2, fabric_node={"sysctl": {"net.core.rmem_max": 8388608}})
-    assert "changed=1" in text  # and nobody was asked to leave
+    assert "changed=1" in text  # without an eviction
     assert site.pod()["metadata"]["uid"] == before["uid"]
 
     site.play(4)
@@ -150,7 +150,7 @@ def test_pods_leave_before_a_change_that_they_would_notice(site: Site) -> None:
 
 def test_a_failed_change_returns_the_node_to_service(site: Site) -> None:
     before = site.pod()["metadata"]["uid"]
-    # the VF is in use by a program that Kubernetes does not know
+    # a program that is not a pod uses the VF
     site.node.machine.ssh(
         f"ip netns add other; ip link set dev $(ls /sys/bus/pci/devices/{CARD}/virtfn0/net) netns other; "
         "ip netns exec other sleep 3600 > /dev/null 2>&1 & echo $! > /run/other.pid"
@@ -159,7 +159,7 @@ def test_a_failed_change_returns_the_node_to_service(site: Site) -> None:
         text = site.play(4, fails=True)
         assert "in another network namespace" in text
         assert site.vfs == 2 and not site.cordoned
-        assert site.pod()["metadata"]["uid"] != before  # it was away
+        assert site.pod()["metadata"]["uid"] != before  # it was evicted
     finally:
         site.node.machine.ssh(
             "kill $(cat /run/other.pid); ip netns delete other; "
@@ -181,7 +181,7 @@ def test_the_drain_waits_for_a_disruption_budget(site: Site, tmp_path: Path, mon
     ended = threading.Event()
 
     def allow() -> None:
-        """End the budget once it has refused."""
+        """Delete the budget once it has refused an eviction."""
         while not ended.wait(0.2):
             if log.exists() and "RETRYING" in log.read_text():
                 client.request("DELETE", f"{BUDGETS}/trainer")
@@ -211,7 +211,7 @@ def test_a_budget_that_allows_no_eviction_ends_the_run_without_a_change(site: Si
 
 def test_a_pod_that_does_not_end_ends_the_run_without_a_change(site: Site) -> None:
     site.undeploy()
-    site.deploy(grace=3600)  # it takes no notice of SIGTERM
+    site.deploy(grace=3600)  # it ignores SIGTERM
     before = site.pod()["metadata"]
     try:
         text = site.play(4, fails=True, fabric_drain_timeout=10)
@@ -223,7 +223,7 @@ def test_a_pod_that_does_not_end_ends_the_run_without_a_change(site: Site) -> No
 
 
 def test_a_node_is_uncordoned_once_kubelet_reports_the_new_boot(site: Site) -> None:
-    """While the node has a network namespace that is no pod's, RDMA devices become exclusive at a boot only."""
+    """While another network namespace exists, the exclusive mode of RDMA devices can be set only by a reboot."""
     machine = site.node.machine
     before = site.plane.expect("GET", f"/api/v1/nodes/{site.node.name}")["status"]["nodeInfo"]["bootID"]
     pod = site.pod()["metadata"]["uid"]

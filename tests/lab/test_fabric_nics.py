@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Resources of NICs on a kernel that has them: igb with VFs, soft RoCE, DCB and netdevsim. Read back by the kernel's
-own programs."""
+"""Resources of NICs on a real kernel: igb with VFs, soft-RoCE, DCB and netdevsim. The results are read by iproute2 and
+other programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import shlex
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.tests.lab.fabric import PLACE, bring, converge, settle
+from ansible_collections.lanewise.dra.tests.lab.fabric import FOLDER, converge, converge_checked, copy_package
 from ansible_collections.lanewise.dra.tests.lab.node import Device, Node
 
 SYS = "/sys/bus/pci/devices"
@@ -24,7 +24,7 @@ RDMA = ("rdma_system", "RdmaSystem")
 
 @pytest.fixture(scope="module")
 def one(node: Node) -> Node:
-    bring(node)
+    copy_package(node)
     return node
 
 
@@ -52,20 +52,20 @@ def test_vfs_are_made_and_each_is_set_up(one: Node, nic: Device) -> None:
         "vf": {"spoof_check": False, "vlan": 100, "qos": 3},
         "vfs": [{"index": 1, "mac": "02:00:00:00:00:11", "trust": True}, {"index": "2", "vlan": 0, "qos": 0}],
     }
-    changes = settle(one, [SRIOV, VF], {nic.address: settings})
+    changes = converge_checked(one, [SRIOV, VF], {nic.address: settings})
     assert changes[0] == f"{nic.address}: num_vfs 0 -> 3" and all("unset ->" in text for text in changes[1:])
     shown = vfs(one, nic)
     assert [entry["spoofchk"] for entry in shown] == [False] * 3
     assert [entry["vlan_list"] for entry in shown[:2]] == [[{"vlan": 100, "qos": 3}]] * 2
     assert shown[1].get("address", shown[1].get("mac")) == "02:00:00:00:00:11" and shown[1]["trust"] is True
-    # another number creates them again, and they are set up again
+    # another number recreates the VFs, and they are set up again
     settings["num_vfs"] = 2
     settings["vfs"] = settings["vfs"][:1]
-    settle(one, [SRIOV, VF], {nic.address: settings})
+    converge_checked(one, [SRIOV, VF], {nic.address: settings})
     assert vfs(one, nic)[1].get("address", vfs(one, nic)[1].get("mac")) == "02:00:00:00:00:11"
 
 
-def test_vfs_are_as_before_wherever_a_run_fails(one: Node, nic: Device) -> None:
+def test_vfs_are_restored_whichever_step_fails(one: Node, nic: Device) -> None:
     one.ssh(f"echo 2 > {SYS}/{nic.address}/sriov_numvfs; udevadm settle")
     one.ssh(f"ip link set {one.interface(nic)} vf 0 mac 02:00:00:00:00:01 vlan 5; modprobe igbvf")
     settings = {
@@ -88,7 +88,7 @@ def test_vfs_are_as_before_wherever_a_run_fails(one: Node, nic: Device) -> None:
     assert drivers(one, nic) == ["none", "igbvf"]
 
 
-def test_recreated_vfs_have_their_settings_wherever_a_run_fails(one: Node, nic: Device) -> None:
+def test_recreated_vfs_have_their_settings_whichever_step_fails(one: Node, nic: Device) -> None:
     one.ssh(f"modprobe igbvf; echo 2 > {SYS}/{nic.address}/sriov_numvfs; udevadm settle")
     first = one.ssh(f"basename $(readlink {SYS}/{nic.address}/virtfn0)")
     one.ssh(f"ip link set {one.interface(nic)} vf 1 mac 02:00:00:00:00:01 vlan 5 spoofchk off")
@@ -101,7 +101,7 @@ def test_recreated_vfs_have_their_settings_wherever_a_run_fails(one: Node, nic: 
         assert (vfs(one, nic), drivers(one, nic)) == before, result
         assert "node is as it was" in result["failed"] and not result["remaining"]
         number += 1
-    assert number == len(result["steps"]) == 5  # none, three, and a VLAN each
+    assert number == len(result["steps"]) == 5  # no VFs, three VFs, and a VLAN for each
 
 
 def test_a_vf_in_a_container_is_left_alone(one: Node, nic: Device) -> None:
@@ -120,11 +120,12 @@ def test_the_mtu_is_raised_on_the_pf_first_and_lowered_on_the_vf_first(one: Node
     one.ssh(f"modprobe igbvf; echo 1 > {SYS}/{nic.address}/sriov_numvfs; udevadm settle")
     vf = one.ssh(f"basename $(readlink {SYS}/{nic.address}/virtfn0)")
     both = {vf: {"mtu": 4000}, nic.address: {"mtu": 4000}}
-    assert [text.split(":")[0:3] for text in settle(one, [MTU], both)] == [nic.address.split(":"), vf.split(":")]
+    changes = converge_checked(one, [MTU], both)
+    assert [text.split(":")[0:3] for text in changes] == [nic.address.split(":"), vf.split(":")]
     result = converge(one, [MTU], {nic.address: {"mtu": 9999}})
     assert "ask for 68 to 9216" in result["refusals"][0]
     down = {nic.address: {"mtu": 1500}, vf: {"mtu": 1500}}
-    assert [text.split(" ")[0] for text in settle(one, [MTU], down)] == [f"{vf}:", f"{nic.address}:"]
+    assert [text.split(" ")[0] for text in converge_checked(one, [MTU], down)] == [f"{vf}:", f"{nic.address}:"]
 
 
 def test_rings_channels_and_flags_of_a_real_driver_are_set(one: Node, nic: Device) -> None:
@@ -135,28 +136,28 @@ def test_rings_channels_and_flags_of_a_real_driver_are_set(one: Node, nic: Devic
     }
     name = one.interface(nic)
     one.ssh(f"ip link set {name} up")
-    settle(one, [ETHTOOL], {nic.address: {"ethtool": asked}})
+    converge_checked(one, [ETHTOOL], {nic.address: {"ethtool": asked}})
     result = converge(one, [ETHTOOL], {nic.address: {"ethtool": {"rings": {"rx": 100000}}}})
     assert "ask for 4096 at most" in result["refusals"][0]
     flags = converge(one, [ETHTOOL], {nic.address: {"ethtool": {"private_flags": {"legacy-rx": True}}}})
     assert flags["changes"] == [f"{nic.address}: private_flags.legacy-rx false -> true"]
-    settle(one, [ETHTOOL], {nic.address: {"ethtool": {"private_flags": {"legacy-rx": False}}}})
+    converge_checked(one, [ETHTOOL], {nic.address: {"ethtool": {"private_flags": {"legacy-rx": False}}}})
 
 
 def test_interrupts_go_to_the_numa_node(one: Node, nic: Device) -> None:
     one.ssh(f"ip link set {one.interface(nic)} up")
-    # the kernel itself prefers the node's CPUs for a new interrupt
-    assert settle(one, [IRQ], {nic.address: {"irq_affinity": "spread"}})
-    assert settle(one, [IRQ], {nic.address: {"irq_affinity": "local"}})
+    # the kernel already assigns new interrupts to the NUMA node's CPUs, so they are spread first
+    assert converge_checked(one, [IRQ], {nic.address: {"irq_affinity": "spread"}})
+    assert converge_checked(one, [IRQ], {nic.address: {"irq_affinity": "local"}})
     irqs = one.ssh(f"cd {SYS}/{nic.address}/msi_irqs; for irq in *; do cat /proc/irq/$irq/smp_affinity_list; done")
     assert set(irqs.split()) == {one.ssh(f"cat /sys/devices/system/node/node{nic.numa}/cpulist")}
 
 
-def test_dcb_is_as_its_own_program_shows_it(one: Node, nic: Device) -> None:
+def test_dcb_settings_are_shown_by_the_dcb_program(one: Node, nic: Device) -> None:
     one.ssh("modprobe lab_dcb driver=igb")
     try:
         name = one.interface(nic)
-        one.ssh(f"ip link set {name} down")  # igb sets pause frames as it likes when its link comes up
+        one.ssh(f"ip link set {name} down")  # igb changes pause frames when its link comes up
         pause = {"pause": {"autoneg": False, "rx": False, "tx": False}}
         asked = {
             "trust": "dscp",
@@ -165,7 +166,7 @@ def test_dcb_is_as_its_own_program_shows_it(one: Node, nic: Device) -> None:
             "ets": {"tsa": ["ets"] * 2 + ["strict"] * 6, "bandwidth": [60, 40] + [0] * 6},
             "buffer": {"size": [4096] * 2 + [0] * 6},
         }
-        settle(one, [ETHTOOL, DCB], {nic.address: {"ethtool": pause, "dcb": asked}})
+        converge_checked(one, [ETHTOOL, DCB], {nic.address: {"ethtool": pause, "dcb": asked}})
         shown = json.loads(one.ssh(f"dcb -j pfc show dev {name}"))
         assert shown["prio_pfc"] == [priority == 3 for priority in range(8)]
         shown = json.loads(one.ssh(f"dcb -j ets show dev {name}"))
@@ -173,7 +174,7 @@ def test_dcb_is_as_its_own_program_shows_it(one: Node, nic: Device) -> None:
         assert json.loads(one.ssh(f"dcb -j buffer show dev {name}"))["buffer_size"][:3] == [4096, 4096, 0]
         apps = one.ssh(f"dcb -N app show dev {name} dscp-prio").split()[1:]
         assert apps == [f"{code}:{3 if code == 26 else code >> 3}" for code in range(64)]
-        settle(one, [DCB], {nic.address: {"dcb": {"trust": "pcp", "pfc": []}}})
+        converge_checked(one, [DCB], {nic.address: {"dcb": {"trust": "pcp", "pfc": []}}})
         assert ":" not in one.ssh(f"dcb -N app show dev {name} dscp-prio")
         before = one.ssh(f"dcb pfc show dev {name}; dcb ets show dev {name}; dcb app show dev {name}")
         for number in range(4):
@@ -195,8 +196,8 @@ def test_the_roce_mode_of_the_connection_manager_is_set(one: Node, nic: Device) 
         folder = "/sys/kernel/config/rdma_cm/rxe7"
         settings = {nic.address: {"roce": {"mode": "v2", "tos": 106}}}
         assert converge(one, [ROCE], settings, check=True)["changes"] and one.status(f"[ -d {folder} ]")
-        # the first run cannot know what is there, so that it writes it
-        assert len(settle(one, [ROCE], settings)) == 2
+        # the first run cannot read the current values, so it writes them
+        assert len(converge_checked(one, [ROCE], settings)) == 2
         shown = one.ssh(f"cat {folder}/ports/1/default_roce_mode {folder}/ports/1/default_roce_tos").splitlines()
         assert shown == ["RoCE v2", "106"]
         result = converge(one, [ROCE], {nic.address: {"roce": {"tos": 7}}}, fails=0, code=errno.EIO)
@@ -206,15 +207,15 @@ def test_the_roce_mode_of_the_connection_manager_is_set(one: Node, nic: Device) 
         one.ssh("rmdir /sys/kernel/config/rdma_cm/rxe7; rdma link delete rxe7", check=False)
 
 
-def test_the_mode_of_rdma_devices_in_namespaces_is_set_now_or_at_boot(one: Node) -> None:
+def test_the_rdma_netns_mode_is_set_now_or_at_boot(one: Node) -> None:
     one.ssh("modprobe rdma_rxe; rdma system set netns shared")
     try:
         result = converge(one, [RDMA], {}, {"rdma_netns_mode": "exclusive"}, check=True)
         if result["reboot"]:
-            # services of the system with a namespace of their own: the kernel refuses it now as well
+            # system services have network namespaces, so the kernel also refuses it now
             assert one.status("rdma system set netns exclusive"), result
         else:
-            settle(one, [RDMA], {}, general={"rdma_netns_mode": "exclusive"})
+            converge_checked(one, [RDMA], {}, general={"rdma_netns_mode": "exclusive"})
             assert one.ssh("rdma system").startswith("netns exclusive")
             one.ssh("ip netns add pod")
             result = converge(one, [RDMA], {}, {"rdma_netns_mode": "shared"})
@@ -229,9 +230,9 @@ def test_the_mode_of_rdma_devices_in_namespaces_is_set_now_or_at_boot(one: Node)
 
 
 def test_the_switch_mode_is_read_and_set(one: Node) -> None:
-    """Of netdevsim, which is on no PCI bus: only the name of the bus is another one."""
+    """With netdevsim, which is not a PCI device: only the bus name is replaced."""
     program = f"""
-import sys; sys.path.insert(0, "{PLACE}")
+import sys; sys.path.insert(0, "{FOLDER}")
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access import devlink
 from ansible_collections.lanewise.dra.plugins.module_utils.host.access.system import System
 devlink._of = lambda address: [("DEVLINK_ATTR_BUS_NAME", "netdevsim"), ("DEVLINK_ATTR_DEV_NAME", address)]

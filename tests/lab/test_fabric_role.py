@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The role fabric over SSH where something is in the way: what the node is reached by, a container, a kill. What it
-does elsewhere is in molecule/fabric."""
+"""The role fabric over SSH in difficult cases: changes of the node's uplink, a VF in a container, a killed run. Normal
+cases are in molecule/fabric."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SITE = {
     },
 }
 
-#: A rail that systemd-networkd gives an address and a VLAN, and a boot that waits for them.
+#: systemd-networkd configures an address and a VLAN on a rail, and the boot waits for them.
 NETWORK = """
 cd /etc/systemd/network
 printf '[Match]\\nPath=pci-0000:23:00.0\\n[Network]\\nAddress=192.0.2.1/24\\nVLAN=storage\\n' > 20-rail.network
@@ -68,7 +68,7 @@ Object = dict[str, t.Any]
 
 
 def ansible(program: str, *arguments: str, fails: bool = False) -> str:
-    """Run a program of Ansible that has to succeed, or to fail; all that it prints."""
+    """Run an Ansible program, which must succeed, or with `fails` must fail. Returns its output."""
     paths = filter(None, [str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH")])
     done = subprocess.run(
         [str(Path(sys.executable).with_name(program)), *arguments],
@@ -98,13 +98,13 @@ class Site:
 
     @property
     def inventory(self) -> str:
-        """A node that was restored answers on another port."""
+        """The inventory, written anew, as a restored node has another port."""
         return str(self._lab.write_inventory())
 
     def play(self, variables: Object, *options: str, fails: bool = False) -> str:
-        """Run the playbook; all that it prints."""
-        given = ("-i", self.inventory, "-e", json.dumps(variables), *options)
-        return ansible("ansible-playbook", "lanewise.dra.fabric", *given, fails=fails)
+        """Run the playbook. Returns its output."""
+        arguments = ("-i", self.inventory, "-e", json.dumps(variables), *options)
+        return ansible("ansible-playbook", "lanewise.dra.fabric", *arguments, fails=fails)
 
     def vfs(self) -> list[str]:
         return self.node.ssh("cat /sys/bus/pci/devices/*/sriov_numvfs").split()
@@ -117,7 +117,7 @@ def _site() -> t.Iterator[Site]:
         yield Site(lab)
 
 
-def test_a_change_of_the_nodes_uplink_needs_leave_and_a_confirmation(site: Site) -> None:
+def test_a_change_of_the_uplink_needs_permission_and_a_confirmation(site: Site) -> None:
     site.node.restore()
     uplink = {"fabric_nics": [{"name": "uplink", "select": {"interface": ["mgmt0"]}, "mtu": 1400}]}
     uplink["fabric_persist"] = False  # type: ignore[assignment]
@@ -126,18 +126,18 @@ def test_a_change_of_the_nodes_uplink_needs_leave_and_a_confirmation(site: Site)
     assert site.node.ssh("cat /sys/class/net/mgmt0/mtu") == "1500"
 
     allowed = {**uplink, "fabric_allow_management": True, "fabric_rollback_after": 60}
-    site.play(allowed)  # reached again, and confirmed
+    site.play(allowed)  # the node is reachable afterwards, so the run confirms the change
     assert site.node.ssh("cat /sys/class/net/mgmt0/mtu") == "1400"
     assert "lanewise-fabric-undo" not in site.node.ssh("systemctl list-units --all --plain --no-legend")
 
-    # nobody confirms: the node takes it back by itself, and what the next boot would make of it
+    # without a confirmation, the node rolls back the change and its persistent configuration
     module = json.dumps({"nics": [{"select": {"interface": ["mgmt0"]}, "mtu": 1300}], "persist": True})
     more = {**json.loads(module), "allow_management": True, "rollback_after": 40}
     at_boot = "ls /etc/lanewise/fabric.json /etc/systemd/system/multi-user.target.wants/lanewise-fabric.service; true"
     on_it = ("ansible", "-i", site.inventory, "all", "-b", "-m", "lanewise.dra.fabric", "-a")
     (name,) = re.findall(r'"id": "(\d+)"', ansible(*on_it, json.dumps(more)))
     assert len(site.node.ssh(at_boot).split()) == 2
-    for mode in ((), ("--check",)):  # what another run does would be taken back with it
+    for mode in ((), ("--check",)):  # the rollback would also undo another run's changes
         assert f"lanewise-fabric-undo-{name}.timer" in ansible(*on_it, json.dumps(more), *mode, fails=True)
     deadline = time.monotonic() + 150
     while site.node.ssh("cat /sys/class/net/mgmt0/mtu") != "1400":
@@ -146,14 +146,14 @@ def test_a_change_of_the_nodes_uplink_needs_leave_and_a_confirmation(site: Site)
     assert not site.node.ssh(at_boot)
     assert "not confirmed in time" in ansible(*on_it, json.dumps({"confirm": name}), fails=True)
 
-    # a step fails: the run has taken all back itself, and leaves no timer behind
+    # if a step fails, the run restores everything and leaves no timer behind
     text = ansible(*on_it, json.dumps({**more, "node": {"sysctl": {"kernel.pid_max": "1"}}}), fails=True)
     assert "kernel.pid_max" in text and "as it was" in text and '"rollback": null' in text
     assert "lanewise-fabric-undo" not in site.node.ssh("systemctl list-units --all --plain --no-legend")
     assert site.node.ssh("cat /sys/class/net/mgmt0/mtu") == "1400"
 
 
-def test_what_needs_the_network_is_there_after_a_reboot(site: Site) -> None:
+def test_settings_that_need_the_network_are_set_after_a_reboot(site: Site) -> None:
     site.node.restore()
     site.node.ssh(NETWORK)
     assert "changed=1" in site.play(RAIL)

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Resources of a whole node that would change the machine that runs the tests: memory, modules, services, registers.
-Read back by the kernel's and systemd's own programs, and after a reboot."""
+"""Resources that would change the whole host if they were tested on it: memory, modules, services, registers. The
+results are read by other programs, and after a reboot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import errno
 import shlex
 
 import pytest
-from ansible_collections.lanewise.dra.tests.lab.fabric import bring, converge, settle
+from ansible_collections.lanewise.dra.tests.lab.fabric import converge, converge_checked, copy_package
 from ansible_collections.lanewise.dra.tests.lab.node import Node
 
 HUGEPAGES, SYSCTL, MODULES = ("hugepages", "Hugepages"), ("sysctl", "Sysctl"), ("kernel_modules", "KernelModules")
@@ -26,12 +26,12 @@ NODES = "/sys/devices/system/node"
 
 @pytest.fixture(scope="module")
 def one(node: Node) -> Node:
-    bring(node)
+    copy_package(node)
     return node
 
 
 def test_huge_pages_are_set_on_each_socket(one: Node) -> None:
-    changes = settle(one, [HUGEPAGES], {}, {"hugepages": [{"size": "2M", "count": 16}]})
+    changes = converge_checked(one, [HUGEPAGES], {}, {"hugepages": [{"size": "2M", "count": 16}]})
     assert len(changes) == 2
     assert one.ssh(f"cat {NODES}/node*/hugepages/hugepages-2048kB/nr_hugepages").split() == ["16", "16"]
     more = {
@@ -40,11 +40,11 @@ def test_huge_pages_are_set_on_each_socket(one: Node) -> None:
     short = converge(one, [HUGEPAGES], {}, more)
     assert "the kernel could allocate only" in short["failed"] and short["remaining"] == 0
     assert one.ssh(f"cat {NODES}/node*/hugepages/hugepages-2048kB/nr_hugepages").split() == ["16", "16"]
-    settle(one, [HUGEPAGES], {}, {"hugepages": [{"size": "2M", "count": 0}]})
+    converge_checked(one, [HUGEPAGES], {}, {"hugepages": [{"size": "2M", "count": 0}]})
     assert converge(one, [HUGEPAGES], {}, {"hugepages": [{"size": "3M", "count": 1}]})["refusals"]
 
 
-def test_the_runtime_may_lock_memory(one: Node) -> None:
+def test_the_container_runtime_can_lock_memory(one: Node) -> None:
     one.ssh("systemctl start containerd")
     process = one.ssh("systemctl show --property=MainPID --value containerd")
     one.ssh(f"prlimit --pid {process} --memlock=65536:65536")
@@ -52,18 +52,18 @@ def test_the_runtime_may_lock_memory(one: Node) -> None:
         failed = converge(one, [MEMLOCK], {}, {"memlock_unlimited": True}, fails=step, code=errno.EIO)
         assert failed["failed"] and failed["remaining"] == 0, failed
         assert "65536" in one.ssh(f"grep 'Max locked' /proc/{process}/limits")
-    assert settle(one, [MEMLOCK], {}, {"memlock_unlimited": True})
+    assert converge_checked(one, [MEMLOCK], {}, {"memlock_unlimited": True})
     assert "unlimited            unlimited" in one.ssh(f"grep 'Max locked' /proc/{process}/limits")
     assert one.ssh("systemctl show --property=LimitMEMLOCK --value containerd") == "infinity"
     one.ssh("systemctl restart containerd")
     now = one.ssh("systemctl show --property=MainPID --value containerd")
     assert now != process and "unlimited            unlimited" in one.ssh(f"grep 'Max locked' /proc/{now}/limits")
-    settle(one, [MEMLOCK], {}, {"memlock_unlimited": False})
+    converge_checked(one, [MEMLOCK], {}, {"memlock_unlimited": False})
     assert not one.ssh("ls /etc/security/limits.d | grep lanewise", check=False)
 
 
 def test_containerd_1_gets_nri_and_cdi_and_keeps_its_cgroup_driver(one: Node) -> None:
-    """Debian 13 has containerd 1.7, where both are off, and an imported table would replace the whole plugin."""
+    """In Debian 13's containerd 1.7, both are off by default, and an imported table replaces the whole plugin's."""
     assert " 1.7." in one.ssh("containerd --version")
     runc = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc'
     config = f'version = 2\n[{runc}]\n  runtime_type = "io.containerd.runc.v2"\n'
@@ -71,7 +71,7 @@ def test_containerd_1_gets_nri_and_cdi_and_keeps_its_cgroup_driver(one: Node) ->
     one.ssh(f"mkdir -p /etc/containerd; printf %s {shlex.quote(config)} > /etc/containerd/config.toml")
     one.ssh("systemctl restart containerd")
     before = one.ssh("containerd config dump")
-    changes = settle(one, [RUNTIME], {}, {"runtime_nri": True, "runtime_cdi": True})
+    changes = converge_checked(one, [RUNTIME], {}, {"runtime_nri": True, "runtime_cdi": True})
     assert len(changes) == 1
     after = one.ssh("containerd config dump")
     differing = [line for line in after.splitlines() if line not in before.splitlines()]
@@ -82,25 +82,25 @@ def test_containerd_1_gets_nri_and_cdi_and_keeps_its_cgroup_driver(one: Node) ->
 
 
 def test_a_setting_that_a_nic_ignores_is_reported(one: Node) -> None:
-    """QEMU's NICs take no other size of read requests: found by reading it back, and no bit has changed."""
+    """QEMU's NICs ignore another size of read requests. This is detected by reading it back, and no bit changes."""
     nic = next(device for device in one.devices if device.kind == "nic")
     config = f"sha256sum < /sys/bus/pci/devices/{nic.address}/config"
     before = one.ssh(config)
     done = converge(one, [PCIE], {nic.address: {"max_read_request_bytes": 4096}})
     assert "the value is now 128" in done["failed"] and done["remaining"] == 0 and len(done["steps"]) == 1
     assert one.ssh(config) == before
-    assert settle(one, [PCIE], {nic.address: {"max_read_request_bytes": 128}}) == []
+    assert converge_checked(one, [PCIE], {nic.address: {"max_read_request_bytes": 128}}) == []
 
 
-def test_a_node_that_is_booted_by_a_hypervisor_is_reported(one: Node) -> None:
+def test_a_node_without_a_boot_loader_is_reported(one: Node) -> None:
     refused = converge(one, [ARGS], {}, {"kernel_args": ["iommu=pt"]})["refusals"]
     assert len(refused) == 1 and "not started by a known boot loader" in refused[0]
     running = one.ssh("cat /proc/cmdline").split()[-1]
-    assert settle(one, [ARGS], {}, {"kernel_args": [running]}) == []
+    assert converge_checked(one, [ARGS], {}, {"kernel_args": [running]}) == []
 
 
 def test_persistent_settings_are_there_after_a_reboot(one: Node) -> None:
-    """The last test: the node reboots."""
+    """This is the last test, as the node reboots."""
     general = {
         "sysctl": {"vm.zone_reclaim_mode": 0, "kernel.numa_balancing": 0, "net.core.rmem_max": 268435456},
         "kernel_modules": ["dummy"],
@@ -110,7 +110,7 @@ def test_persistent_settings_are_there_after_a_reboot(one: Node) -> None:
     assert one.ssh("cat /sys/module/ib_core/parameters/netns_mode") == "Y"
     planned = converge(one, [SYSCTL, MODULES], {}, general, check=True)
     assert planned["reboot"] == ["module ib_core was loaded with netns_mode=Y, not 0"], planned
-    settle(one, [SYSCTL, MODULES], {}, general)
+    converge_checked(one, [SYSCTL, MODULES], {}, general)
     assert one.ssh("sysctl -n net.core.rmem_max") == "268435456"
     assert one.status("test -d /sys/module/dummy") == 0
     one.reboot()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.tests.lab.fabric import bring, converge, settle
+from ansible_collections.lanewise.dra.tests.lab.fabric import converge, converge_checked, copy_package
 from ansible_collections.lanewise.dra.tests.lab.node import Lab, Node, Shape
 from environment import Missing  # tools/lab.py has put its folder on the path
 
@@ -25,7 +25,7 @@ def one() -> t.Iterator[Node]:
         pytest.skip(str(missing))
     with lab:
         (node,) = lab.start(1, shape=Shape(iommu=True))
-        bring(node)
+        copy_package(node)
         yield node
 
 
@@ -37,29 +37,29 @@ def pf(one: Node) -> t.Iterator[str]:
     one.ssh(f"echo 0 > {SYS}/{address}/sriov_numvfs")
 
 
-def each(one: Node, pf: str, link: str) -> list[str]:
-    """Where a link of each VF points."""
+def link_targets(one: Node, pf: str, link: str) -> list[str]:
+    """The name that a symbolic link of each VF points to."""
     return one.ssh(f"for vf in {SYS}/{pf}/virtfn*; do basename $(readlink $vf/{link} || echo none); done").split()
 
 
-def test_vfs_leave_their_driver_and_get_one_by_name(one: Node, pf: str) -> None:
-    settle(one, [VF_DRIVER], {pf: {"vf": {"driver": "native"}, "vfs": [{"index": "0-1", "driver": "none"}]}})
-    assert each(one, pf, "driver") == ["none", "none", "igbvf"]
-    assert len(settle(one, [VF_DRIVER], {pf: {"vf": {"driver": "igbvf"}}})) == 2
-    assert each(one, pf, "driver") == ["igbvf"] * 3
+def test_vfs_are_unbound_and_bound_to_a_driver_by_name(one: Node, pf: str) -> None:
+    converge_checked(one, [VF_DRIVER], {pf: {"vf": {"driver": "native"}, "vfs": [{"index": "0-1", "driver": "none"}]}})
+    assert link_targets(one, pf, "driver") == ["none", "none", "igbvf"]
+    assert len(converge_checked(one, [VF_DRIVER], {pf: {"vf": {"driver": "igbvf"}}})) == 2
+    assert link_targets(one, pf, "driver") == ["igbvf"] * 3
     assert set(one.ssh(f"cat {SYS}/{pf}/virtfn*/driver_override").splitlines()) == {"(null)"}
 
 
-def test_vfio_has_a_group_for_itself_or_is_refused(one: Node, pf: str) -> None:
+def test_vfio_needs_a_separate_iommu_group(one: Node, pf: str) -> None:
     if one.status("modprobe vfio-pci"):
         pytest.skip("this kernel has no vfio-pci")
-    groups = each(one, pf, "iommu_group")
+    groups = link_targets(one, pf, "iommu_group")
     assert "none" not in groups
     asked = {pf: {"vfs": [{"index": 0, "driver": "vfio-pci"}]}}
     if groups.count(groups[0]) > 1:  # QEMU's switches have no ACS between the VFs of a card
         result = converge(one, [VF_DRIVER], asked)
         assert f"shares IOMMU group {groups[0]} with" in result["refusals"][0] and not result["steps"]
-        assert each(one, pf, "driver") == ["igbvf"] * 3
+        assert link_targets(one, pf, "driver") == ["igbvf"] * 3
     else:
-        settle(one, [VF_DRIVER], asked)
-        assert each(one, pf, "driver") == ["vfio-pci", "igbvf", "igbvf"]
+        converge_checked(one, [VF_DRIVER], asked)
+        assert link_targets(one, pf, "driver") == ["vfio-pci", "igbvf", "igbvf"]

@@ -2,11 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods get a GPU from NVIDIA's own driver and a NIC from ours on a node where both are real PCI functions.
+"""Pods get a GPU from NVIDIA's driver and a NIC from lanewise.dev, on a node where both are PCI functions.
 
-The kernel's own sysfs says where they are, to both drivers and to the test. The GPU is an emulated function that shows
-NVIDIA's ids, behind the library in place of NVML; the NIC is a port of an emulated card that the kernel moves into the
-pod, with its function.
+Both drivers and the test read the topology from the kernel's sysfs. The GPU is an emulated function with NVIDIA's ids,
+and the driver uses the NVML stand-in. The NIC is an emulated card, whose interface is moved into the pod.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ SYS = "/sys/bus/pci/devices"
 FOLDER = "/opt/nvidia"
 PODS = "/api/v1/namespaces/default/pods"
 VERSION = "0.5.0"
-RUNNING = "570.133.20"  # the version of the kernel module that is not there
+MODULE_VERSION = "570.133.20"  # of NVIDIA's kernel module, which is not loaded
 DEVICES = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "nic"}]
 VARIABLES: Object = {
     "dra_claims_site": "lab",
@@ -47,7 +46,7 @@ VARIABLES: Object = {
         {"name": "switch", "namespace": "default", "align": "nearest", "at_least": "PXB", "devices": DEVICES},
     ],
 }
-#: Prints what the driver's own probe finds, as JSON.
+#: Prints the facts of the driver's probe as JSON.
 PROBE = """import json
 from lanewise_driver.topology.model import as_dict
 from lanewise_driver.topology.probe import probe
@@ -55,25 +54,25 @@ print(json.dumps(as_dict(probe("/"))))"""
 
 
 def tree_of(machine: Node, gpus: list[Device], folder: Path) -> Path:
-    """What NVIDIA's kernel module would say of the GPUs, and their ids as the node shows them."""
+    """Create the files that NVIDIA's kernel module would have for the GPUs, and the GPUs' ids from the node."""
     for minor, gpu in enumerate(gpus):
-        own = folder / "sys/bus/pci/devices" / gpu.address
-        own.mkdir(parents=True)
+        device = folder / "sys/bus/pci/devices" / gpu.address
+        device.mkdir(parents=True)
         for name in ("device", "subsystem_device", "subsystem_vendor"):
-            (own / name).write_text(machine.ssh(f"cat {SYS}/{gpu.address}/{name}"))
+            (device / name).write_text(machine.ssh(f"cat {SYS}/{gpu.address}/{name}"))
         information = folder / "proc/driver/nvidia/gpus" / gpu.address / "information"
         information.parent.mkdir(parents=True)
         uuid = f"GPU-00000000-0000-4000-8000-{minor:012d}"
         information.write_text(f"Model: NVIDIA H100 80GB HBM3\nGPU UUID: {uuid}\nDevice Minor: {minor}\n")
     version = folder / "sys/module/nvidia/version"
     version.parent.mkdir(parents=True)
-    version.write_text(RUNNING)
+    version.write_text(MODULE_VERSION)
     return folder
 
 
 @dataclass
 class Site:
-    """The machine, its place in the cluster, and where its functions are, by the kernel."""
+    """The machine, its cluster node, and the PCI addresses of its functions."""
 
     machine: Node
     node: Member
@@ -95,7 +94,7 @@ class Site:
         self.machine.copy(program, FOLDER)
         minors = " ".join(f"mknod -m 666 nvidia{minor} c {MAJOR} {minor};" for minor in self.gpus)
         self.machine.ssh(f"mkdir -p {FOLDER}/root/dev; cd {FOLDER}/root/dev; {minors} mknod nvidiactl c {MAJOR} 255")
-        given = nvidia.arguments(
+        arguments = nvidia.arguments(
             self.node.name,
             Path(FOLDER, "kubeconfig"),
             Path(FOLDER, "root"),
@@ -103,23 +102,23 @@ class Site:
             Path("/var/run/cdi"),
         )
         start = ["systemd-run", "--unit=nvidia-dra", "-E", f"LANEWISE_NVML={FOLDER}/nvml", "-E", "GOMAXPROCS=1"]
-        self.machine.ssh(shlex.join([*start, f"{FOLDER}/{program.name}", *given]))
+        self.machine.ssh(shlex.join([*start, f"{FOLDER}/{program.name}", *arguments]))
         self.wait_for_devices(nvidia.NAME, set(self.gpus.values()))
 
     def wait_for_devices(self, driver: str, addresses: set[str]) -> None:
         def published() -> bool:
             self.machine.check()
             items = self.plane.expect("GET", f"{API}/resourceslices")["items"]
-            mine = [one for item in items if item["spec"]["driver"] == driver for one in item["spec"]["devices"]]
-            found = {one["attributes"]["resource.kubernetes.io/pciBusID"]["string"] for one in mine}
-            return addresses <= found and not any(one.get("taints") for one in mine)
+            devices = [one for item in items if item["spec"]["driver"] == driver for one in item["spec"]["devices"]]
+            found = {one["attributes"]["resource.kubernetes.io/pciBusID"]["string"] for one in devices}
+            return addresses <= found and not any(one.get("taints") for one in devices)
 
         self.plane.wait_for(published, f"the devices of {driver}", TIMEOUT)
 
     def start(self, name: str, template: str) -> None:
         claims = [{"name": "devices", "resourceClaimTemplateName": template}]
         pod = self.node.pod(name, resourceClaims=claims)
-        pod["spec"]["containers"][0]["volumeMounts"][0]["readOnly"] = False  # NVIDIA's libraries are mounted into it
+        pod["spec"]["containers"][0]["volumeMounts"][0]["readOnly"] = False  # NVIDIA's libraries are mounted below it
         self.plane.expect("POST", PODS, pod)
 
     def wait(self, *names: str) -> None:
@@ -137,12 +136,12 @@ class Site:
         return self.gpus[minor], nic
 
     def pairs(self, pod: str) -> list[tuple[str, str]]:
-        """GPUs and NICs as the map in the pod pairs them."""
+        """The pairs of GPUs and NICs in the pod's map."""
         found = json.loads(self.node.execute(pod, "cat", "/run/lanewise/map/resourceclaimtemplates/devices.json"))
         return [(one["gpu"], one["nic"]) for one in found["pairs"]]
 
     def switch(self, address: str) -> PurePosixPath:
-        """The upstream port that a function is behind, by the kernel's tree."""
+        """The switch that a function is below, as the path of its upstream port in sysfs."""
         return PurePosixPath(self.machine.ssh(f"readlink -f {SYS}/{address}")).parent.parent
 
 
@@ -155,11 +154,11 @@ def _site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
         except Missing as missing:
             pytest.skip(str(missing))
         yield site
-        _tell(node)
+        _print_logs(node)
 
 
 def _prepared(node: Member, folder: Path) -> Site:
-    """The node with both drivers, and the objects of the inventory on the cluster."""
+    """Start both drivers on the node, and apply the inventory's objects to the cluster."""
     machine = node.machine
     machine.ssh(f"modprobe -a veth igb; modprobe lab_pci_ids ids={GPU_IDS}")
     macs = {}
@@ -173,7 +172,7 @@ def _prepared(node: Member, folder: Path) -> Site:
         Service(node).wait_ready()
         site.wait_for_devices("lanewise.dev", set(macs.values()))
     except (Failed, controlplane.Failed):
-        _tell(node)
+        _print_logs(node)
         raise
     facts = json.loads(machine.ssh(f"PYTHONPATH=/opt/lanewise/site python3 -c {shlex.quote(PROBE)}"))
     places = {"DeviceClass": f"{API}/deviceclasses"}
@@ -186,15 +185,15 @@ def _prepared(node: Member, folder: Path) -> Site:
     return site
 
 
-def _tell(node: Member) -> None:
-    """Print what the services say; it is shown where a test fails."""
+def _print_logs(node: Member) -> None:
+    """Print the services' logs. pytest shows them if a test fails."""
     print(node.journal(200), node.machine.ssh("journalctl --no-pager -u nvidia-dra -n 100", check=False))
 
 
 def test_each_pod_has_the_nic_behind_the_switch_of_its_gpu(site: Site) -> None:
-    """Two pods at once, by the PCIe root and by the board's map; a third one waits until one of them ends."""
+    """Two pods run at once, one with a pair by PCIe root and one by the board's map. A third waits until one ends."""
     assert len(site.gpus) == len(site.nics) == 2
-    # the test would see a wrong pair
+    # each GPU has another nearest NIC, so the test would detect a wrong pair
     near = {
         gpu: [nic for nic in site.nics.values() if site.switch(nic) == site.switch(gpu)] for gpu in site.gpus.values()
     }
@@ -206,7 +205,7 @@ def test_each_pod_has_the_nic_behind_the_switch_of_its_gpu(site: Site) -> None:
     assert {gpu for gpu, _nic in found.values()} == set(site.gpus.values())
     assert all(near[gpu] == [nic] for gpu, nic in found.values()), found
     assert {name: site.pairs(name) for name in found} == {name: [one] for name, one in found.items()}
-    for gpu, nic in found.values():  # the function is still where it was, and its interface is not on the node
+    for gpu, nic in found.values():  # the functions are in place, but the NIC's interface is not on the node
         assert site.machine.ssh(f"ls {SYS}/{nic}/net 2>/dev/null; true") == ""
         assert site.machine.ssh(f"cat {SYS}/{gpu}/vendor") == "0x10de"
     site.start("three", "root")

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A hostile pod with a virtual function of the lab's card, against another one and the physical function: what gets
-through is what docs/security.md says. Compare tests/driver/test_hostile_pods.py."""
+"""A hostile pod with a VF of the lab's card attacks another VF and the PF. Only the attempts that docs/security.md
+lists succeed. Compare tests/driver/test_hostile_pods.py."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import pytest
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.driver.hostile import attempts, table
 from ansible_collections.lanewise.dra.tests.lab.node import Node
-from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import _one, virtual
+from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import _one, make_vfs
 
 __all__ = ["_one"]
 
-#: By the column of the page, the InterfaceConfig of both pods.
+#: The InterfaceConfig of both pods, by column of the page.
 CONFIGS: dict[str, dict[str, t.Any]] = {table.VF: {}, table.OPEN_VF: {"vf": {"spoofchk": False, "trust": True}}}
 
 
 @pytest.mark.parametrize("column", list(CONFIGS))
 def test_attempts_get_through_only_as_the_security_page_states(one: Node, column: str) -> None:
-    card, _address, _name = virtual(one)
+    card, _address, _name = make_vfs(one)
     one.copy(COLLECTION / "tests/driver/hostile", "/opt/hostile")
     python = "cd /opt && PYTHONDONTWRITEBYTECODE=1 python3 -m hostile"
     reported = one.ssh(f"{python} {card} '{json.dumps(CONFIGS[column])}'", timeout=1800)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What a node of the lab promises, read from inside; and the collection's own probe of it over SSH."""
+"""The properties of lab nodes, read on the nodes, and the collection's probe of a node over SSH."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(node: Node, path: str) -> str:
 
 
 def vfs(node: Node, device: Device, number: int) -> list[str]:
-    """Set the number of a NIC's VFs, and give their addresses."""
+    """Set the number of a NIC's VFs. Returns their addresses."""
     folder = f"{SYS}/{device.address}"
     node.ssh(f"echo 0 > {folder}/sriov_numvfs")
     if number:
@@ -46,7 +46,7 @@ def settings(node: Node, interface: str) -> list[dict[str, t.Any]]:
     return found
 
 
-def test_every_function_is_where_qemu_was_asked_to_put_it(node: Node) -> None:
+def test_every_function_is_at_its_configured_place(node: Node) -> None:
     for device in node.devices:
         path = node.ssh(f"readlink -f {SYS}/{device.address}")
         assert path == "/".join(["/sys/devices", device.root, *device.bridges, device.address])
@@ -93,7 +93,7 @@ def test_rdma_between_two_nodes(nodes: list[Node]) -> None:
             name = node.interface(nics(node)[number])
             node.ssh(f"modprobe rdma_rxe; ip address replace 192.0.2.{node.index + 1}/24 dev {name}")
             node.ssh(f"ip link set {name} up; rdma link add rxe{number} type rxe netdev {name}")
-            # as a card's driver would: below the function
+            # below the PCI function, as with a card's driver
             folder = f"{SYS}/{nics(node)[number].address}/infiniband"
             assert node.ssh(f"until [ -d {folder} ]; do sleep 0.2; done; ls {folder}") == f"rxe{number}"
         server, client = nodes
@@ -102,7 +102,7 @@ def test_rdma_between_two_nodes(nodes: list[Node]) -> None:
         one = ping.format(device=f"rxe{number}", gid=gids[0])
         server.ssh(f"systemd-run --quiet --collect --unit=pong {one}")
         server.ssh("until ss -Hltn | grep -q :18515; do sleep 0.2; done", timeout=120)
-        # the first connection has to find its way by ARP
+        # the ping completes ARP before the first connection
         client.ssh("ping -c 3 -W 10 192.0.2.1")
         answer = client.ssh(f"timeout 120 {ping.format(device=f'rxe{number}', gid=gids[1])} 192.0.2.1")
         assert re.search(r"50 iters in", answer), answer
@@ -125,7 +125,7 @@ def gid_of(node: Node, device: str, address: str) -> int:
 
 
 def test_rdma_between_two_namespaces(nodes: list[Node]) -> None:
-    """As between pods: by the connection manager, with what comes back compared."""
+    """As between pods: with the RDMA connection manager, and with the returned data compared."""
     addresses = []
     try:
         for node in nodes:
@@ -133,7 +133,7 @@ def test_rdma_between_two_namespaces(nodes: list[Node]) -> None:
             node.ssh("modprobe rdma_rxe; modprobe rdma_ucm; rdma system set netns exclusive")
             node.ssh(f"rdma link add rxe0 type rxe netdev {name}; ip netns add pod")
             node.ssh(f"ip link set {name} netns pod name net1; rdma dev set rxe0 netns pod; ip -n pod link set net1 up")
-            # it has an address once the link is there, and may be used once nobody else has it
+            # the address appears with the link, and is usable after duplicate address detection
             usable = "ip -n pod -6 -o addr show dev net1 scope link -tentative"
             node.ssh(f"until {usable} | grep -q fe80; do sleep 0.2; done", timeout=120)
             addresses.append(node.ssh(usable).split()[3].partition("/")[0])
@@ -141,13 +141,13 @@ def test_rdma_between_two_namespaces(nodes: list[Node]) -> None:
             node.ssh(f"systemd-run --quiet --collect --unit=pong {serve}")
         for node, peer in zip(nodes, reversed(addresses)):
             ping = f"timeout 60 ip netns exec pod rping -c -V -v -C 10 -a {peer}%net1"
-            answer = node.ssh(f"until {ping}; do sleep 1; done", timeout=180)  # the other one may not serve yet
+            answer = node.ssh(f"until {ping}; do sleep 1; done", timeout=180)  # the peer may not be ready yet
             assert answer.count("ping data: rdma-ping-") >= 10, answer
             (counted,) = json.loads(node.ssh("ip netns exec pod rdma -j statistic show link rxe0/1"))
             assert counted["sent_pkts"] > 10 and counted["rcvd_pkts"] > 10
     finally:
         for node in nodes:
-            # with its namespace gone a device is on the node again, a little later
+            # the device returns to the node a moment after its namespace was deleted
             node.ssh(
                 "systemctl stop pong; ip netns delete pod; for i in $(seq 50); do rdma link | grep -q rxe0 && break; "
                 "sleep 0.2; done; rdma link delete rxe0; rdma system set netns shared",
@@ -268,7 +268,7 @@ def test_the_probe_agrees_with_qemus_options(node: Node, tmp_path: Path) -> None
 
 
 def probe(inventory: Path, name: str, folder: Path) -> dict[str, t.Any]:
-    """What the playbook of this collection reads of a node."""
+    """The facts of a node from the collection's probe playbook."""
     playbook = Path(sys.executable).with_name("ansible-playbook")
     done = subprocess.run(
         [str(playbook), "-i", str(inventory), "playbooks/probe.yml", "-e", f"site_report_dest={folder / 'report'}"],
@@ -284,7 +284,7 @@ def probe(inventory: Path, name: str, folder: Path) -> dict[str, t.Any]:
     return found
 
 
-def test_a_reboot_is_a_new_boot_of_the_same_disk(node: Node) -> None:
+def test_a_reboot_keeps_the_disk(node: Node) -> None:
     boot = read(node, "/proc/sys/kernel/random/boot_id")
     machine = read(node, "/etc/machine-id")
     node.ssh("echo kept > /root/kept; echo lost > /run/lost")
@@ -306,7 +306,7 @@ def test_a_restored_node_has_its_first_state(node: Node) -> None:
         assert read(node, f"{SYS}/{device.address}/sriov_numvfs") == "0"
 
 
-def test_nodes_have_names_and_addresses_of_their_own(nodes: list[Node]) -> None:
+def test_nodes_have_different_names_and_addresses(nodes: list[Node]) -> None:
     assert len({node.ssh("hostname") for node in nodes}) == len(nodes)
     assert len({read(node, "/etc/machine-id") for node in nodes}) == len(nodes)
     macs = [read(node, f"{SYS}/{device.address}/net/*/address") for node in nodes for device in nics(node)]
@@ -331,7 +331,7 @@ time.sleep(600)
 
 
 def test_nodes_end_when_their_owner_is_killed(nodes: list[Node]) -> None:
-    """All processes of its lab end, and its folder goes."""
+    """All processes of the lab end, and its folder is removed."""
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
     assert owner.stdout
     folder = Path(owner.stdout.readline().strip())
@@ -347,7 +347,7 @@ def test_nodes_end_when_their_owner_is_killed(nodes: list[Node]) -> None:
 
 
 def mentions(text: str) -> list[str]:
-    """Processes with a text in their command line."""
+    """The PIDs of processes whose command line contains a text."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -359,7 +359,7 @@ def mentions(text: str) -> list[str]:
     return found
 
 
-def test_a_lab_starts_in_a_folder_that_the_caller_names(tmp_path: Path) -> None:
+def test_a_lab_uses_the_given_folder(tmp_path: Path) -> None:
     with Lab(tmp_path / "lab") as lab:
         assert lab.inventory() == {"all": {"hosts": {}}}
     assert not (tmp_path / "lab").exists()

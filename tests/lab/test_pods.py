@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods get virtual functions and RDMA devices from the driver: a kernel that has them, a real kubelet, containerd and
-scheduler, seen from inside the pod."""
+"""Pods get VFs and RDMA devices from the driver, with a real kernel, kubelet, containerd and scheduler. Checked inside
+the pods."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from environment import Missing  # tools/lab.py has put its folder on the path
 Object = dict[str, t.Any]
 SYS = "/sys/bus/pci/devices"
 VFS = 2
-#: As an administrator has them loaded at each start.
+#: The modules that are loaded at each boot, as by an administrator.
 MODULES = ("igbvf", "ipvlan", "rdma_rxe", "rdma_ucm", "veth", "vrf")
 PODS = "/api/v1/namespaces/default/pods"
 
 
 @dataclass
 class Site:
-    """The machine, its place in the cluster, its driver."""
+    """The machine, its cluster node and its driver."""
 
     machine: Node
     node: Member
@@ -49,7 +49,7 @@ class Site:
 
     @property
     def pf(self) -> str:
-        """The interface whose function has VFs."""
+        """The interface of the PF that has VFs."""
         return self.machine.interface(self.nics[0])
 
     def make_vfs(self) -> None:
@@ -62,7 +62,7 @@ class Site:
         return address, self.machine.ssh(f"ls {SYS}/{address}/net")
 
     def claim(self, name: str, address: str, config: Object | None = None) -> Object:
-        """Make a claim template for one function; the entry of a pod that uses it."""
+        """Create a claim template for one PCI function. Returns the entry for a pod that uses it."""
         expression = f'device.attributes["resource.kubernetes.io"].pciBusID == "{address}"'
         request = {"deviceClassName": "nic", "selectors": [{"cel": {"expression": expression}}]}
         devices: Object = {"requests": [{"name": "nic", "exactly": request}]}
@@ -73,7 +73,7 @@ class Site:
         return {"name": "net", "resourceClaimTemplateName": made["metadata"]["name"]}
 
     def pod(self, name: str, address: str, config: Object | None = None, **spec: t.Any) -> Object:
-        """A pod of the node with one function."""
+        """A pod on the node with one PCI function."""
         pod = self.node.pod(name, resourceClaims=[self.claim(name, address, config)], **spec)
         mount = {"name": "verbs", "mountPath": "/etc/libibverbs.d", "readOnly": True}
         pod["spec"]["containers"][0]["volumeMounts"].append(mount)
@@ -81,16 +81,16 @@ class Site:
         return pod
 
     def end(self, pod: str) -> None:
-        """Delete a pod; its claim leaves nothing."""
+        """Delete a pod, and wait until nothing of its claim remains."""
         self.node.delete_pod(pod)
-        self.driver.wait_for_no_traces()
+        self.driver.wait_released()
 
     def links(self, pod: str) -> dict[str, Object]:
         reported = self.node.execute(pod, "ip", "-details", "-json", "address")
         return {link["ifname"]: link for link in json.loads(reported)}
 
     def status(self, pod: str) -> Object:
-        """What the driver says of the one device of a pod's claim, once it is in the pod or has failed."""
+        """The driver's status of the only device of a pod's claim, once the device is in the pod or has failed."""
         status = self.plane.expect("GET", f"{PODS}/{pod}")["status"]
         path = f"{API}/namespaces/default/resourceclaims/{status['resourceClaimStatuses'][0]['resourceClaimName']}"
 
@@ -121,19 +121,19 @@ def _site() -> t.Iterator[Site]:
         plane.expect("POST", f"{API}/deviceclasses", nic)
         wait_for_device(site, site.vf(VFS - 1)[0])
         yield site
-        print(node.journal(200))  # shown where the last test failed
+        print(node.journal(200))  # shown if the last test failed
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(site: Site) -> t.Iterator[None]:
-    """A test that fails leaves its pod behind, which must not fail the next one."""
+def _remove_pods(site: Site) -> t.Iterator[None]:
+    """Remove the pod of a failed test, so that it does not affect the next test."""
     yield
     for pod in site.plane.expect("GET", PODS)["items"]:
         site.node.delete_pod(pod["metadata"]["name"])
-    site.driver.wait_for_no_traces()
+    site.driver.wait_released()
 
 
-def unchanged(before: str, after: str) -> None:
+def assert_unchanged(before: str, after: str) -> None:
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="")
     different = "\n".join(lines)
     assert not different, different
@@ -144,7 +144,7 @@ def name_of(address: str) -> str:
 
 
 def wait_for_device(site: Site, address: str, **attributes: t.Any) -> Object:
-    """The device of a function, once it is published and has these attributes."""
+    """Wait until the device of a PCI function is published with these attributes. Returns it."""
 
     def found() -> Object | None:
         time.sleep(0.2)
@@ -181,7 +181,7 @@ def test_functions_are_published(site: Site) -> None:
     assert "consumesCounters" not in devices[name_of(second)]
 
 
-def test_a_vf_reaches_its_pod_and_comes_back(site: Site) -> None:
+def test_a_vf_is_moved_to_its_pod_and_restored(site: Site) -> None:
     address, interface = site.vf(1)
     before = host_state(site.machine, interface, site.pf)
     config = {
@@ -213,12 +213,12 @@ def test_a_vf_reaches_its_pod_and_comes_back(site: Site) -> None:
     assert status["networkData"]["interfaceName"] == "net1"
     assert status["networkData"]["hardwareAddress"] == "02:00:00:00:00:71"
     site.end("vf")
-    unchanged(before, host_state(site.machine, interface, site.pf))
+    assert_unchanged(before, host_state(site.machine, interface, site.pf))
     assert "permanentMac" not in site.driver.log()
 
 
 def test_a_vf_gets_addresses_of_its_rail(site: Site) -> None:
-    """From the allocated claim to the pod's network, and back: the second of the range's two is used next."""
+    """The first pod gets the first address of the range's two, and the next pod gets the second."""
     (address, interface), pool = site.vf(1), "10.100.0.0/16"
     site.driver.write_settings(
         rails={one: 3 for one in (site.nics[0].address, address)},
@@ -232,17 +232,17 @@ def test_a_vf_gets_addresses_of_its_rail(site: Site) -> None:
     before = host_state(site.machine, interface, site.pf)
     config = {"name": "net1", "railAddresses": True, "dad": "none"}
     for last in (6, 7):
-        given = [f"10.100.0.1{last}", f"fd00:100::1{last - 6}"]
+        addresses = [f"10.100.0.1{last}", f"fd00:100::1{last - 6}"]
         site.node.run_pod(site.pod("rail", address, config))
         inside = site.links("rail")["net1"]
         assert inside["parentdev"] == address
-        assert [one["local"] for one in inside["addr_info"] if one["scope"] == "global"] == given
-        assert site.status("rail")["networkData"]["ips"] == [f"{given[0]}/16", f"{given[1]}/64"]
-        assert given[0] in site.node.execute("rail", "ip", "rule")
+        assert [one["local"] for one in inside["addr_info"] if one["scope"] == "global"] == addresses
+        assert site.status("rail")["networkData"]["ips"] == [f"{addresses[0]}/16", f"{addresses[1]}/64"]
+        assert addresses[0] in site.node.execute("rail", "ip", "rule")
         routes = site.node.execute("rail", "ip", "route", "show", "table", "all")
         assert f"{pool} dev net1 table 20" in routes and "unreachable default table 20" in routes
         site.end("rail")
-        unchanged(before, host_state(site.machine, interface, site.pf))
+        assert_unchanged(before, host_state(site.machine, interface, site.pf))
     reported = site.machine.ssh("/opt/lanewise/current/bin/lanewise-driver doctor 2>&1", check=False)
     assert "0 of 2 addresses of 10.100.0.16/31 on rail 3 are in use" in reported
 
@@ -261,7 +261,7 @@ def test_a_pf_and_its_vfs_exclude_each_other(site: Site) -> None:
     site.plane.wait_for(lambda: refused(site, "late"), "the scheduler to refuse the VF", TIMEOUT)
     site.node.delete_pod("late")
     site.end("whole")
-    unchanged(before, host_state(site.machine, site.pf))
+    assert_unchanged(before, host_state(site.machine, site.pf))
 
 
 def refused(site: Site, pod: str) -> bool:
@@ -289,10 +289,10 @@ def test_a_pod_gets_an_ipvlan_of_a_card(site: Site) -> None:
     assert inside["addr_info"][0]["local"] == "10.2.0.2"
     assert site.machine.interface(nic) == interface
     site.end("child")
-    unchanged(before, host_state(site.machine, interface))
+    assert_unchanged(before, host_state(site.machine, interface))
 
 
-def test_a_vf_comes_back_from_a_pod_that_is_deleted_after_its_driver_was_killed(site: Site) -> None:
+def test_a_vf_is_restored_if_its_pod_is_deleted_after_the_driver_was_killed(site: Site) -> None:
     address, interface = site.vf(1)
     before = host_state(site.machine, interface, site.pf)
     config = {"name": "net1", "mac": "02:00:00:00:00:72", "vf": {"vlan": 9}, "addresses": ["10.1.0.3/24"]}
@@ -301,13 +301,13 @@ def test_a_vf_comes_back_from_a_pod_that_is_deleted_after_its_driver_was_killed(
     site.driver.kill()
     site.end("killed")
     site.driver.wait_ready()
-    unchanged(before, host_state(site.machine, interface, site.pf))
+    assert_unchanged(before, host_state(site.machine, interface, site.pf))
 
 
-def test_an_rdma_device_reaches_its_pod_and_comes_back(site: Site) -> None:
+def test_an_rdma_device_is_moved_to_its_pod_and_restored(site: Site) -> None:
     nic = site.nics[1]
     interface = site.machine.interface(nic)
-    # the kernel changes this only while there is no other namespace, and one that was deleted lasts for a moment
+    # the kernel changes this only while there is no other namespace, and a deleted one remains for a moment
     site.machine.ssh("until rdma system set netns exclusive; do sleep 0.5; done", timeout=TIMEOUT)
     site.machine.ssh(f"ip link set {interface} up; rdma link add rxe0 type rxe netdev {interface}")
     wait_for_device(site, nic.address, rdmaDevice="rxe0", rdma=True, up=True)
@@ -327,13 +327,13 @@ def test_an_rdma_device_reaches_its_pod_and_comes_back(site: Site) -> None:
     site.end("rdma")
     (link,) = json.loads(site.machine.ssh("rdma -j link"))
     assert (link["ifname"], link["netdev"]) == ("rxe0", interface)
-    unchanged(before, host_state(site.machine, interface))
+    assert_unchanged(before, host_state(site.machine, interface))
     assert site.machine.ssh(nodes_there) == devices
     site.machine.ssh("rdma link delete rxe0")
 
 
 def test_a_pod_has_its_vf_again_after_a_reboot(site: Site) -> None:
-    """Nobody makes the VFs at the start of this machine, so the pod waits for them."""
+    """This machine does not create the VFs at boot, so the pod waits for them."""
     address, interface = site.vf(1)
     config = {"name": "net1", "mac": "02:00:00:00:00:73", "vf": {"vlan": 11}, "addresses": ["10.1.0.4/24"]}
     pod = site.node.run_pod(site.pod("stays", address, config, restartPolicy="Always"))
@@ -367,7 +367,7 @@ def test_a_pod_has_its_vf_again_after_a_reboot(site: Site) -> None:
 
 
 def running(site: Site, pod: str) -> bool:
-    """Whether its container runs now, by the runtime's word."""
+    """Whether its container runs now, according to the container runtime."""
     time.sleep(0.5)
     try:
         site.node.execute(pod, "true")

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A rollout over two nodes that fails: it stops and reports the state of each node, and the next run continues."""
+"""A failing rollout over two nodes: it stops and reports the state of each node, and the next run continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.lab.node import Lab, Node
 
-#: The kernel refuses such a small receive buffer, which is not known before it is tried.
+#: The kernel refuses so small a receive buffer, which only shows when it is set.
 IMPOSSIBLE = {"fabric_node": {"sysctl": {"net.core.rmem_max": 1}}}
 SITE: dict[str, t.Any] = {
     "fabric_nics": [{"name": "rails", "select": {"driver": ["igb"]}, "count": 2, "num_vfs": 2}],
@@ -27,8 +27,12 @@ SITE: dict[str, t.Any] = {
 }
 
 
+#: Variables by host.
+HostVars = dict[str, dict[str, t.Any]]
+
+
 class Site:
-    """Two nodes, an inventory of them, and the playbook."""
+    """Two nodes with an inventory, and the playbook."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab = lab
@@ -38,19 +42,19 @@ class Site:
     def nodes(self) -> list[Node]:
         return self.lab.nodes
 
-    def command(self, own: dict[str, dict[str, t.Any]] | None = None, *options: str, **given: t.Any) -> list[str]:
-        """The command of a run, with variables of `own` for single nodes."""
+    def command(self, host_vars: HostVars | None = None, *options: str, **extra_vars: t.Any) -> list[str]:
+        """The command of a run."""
         inventory = self.lab.write_inventory(self._folder / "inventory.json")
         for node in self.nodes:
             (self._folder / "host_vars").mkdir(exist_ok=True)
             place = self._folder / "host_vars" / f"{node.name}.json"
-            place.write_text(json.dumps({**SITE, **(own or {}).get(node.name, {})}))
+            place.write_text(json.dumps({**SITE, **(host_vars or {}).get(node.name, {})}))
         program = str(Path(sys.executable).with_name("ansible-playbook"))
-        return [program, "-i", str(inventory), "playbooks/rollout.yml", "-e", json.dumps(given), *options]
+        return [program, "-i", str(inventory), "playbooks/rollout.yml", "-e", json.dumps(extra_vars), *options]
 
-    def play(self, own: dict[str, dict[str, t.Any]] | None = None, *options: str, **given: t.Any) -> tuple[int, str]:
+    def play(self, host_vars: HostVars | None = None, *options: str, **extra_vars: t.Any) -> tuple[int, str]:
         done = subprocess.run(
-            self.command(own, *options, **given),
+            self.command(host_vars, *options, **extra_vars),
             cwd=COLLECTION,
             env=ENVIRONMENT,
             stdin=subprocess.DEVNULL,
@@ -81,7 +85,7 @@ def _site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
 
 
 @pytest.fixture(autouse=True)
-def _as_before(site: Site) -> None:
+def _restore_nodes(site: Site) -> None:
     for node in site.nodes:
         node.restore()
 
@@ -106,7 +110,7 @@ def test_a_failed_canary_stops_the_rollout_and_the_next_run_continues(site: Site
     report = reported_state(output)
     assert any(line.startswith(f"{canary}: Change") and "rmem_max" in line for line in report), report
     assert "waiting: 1 node" in report and "1 node was not touched" in output
-    assert site.vfs() == [NONE, NONE]  # what the step before the failed one made is taken back
+    assert site.vfs() == [NONE, NONE]  # the VFs of the step before the failed one were removed again
 
     status, output = site.play({other: IMPOSSIBLE})
     assert status == 2 and "done: 1 node" in reported_state(output)
@@ -157,14 +161,15 @@ def test_the_rollout_of_a_killed_controller_is_finished_by_the_next(site: Site) 
     assert "changed=0" in site.play()[1]
 
 
-def test_a_node_that_does_not_come_back_from_its_reboot_ends_the_rollout(site: Site) -> None:
-    """While the node has another network namespace, RDMA devices become exclusive at a boot only."""
+def test_a_node_that_does_not_return_from_its_reboot_ends_the_rollout(site: Site) -> None:
+    """While another network namespace exists, the exclusive mode of RDMA devices can be set only by a reboot."""
     first, second = site.nodes
     for node in site.nodes:
         node.ssh("modprobe ib_core; ip netns add other")
     first.qmp("set-action", reboot="shutdown")
-    own = {"fabric_node": {"rdma_netns_mode": "exclusive", "kernel_modules": ["ib_core"]}, "fabric_reboot_ok": True}
-    both = {node.name: own for node in site.nodes}
+    settings = {"rdma_netns_mode": "exclusive", "kernel_modules": ["ib_core"]}
+    variables = {"fabric_node": settings, "fabric_reboot_ok": True}
+    both = {node.name: variables for node in site.nodes}
     status, output = site.play(both, fabric_reboot_timeout=20)
     report = reported_state(output)
     assert status and "it reboots: " in output, output

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Pods have shares of a card by its virtual functions: a real scheduler, kubelet and containerd, and igb, which has no
-minimum rates, so that the guarantee is the maximum."""
+"""Pods have shares of a card by its VFs, with a real scheduler, kubelet and containerd. The card is igb, which has no
+minimum rates, so the guarantee is set as the maximum."""
 
 from __future__ import annotations
 
@@ -13,18 +13,26 @@ import typing as t
 from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
 from ansible_collections.lanewise.dra.tests.cluster.driver import API
 from ansible_collections.lanewise.dra.tests.lab.cluster import TIMEOUT, host_state
-from ansible_collections.lanewise.dra.tests.lab.test_pods import PODS, VFS, Site, _site, name_of, refused, unchanged
+from ansible_collections.lanewise.dra.tests.lab.test_pods import (
+    PODS,
+    VFS,
+    Site,
+    _site,
+    assert_unchanged,
+    name_of,
+    refused,
+)
 
 __all__ = ["_site"]
 
 Object = dict[str, t.Any]
 MEGABITS = {"big": 700, "small": 200}
-#: Seconds for the end of a pod, which two of them on one emulated processor may need.
-END = 3 * TIMEOUT
+#: Seconds for the end of a pod, as two pods end at once on one emulated CPU.
+END_TIMEOUT = 3 * TIMEOUT
 
 
 def rates(site: Site) -> list[tuple[int, int]]:
-    """Minimum and maximum of each VF in Mbit/s, by the interface of the card."""
+    """The minimum and maximum rates of each VF in Mbit/s, from the PF's interface."""
     (link,) = json.loads(site.machine.ssh(f"ip -json -details link show {site.pf}"))
     return [(one["rate"]["min_tx"], one["rate"]["max_tx"]) for one in link["vfinfo_list"]]
 
@@ -42,7 +50,7 @@ def share_in_status(site: Site, pod: str) -> Object:
 
 
 def test_pods_get_shares_of_a_card_by_virtual_functions(site: Site) -> None:
-    """From what is published to detach."""
+    """From publishing to detach."""
     card = name_of(site.nics[0].address)
     before = [host_state(site.machine, site.vf(index)[1], site.pf) for index in range(VFS)]
     site.driver.write_settings(shares=[{"select": {"type": "pf"}, "bandwidth": "1G", "step": "1M"}])
@@ -71,10 +79,10 @@ def test_pods_get_shares_of_a_card_by_virtual_functions(site: Site) -> None:
     assert {name: rates(site)[index] for name, index in held.items()} == {"big": (0, 700), "small": (0, 200)}
     late = site.node.pod("late", resourceClaims=[{"name": "net", "resourceClaimTemplateName": "late"}])
     site.plane.expect("POST", PODS, late)
-    site.plane.wait_for(lambda: refused(site, "late"), "the scheduler to refuse what is not left", TIMEOUT)
+    site.plane.wait_for(lambda: refused(site, "late"), "the scheduler to refuse a third share", TIMEOUT)
     for name in ("late", *MEGABITS):
-        site.node.delete_pod(name, END)
-    site.driver.wait_for_no_traces(END)
+        site.node.delete_pod(name, END_TIMEOUT)
+    site.driver.wait_released(END_TIMEOUT)
     assert rates(site) == [(0, 0)] * VFS
     for index in range(VFS):
-        unchanged(before[index], host_state(site.machine, site.vf(index)[1], site.pf))
+        assert_unchanged(before[index], host_state(site.machine, site.vf(index)[1], site.pf))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What carries a node's own traffic, on a distribution's kernel: bonds, VLANs, VRFs and tunnels too."""
+"""The interfaces that carry a node's own traffic, on a distribution's kernel: also bonds, VLANs, VRFs and tunnels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.driver.uplink_cases import CASES
 from ansible_collections.lanewise.dra.tests.lab.node import Node
 
-#: Modules that Debian's kernel loads by themselves, but for these.
+#: The modules that Debian's kernel does not load automatically.
 MODULES = "bonding 8021q vrf veth macvlan tun vxlan ip_gre ipip wireguard bridge tcp_diag"
 PROGRAM = """
 import json, sys
@@ -41,7 +41,7 @@ def _one(single: Node) -> Node:
 
 @pytest.mark.parametrize("name", CASES)
 def test_interfaces_that_carry_the_nodes_traffic_are_found(one: Node, name: str) -> None:
-    """Each in namespaces of its own."""
+    """Each case runs in new namespaces."""
     inside = 'mount --make-rprivate /; mount -t sysfs sys /sys; mount -t tmpfs run /run; exec python3 - "$0"'
     reported = one.ssh(
         f"PYTHONPATH=/opt PYTHONDONTWRITEBYTECODE=1 unshare --net --mount sh -c '{inside}' '{name}'", stdin=PROGRAM

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Runs in a tree of unpacked packages, with this folder as /lab. Leaves the kernel, its modules and an initial file
-# system in /lab/made.
+# Runs in a tree of unpacked packages, with this folder as /lab. Writes the kernel, its modules and an initial RAM file
+# system to /lab/made.
 #
 #   sh -e build.sh NUMBER_OF_CORES
 
@@ -13,13 +13,13 @@ headers=/usr/src/linux-headers-$release
 mkdir /lab/made /lab/source
 cd /lab/source
 
-# the kernel without its wrapping, which would take seconds to unpack in an emulated processor
+# the uncompressed kernel, as unpacking takes seconds on an emulated CPU
 tar -xJf /usr/src/linux-source-*.tar.xz --strip-components=1 --wildcards '*/drivers/net/netdevsim' \
     '*/drivers/infiniband/sw/rxe' '*/scripts/extract-vmlinux'
 sh scripts/extract-vmlinux /boot/vmlinuz-"$release" > /lab/made/vmlinux
 echo "$release" > /lab/made/release
 
-# test aids, without type information, as there is no pahole
+# the test modules, without BTF type information, as there is no pahole
 rm -f "$headers/vmlinux"
 patch --quiet -d drivers/infiniband/sw -p1 < /lab/rxe.patch
 mkdir lab
@@ -32,7 +32,7 @@ mkdir "/lib/modules/$release/updates"
 find . -name '*.ko' -exec cp {} "/lib/modules/$release/updates" \;
 depmod "$release"
 
-# the modules that a node of this kind loads or tests ask for; unpacked, since that is slow in there, too
+# the modules that a node loads or tests need; uncompressed, as unpacking is slow on a node
 names='igb igbvf virtio_net virtio_blk virtio_rng virtio_console virtio_gpu qemu_fw_cfg nvme ext4 overlay fuse
     configfs autofs4 loop veth dummy bonding ipvlan macvlan macvtap vxlan geneve tun tap vrf ifb nlmon vfio-pci
     rdma_rxe siw ib_core ib_uverbs ib_umad ib_ipoib rdma_cm rdma_ucm netdevsim lab_pci_ids lab_dcb crc32c-intel
@@ -59,7 +59,7 @@ find "$kept" -name '*.ko' -exec strip --strip-debug {} +
 depmod -b /lab/kept "$release"
 tar -C /lab/kept -cf /lab/made/modules.tar lib
 
-# the initial file system mounts the disk and leaves
+# the initial RAM file system mounts the disk and switches to it
 mkdir -p /lab/initrd/bin /lab/initrd/dev /lab/initrd/root
 cp /usr/bin/busybox /lab/initrd/bin
 for name in virtio_blk ext4; do

@@ -2,8 +2,8 @@
 /*
  * Copyright (c) 2026, the lanewise authors
  *
- * A test aid: gives the interfaces of a driver Data Center Bridging operations that keep what they are told and change
- * nothing else. It proves what is asked of the kernel, not what hardware does.
+ * A test module: gives a driver's interfaces Data Center Bridging operations that only store the settings. So tests
+ * check the requests to the kernel, not the behavior of hardware.
  *
  *   modprobe lab_dcb driver=igb
  */
@@ -19,7 +19,7 @@ static char *driver = "igb";
 module_param(driver, charp, 0444);
 MODULE_PARM_DESC(driver, "name of the PCI driver whose interfaces get the operations");
 
-struct kept {
+struct settings {
 	struct list_head list;
 	struct net_device *dev;
 	struct ieee_ets ets;
@@ -29,11 +29,11 @@ struct kept {
 	u8 dcbx;
 };
 
-static LIST_HEAD(all); /* guarded by the rtnl lock, as all DCB requests are */
+static LIST_HEAD(all); /* protected by the rtnl lock, which all DCB requests hold */
 
-static struct kept *kept_of(struct net_device *dev)
+static struct settings *settings_of(struct net_device *dev)
 {
-	struct kept *one;
+	struct settings *one;
 
 	list_for_each_entry(one, &all, list)
 		if (one->dev == dev)
@@ -44,12 +44,12 @@ static struct kept *kept_of(struct net_device *dev)
 #define KEEP(name, type, field)                                                                                        \
 	static int get_##name(struct net_device *dev, struct type *value)                                              \
 	{                                                                                                              \
-		*value = kept_of(dev)->field;                                                                          \
+		*value = settings_of(dev)->field;                                                                          \
 		return 0;                                                                                              \
 	}                                                                                                              \
 	static int set_##name(struct net_device *dev, struct type *value)                                              \
 	{                                                                                                              \
-		kept_of(dev)->field = *value;                                                                          \
+		settings_of(dev)->field = *value;                                                                          \
 		return 0;                                                                                              \
 	}
 
@@ -58,7 +58,7 @@ KEEP(buffer, dcbnl_buffer, buffer)
 
 static int get_ets(struct net_device *dev, struct ieee_ets *value)
 {
-	*value = kept_of(dev)->ets;
+	*value = settings_of(dev)->ets;
 	return 0;
 }
 
@@ -74,36 +74,36 @@ static int set_ets(struct net_device *dev, struct ieee_ets *value)
 		used++;
 		sum += value->tc_tx_bw[i];
 	}
-	if (used && sum != 100) /* what hardware insists on, too */
+	if (used && sum != 100) /* hardware requires this, too */
 		return -EINVAL;
 	value->ets_cap = IEEE_8021QAZ_MAX_TCS;
-	kept_of(dev)->ets = *value;
+	settings_of(dev)->ets = *value;
 	return 0;
 }
 
 static int get_pfc(struct net_device *dev, struct ieee_pfc *value)
 {
-	*value = kept_of(dev)->pfc;
+	*value = settings_of(dev)->pfc;
 	return 0;
 }
 
 static int set_pfc(struct net_device *dev, struct ieee_pfc *value)
 {
 	value->pfc_cap = IEEE_8021QAZ_MAX_TCS;
-	kept_of(dev)->pfc = *value;
+	settings_of(dev)->pfc = *value;
 	return 0;
 }
 
 static u8 get_dcbx(struct net_device *dev)
 {
-	return kept_of(dev)->dcbx;
+	return settings_of(dev)->dcbx;
 }
 
 static u8 set_dcbx(struct net_device *dev, u8 mode)
 {
 	if (mode & DCB_CAP_DCBX_LLD_MANAGED || !(mode & DCB_CAP_DCBX_VER_IEEE))
 		return 1;
-	kept_of(dev)->dcbx = mode;
+	settings_of(dev)->dcbx = mode;
 	return 0;
 }
 
@@ -122,7 +122,7 @@ static const struct dcbnl_rtnl_ops operations = {
 
 static void attach(struct net_device *dev)
 {
-	struct kept *one;
+	struct settings *one;
 
 	if (dev->dcbnl_ops || !dev->dev.parent || !dev->dev.parent->driver || strcmp(dev->dev.parent->driver->name, driver))
 		return;
@@ -137,7 +137,7 @@ static void attach(struct net_device *dev)
 	dev->dcbnl_ops = &operations;
 }
 
-static void detach(struct kept *one)
+static void detach(struct settings *one)
 {
 	one->dev->dcbnl_ops = NULL;
 	list_del(&one->list);
@@ -147,7 +147,7 @@ static void detach(struct kept *one)
 static int changed(struct notifier_block *block, unsigned long event, void *data)
 {
 	struct net_device *dev = netdev_notifier_info_to_dev(data);
-	struct kept *one = kept_of(dev);
+	struct settings *one = settings_of(dev);
 
 	if (event == NETDEV_REGISTER && !one)
 		attach(dev);
@@ -161,12 +161,12 @@ static struct notifier_block block = { .notifier_call = changed };
 
 static int __init lab_dcb_init(void)
 {
-	return register_netdevice_notifier(&block); /* tells of those that are there already */
+	return register_netdevice_notifier(&block); /* also notifies of existing interfaces */
 }
 
 static void __exit lab_dcb_exit(void)
 {
-	struct kept *one, *next;
+	struct settings *one, *next;
 
 	unregister_netdevice_notifier(&block);
 	rtnl_lock();
@@ -177,5 +177,5 @@ static void __exit lab_dcb_exit(void)
 
 module_init(lab_dcb_init);
 module_exit(lab_dcb_exit);
-MODULE_DESCRIPTION("Keep Data Center Bridging settings, for tests");
+MODULE_DESCRIPTION("Store Data Center Bridging settings, for tests");
 MODULE_LICENSE("GPL");

@@ -2,8 +2,8 @@
 /*
  * Copyright (c) 2026, the lanewise authors
  *
- * A test aid: shows PCI functions under other ids once a driver holds them, and under their own while none does, so
- * that drivers still find them. sysfs reads these ids; the configuration space keeps the real ones.
+ * A test module: shows other ids of PCI functions in sysfs while a driver is bound to them. Without a driver, they have
+ * their real ids, so that drivers still match. The configuration space always has the real ids.
  *
  *   modprobe lab_pci_ids ids=1af4:1050=10de:2330:030200,8086:10c9=15b3:1021
  *
@@ -24,7 +24,7 @@ MODULE_PARM_DESC(ids, "VENDOR:DEVICE=VENDOR:DEVICE[:CLASS], comma separated");
 
 struct entry {
 	u16 real_vendor, real_device, vendor, device;
-	u32 class; /* 0: as it is */
+	u32 class; /* 0: unchanged */
 };
 
 static struct entry table[ENTRIES];
@@ -34,7 +34,7 @@ static const struct entry *entry_of(struct pci_dev *dev)
 	u16 vendor, device;
 	int i;
 
-	/* a virtual function has no ids of its own in its configuration space, and its physical function's vendor */
+	/* a VF has no ids in its configuration space, and the vendor of its PF */
 	pci_read_config_word(pci_physfn(dev), PCI_VENDOR_ID, &vendor);
 	pci_read_config_word(dev, PCI_DEVICE_ID, &device);
 	for (i = 0; i < entries; i++) {

@@ -470,9 +470,7 @@ def test_a_list_tries_nearest_before_what_is_farther(machines: t.Callable[[str],
 
 @settings(max_examples=12, deadline=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_exactly_the_free_nearest_pairs_are_allocated(
-    machines: t.Callable[[str], Values], data: st.DataObject
-) -> None:
+def test_exactly_the_free_nearest_pairs_are_allocated(machines: t.Callable[[str], Values], data: st.DataObject) -> None:
     """Claims of one to three pairs start and end beside pods with single devices, on boards with random levels."""
     name = data.draw(st.sampled_from(["gb300", "hgx-h100", "mi300x", "gb200", "missing-nic", "degraded"]))
     levels = data.draw(
