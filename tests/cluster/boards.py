@@ -82,7 +82,7 @@ class Board:
     @functools.cached_property
     def nics(self) -> list[str]:
         """The addresses of the NICs or VFs of the class `nic`."""
-        return rdma(self.offers, "vf" if self.nic.endswith("-vf") else "pf")
+        return rdma_nics(self.offers, "vf" if self.nic.endswith("-vf") else "pf")
 
     @functools.cached_property
     def devices(self) -> dict[tuple[str, str], Offer]:

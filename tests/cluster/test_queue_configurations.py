@@ -28,8 +28,8 @@ from ansible_collections.lanewise.dra.tests.cluster.queue_configurations import 
     CLAIMS,
     NAMESPACES,
     Configuration,
-    plain,
     unchecked_configuration,
+    unchecked_objects,
 )
 from ansible_collections.lanewise.dra.tests.cluster.queue_site import (
     DIVIDED,

@@ -40,20 +40,20 @@ def put_driver(node: Node) -> None:
         node.copy(COLLECTION / source, f"/opt/lanewise_driver{name}")
 
 
-@pytest.fixture(scope="module", name="one")
-def _one(single: Node) -> Node:
+@pytest.fixture(scope="module", name="vm")
+def _vm(single: Node) -> Node:
     put_driver(single)
     single.ssh("modprobe -a igbvf vrf ipvlan macvlan rdma_rxe rdma_ucm")
     return single
 
 
 @pytest.fixture(name="pod")
-def _pod(one: Node) -> t.Iterator[None]:
-    one.ssh("ip netns add pod; ip -n pod link set lo up")
+def _pod(vm: Node) -> t.Iterator[None]:
+    vm.ssh("ip netns add pod; ip -n pod link set lo up")
     yield
-    one.ssh("ip netns delete pod; rdma link delete rxe0; rdma system set netns shared", check=False)
-    for device in nics(one):
-        one.ssh(f"echo 0 > {SYS}/{device.address}/sriov_numvfs")
+    vm.ssh("ip netns delete pod; rdma link delete rxe0; rdma system set netns shared", check=False)
+    for device in nics(vm):
+        vm.ssh(f"echo 0 > {SYS}/{device.address}/sriov_numvfs")
 
 
 def nics(node: Node) -> list[Device]:
@@ -90,13 +90,13 @@ def make_exclusive_rdma(node: Node, interface: str) -> None:
 
 
 @pytest.mark.usefixtures("pod")
-def test_settings_of_a_vf_are_written_read_and_restored(one: Node) -> None:
-    pf, address, _name = make_vfs(one)
+def test_settings_of_a_vf_are_written_read_and_restored(vm: Node) -> None:
+    pf, address, _name = make_vfs(vm)
     before, after, left = python(
-        one,
+        vm,
         f"""
 function = vf.function({address!r})
-assert (function.pf, function.index) == ({nics(one)[0].address!r}, 1)
+assert (function.pf, function.index) == ({nics(vm)[0].address!r}, 1)
 with Netlink() as connection:
     before = vf.read(connection, function)
     wanted = dict(mac="02:00:00:00:00:77", vlan=42, qos=3, spoofchk=False, trust=True)
@@ -115,11 +115,11 @@ with Netlink() as connection:
 
 
 @pytest.mark.usefixtures("pod")
-def test_a_setting_that_a_card_refuses_is_named(one: Node) -> None:
+def test_a_setting_that_a_card_refuses_is_named(vm: Node) -> None:
     """igb has no minimum rate."""
-    _pf, address, _name = make_vfs(one)
+    _pf, address, _name = make_vfs(vm)
     message = python(
-        one,
+        vm,
         f"""
 with Netlink() as connection:
     try:
@@ -134,9 +134,9 @@ with Netlink() as connection:
 
 @pytest.mark.usefixtures("pod")
 @pytest.mark.parametrize("trust", [True, False])
-def test_a_vf_goes_to_a_pod_and_comes_back_as_it_was(one: Node, trust: bool) -> None:
+def test_a_vf_goes_to_a_pod_and_comes_back_as_it_was(vm: Node, trust: bool) -> None:
     """An untrusted igbvf accepts only the address that its PF assigned, and only after a reset."""
-    pf, address, name = make_vfs(one)
+    pf, address, name = make_vfs(vm)
     config = {
         "name": "net1",
         "addresses": ["10.1.0.2/24"],
@@ -146,11 +146,11 @@ def test_a_vf_goes_to_a_pod_and_comes_back_as_it_was(one: Node, trust: bool) -> 
         "vrf": {"name": "blue", "table": 100},
         "routes": [{"destination": "10.50.0.0/16", "gateway": "10.1.0.1"}],
     }
-    before = ip(one, f"link show {name}")[0]
-    first = ip(one, f"link show {pf}")[0]["vfinfo_list"]
+    before = ip(vm, f"link show {name}")[0]
+    first = ip(vm, f"link show {pf}")[0]["vfinfo_list"]
     begin = f"identity = Identity({address!r}, None, {name!r}); config = {config!r}\n"
     network, host = python(
-        one,
+        vm,
         begin
         + """
 host = interfaces.snapshot(identity)
@@ -160,60 +160,60 @@ report([interfaces.attach(identity, host, config, POD).network, host])
 """,
     )
     assert network == {"interfaceName": "net1", "hardwareAddress": "02:00:00:00:00:78", "ips": ["10.1.0.2/24"]}
-    inside = ip(one, "-n pod link show net1")[0]
+    inside = ip(vm, "-n pod link show net1")[0]
     assert (inside["mtu"], inside["address"], inside["master"]) == (1400, "02:00:00:00:00:78", "blue")
-    assert "10.50.0.0/16 via 10.1.0.1 dev net1" in one.ssh("ip -n pod route show table 100")
-    assert ip(one, f"link show {pf}")[0]["vfinfo_list"][1]["vlan_list"] == [{"vlan": 7}]
-    assert one.status(f"ip link show {name}") != 0
-    notes = python(one, begin + f"report(interfaces.detach(identity, {host!r}, POD, config))")
+    assert "10.50.0.0/16 via 10.1.0.1 dev net1" in vm.ssh("ip -n pod route show table 100")
+    assert ip(vm, f"link show {pf}")[0]["vfinfo_list"][1]["vlan_list"] == [{"vlan": 7}]
+    assert vm.status(f"ip link show {name}") != 0
+    notes = python(vm, begin + f"report(interfaces.detach(identity, {host!r}, POD, config))")
     assert notes == []
-    after = ip(one, f"link show {name}")[0]
+    after = ip(vm, f"link show {name}")[0]
     assert {key: after[key] for key in ("address", "mtu")} == {key: before[key] for key in ("address", "mtu")}
-    assert ip(one, f"link show {pf}")[0]["vfinfo_list"] == first
+    assert ip(vm, f"link show {pf}")[0]["vfinfo_list"] == first
 
 
 @pytest.mark.usefixtures("pod")
-def test_a_vf_whose_pod_is_killed_is_restored(one: Node) -> None:
+def test_a_vf_whose_pod_is_killed_is_restored(vm: Node) -> None:
     """The kernel returns the VF to the node. The driver restores its settings."""
-    pf, address, name = make_vfs(one)
-    first = ip(one, f"link show {pf}")[0]["vfinfo_list"]
+    pf, address, name = make_vfs(vm)
+    first = ip(vm, f"link show {pf}")[0]["vfinfo_list"]
     config = {"name": "net1", "addresses": ["10.1.0.2/24"], "vf": {"vlan": 9}}
     begin = f"identity = Identity({address!r}, None, {name!r}); config = {config!r}\n"
     program = "host = interfaces.snapshot(identity); interfaces.attach(identity, host, config, POD); report(host)"
-    host = python(one, begin + program)
-    one.ssh("ip netns delete pod")
-    one.ssh(f"until [ -d {SYS}/{address}/net ] && ls {SYS}/{address}/net | grep -q .; do sleep 0.2; done", timeout=60)
-    notes = python(one, begin + f"report(interfaces.detach(identity, {host!r}, None, config))")
+    host = python(vm, begin + program)
+    vm.ssh("ip netns delete pod")
+    vm.ssh(f"until [ -d {SYS}/{address}/net ] && ls {SYS}/{address}/net | grep -q .; do sleep 0.2; done", timeout=60)
+    notes = python(vm, begin + f"report(interfaces.detach(identity, {host!r}, None, config))")
     assert notes == []
-    assert one.ssh(f"ls {SYS}/{address}/net") == name
-    assert ip(one, f"link show {pf}")[0]["vfinfo_list"] == first
+    assert vm.ssh(f"ls {SYS}/{address}/net") == name
+    assert ip(vm, f"link show {pf}")[0]["vfinfo_list"] == first
 
 
 @pytest.mark.usefixtures("pod")
 @pytest.mark.parametrize("kind, mode", [("ipvlan", "l2"), ("ipvlan", "l3s"), ("macvlan", "bridge")])
-def test_a_pod_gets_an_ipvlan_or_macvlan_of_a_card(one: Node, kind: str, mode: str) -> None:
-    device = nics(one)[0]
-    name = one.interface(device)
+def test_a_pod_gets_an_ipvlan_or_macvlan_of_a_card(vm: Node, kind: str, mode: str) -> None:
+    device = nics(vm)[0]
+    name = vm.interface(device)
     config = {"name": "net1", "addresses": ["10.1.0.2/24"], "child": {"type": kind, "mode": mode}}
     begin = f"identity = Identity({device.address!r}, None, {name!r}); config = {config!r}\n"
     program = "host = interfaces.snapshot(identity); interfaces.attach(identity, host, config, POD); report(host)"
-    host = python(one, begin + program)
-    inside = ip(one, "-n pod link show net1")[0]
+    host = python(vm, begin + program)
+    inside = ip(vm, "-n pod link show net1")[0]
     assert (inside["linkinfo"]["info_kind"], inside["linkinfo"]["info_data"]["mode"]) == (kind, mode)
-    assert one.interface(device) == name
-    assert python(one, begin + f"report(interfaces.detach(identity, {host!r}, POD, config))") == []
-    assert one.status("ip -n pod link show net1") != 0
+    assert vm.interface(device) == name
+    assert python(vm, begin + f"report(interfaces.detach(identity, {host!r}, POD, config))") == []
+    assert vm.status("ip -n pod link show net1") != 0
 
 
 @pytest.mark.usefixtures("pod")
-def test_an_rdma_device_goes_with_its_interface_and_comes_back(one: Node) -> None:
-    device = nics(one)[0]
-    name = one.interface(device)
-    make_exclusive_rdma(one, name)
+def test_an_rdma_device_goes_with_its_interface_and_comes_back(vm: Node) -> None:
+    device = nics(vm)[0]
+    name = vm.interface(device)
+    make_exclusive_rdma(vm, name)
     identity = f"identity = Identity({device.address!r}, None, {name!r})\n"
     identity += "config = dict(name='net1', addresses=['10.1.0.2/24'])\n"
     returned = python(
-        one,
+        vm,
         identity
         + f"""
 assert rdma.mode() == "exclusive"
@@ -232,10 +232,10 @@ report([host, devices])
     )
     host, devices = returned
     assert "/dev/infiniband/rdma_cm" in devices and any("uverbs" in path for path in devices)
-    (link,) = json.loads(one.ssh("ip netns exec pod rdma -j link"))
+    (link,) = json.loads(vm.ssh("ip netns exec pod rdma -j link"))
     assert (link["ifname"], link["netdev"]) == ("rxe0", "net1")
     side, notes = python(
-        one,
+        vm,
         identity
         + f"""
 rdma.move("rxe0", POD, back=True)
@@ -245,26 +245,26 @@ report([rdma.place("rxe0", POD), notes])
 """,
     )
     assert (side, notes) == ("host", [])
-    (link,) = json.loads(one.ssh("rdma -j link"))
+    (link,) = json.loads(vm.ssh("rdma -j link"))
     assert (link["ifname"], link["netdev"]) == ("rxe0", name)
 
 
 @pytest.mark.usefixtures("pod")
-def test_an_rdma_device_of_a_killed_pod_is_on_the_node(one: Node) -> None:
-    device = nics(one)[0]
-    name = one.interface(device)
-    make_exclusive_rdma(one, name)
-    python(one, 'rdma.move("rxe0", POD)')
-    one.ssh("ip netns delete pod; for i in $(seq 50); do rdma link | grep -q rxe0 && break; sleep 0.2; done")
-    assert python(one, 'report(rdma.place("rxe0", None))') == "host"
+def test_an_rdma_device_of_a_killed_pod_is_on_the_node(vm: Node) -> None:
+    device = nics(vm)[0]
+    name = vm.interface(device)
+    make_exclusive_rdma(vm, name)
+    python(vm, 'rdma.move("rxe0", POD)')
+    vm.ssh("ip netns delete pod; for i in $(seq 50); do rdma link | grep -q rxe0 && break; sleep 0.2; done")
+    assert python(vm, 'report(rdma.place("rxe0", None))') == "host"
 
 
-def test_a_shared_rdma_device_is_not_moved(one: Node) -> None:
-    device = nics(one)[0]
-    one.ssh(f"rdma link add rxe0 type rxe netdev {one.interface(device)}; ip netns add pod")
+def test_a_shared_rdma_device_is_not_moved(vm: Node) -> None:
+    device = nics(vm)[0]
+    vm.ssh(f"rdma link add rxe0 type rxe netdev {vm.interface(device)}; ip netns add pod")
     try:
         reported = python(
-            one,
+            vm,
             """
 assert rdma.mode() == "shared"
 try:
@@ -276,4 +276,4 @@ except DriverError as error:
         )
         assert "rxe0" in reported and reported != "moved"
     finally:
-        one.ssh("ip netns delete pod; rdma link delete rxe0")
+        vm.ssh("ip netns delete pod; rdma link delete rxe0")

@@ -20,10 +20,10 @@ from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.lab import test_driver_kernel as kernel
 from ansible_collections.lanewise.dra.tests.lab.cluster import packages
 from ansible_collections.lanewise.dra.tests.lab.node import Node
-from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import SYS, _one, _pod, make_vfs, nics
+from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import SYS, _pod, _vm, make_vfs, nics
 from ansible_collections.lanewise.dra.tools import lab as made
 
-__all__ = ["_one", "_pod"]
+__all__ = ["_pod", "_vm"]
 
 SIMULATED = "netdevsim/netdevsim7"
 BEGIN = """
@@ -41,11 +41,11 @@ def python(node: Node, program: str) -> t.Any:
 
 
 @pytest.fixture
-def simulated(one: Node) -> t.Iterator[Node]:
-    one.ssh("modprobe netdevsim; echo '7 1' > /sys/bus/netdevsim/new_device; udevadm settle")
-    one.ssh("echo 2 > /sys/bus/netdevsim/devices/netdevsim7/sriov_numvfs")
-    yield one
-    one.ssh("echo 7 > /sys/bus/netdevsim/del_device")
+def simulated(vm: Node) -> t.Iterator[Node]:
+    vm.ssh("modprobe netdevsim; echo '7 1' > /sys/bus/netdevsim/new_device; udevadm settle")
+    vm.ssh("echo 2 > /sys/bus/netdevsim/devices/netdevsim7/sriov_numvfs")
+    yield vm
+    vm.ssh("echo 7 > /sys/bus/netdevsim/del_device")
 
 
 def of_interface(node: Node, name: str) -> list[tuple[int, int]]:
@@ -86,13 +86,13 @@ with Devlink() as devlink: report([devlink.is_switchdev(zero), devlink.read(zero
 
 
 @pytest.mark.usefixtures("pod")
-def test_igb_has_only_a_maximum_rate(one: Node) -> None:
+def test_igb_has_only_a_maximum_rate(vm: Node) -> None:
     """The guarantee is set as the maximum, so that no share can use another's bandwidth."""
-    name, address, _interface = make_vfs(one)
-    python(one, f"by_vf.set_rates({{ {address!r}: InForce(700 * M, 1000 * M) }})")
-    assert of_interface(one, name)[1] == (0, 700)
-    python(one, f"by_vf.set_rates({{ {address!r}: InForce(200 * M, 1000 * M) }})")
-    assert of_interface(one, name)[1] == (0, 200)
+    name, address, _interface = make_vfs(vm)
+    python(vm, f"by_vf.set_rates({{ {address!r}: InForce(700 * M, 1000 * M) }})")
+    assert of_interface(vm, name)[1] == (0, 700)
+    python(vm, f"by_vf.set_rates({{ {address!r}: InForce(200 * M, 1000 * M) }})")
+    assert of_interface(vm, name)[1] == (0, 200)
 
 
 WAYS = ("igb", "legacy", "switchdev")
@@ -103,22 +103,22 @@ LONG = 3600
 
 
 @pytest.fixture(name="pods", params=WAYS)
-def _pods(one: Node, request: pytest.FixtureRequest) -> t.Iterator[str]:
+def _pods(vm: Node, request: pytest.FixtureRequest) -> t.Iterator[str]:
     """Two namespaces as pods, and a card with two VFs whose rates are set in the way of the parameter."""
-    one.copy(packages(), "/opt")
-    one.copy(made.tools() / made.LIBRARIES / "libstdc++.so.6", f"/{made.LIBRARIES}")
+    vm.copy(packages(), "/opt")
+    vm.copy(made.tools() / made.LIBRARIES / "libstdc++.so.6", f"/{made.LIBRARIES}")
     for program in ("lab/share_node.py", "driver/answers.py", "driver/driver_changes.py", "driver/killed.py"):
-        one.copy(COLLECTION / "tests" / program, "/opt/shares")
-    make_vfs(one)
+        vm.copy(COLLECTION / "tests" / program, "/opt/shares")
+    make_vfs(vm)
     if request.param != "igb":
         request.getfixturevalue("simulated")
         if request.param == "switchdev":
-            one.ssh(f"devlink dev eswitch set {SIMULATED} mode switchdev; udevadm settle")
-    one.ssh("for pod in pod0 pod1; do ip netns add $pod; ip -n $pod link set lo up; done; rm -rf /run/shares")
+            vm.ssh(f"devlink dev eswitch set {SIMULATED} mode switchdev; udevadm settle")
+    vm.ssh("for pod in pod0 pod1; do ip netns add $pod; ip -n $pod link set lo up; done; rm -rf /run/shares")
     yield request.param
-    one.ssh("ip netns delete pod0; ip netns delete pod1", check=False)
-    for device in nics(one):
-        one.ssh(f"echo 0 > {SYS}/{device.address}/sriov_numvfs")
+    vm.ssh("ip netns delete pod0; ip netns delete pod1", check=False)
+    for device in nics(vm):
+        vm.ssh(f"echo 0 > {SYS}/{device.address}/sriov_numvfs")
 
 
 def program(node: Node, way: str, does: str, **more: t.Any) -> t.Any:
@@ -128,9 +128,9 @@ def program(node: Node, way: str, does: str, **more: t.Any) -> t.Any:
     return json.loads(reported.splitlines()[-1])
 
 
-def test_shares_are_attached_changed_and_detached(one: Node, pods: str) -> None:
+def test_shares_are_attached_changed_and_detached(vm: Node, pods: str) -> None:
     """On igb, the guarantee is set as the maximum."""
-    reported = program(one, pods, "life")
+    reported = program(vm, pods, "life")
     assert reported["published"]["bandwidth"]["value"] == "1G" and reported["published"]["vfs"]["value"] == "2"
 
     def wanted(*rates: int, most: int) -> list[list[int]]:
@@ -152,8 +152,8 @@ def test_shares_are_attached_changed_and_detached(one: Node, pods: str) -> None:
 
 
 @pytest.mark.parametrize("operation", ["attach", "detach", "change"])
-def test_a_driver_killed_before_any_change_restores_the_rates(one: Node, pods: str, operation: str) -> None:
+def test_a_driver_killed_before_any_change_restores_the_rates(vm: Node, pods: str, operation: str) -> None:
     """After each restart, the rates are those of the attached claims. At the end, both VFs are on the node again."""
-    reported = program(one, pods, operation, first=0, stride=STRIDE)
+    reported = program(vm, pods, operation, first=0, stride=STRIDE)
     print(f"{operation} by {pods}: killed {reported['kills']} times in {reported['seconds']} s")
     assert reported["kills"] > 5 // STRIDE

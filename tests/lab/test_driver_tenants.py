@@ -12,9 +12,9 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.tests.lab import test_driver_kernel as kernel
 from ansible_collections.lanewise.dra.tests.lab.node import Node
-from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import _one, _pod, make_vfs, nics
+from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import _pod, _vm, make_vfs, nics
 
-__all__ = ["_one", "_pod"]
+__all__ = ["_pod", "_vm"]
 
 BEGIN = """
 import ctypes, os, socket, time
@@ -44,10 +44,10 @@ LINK_TYPES = [
 
 @pytest.mark.usefixtures("pod")
 @pytest.mark.parametrize("made", LINK_TYPES)
-def test_interfaces_made_of_a_vf_are_removed_in_any_namespace(one: Node, made: str) -> None:
-    _pf, address, name = make_vfs(one)
+def test_interfaces_made_of_a_vf_are_removed_in_any_namespace(vm: Node, made: str) -> None:
+    _pf, address, name = make_vfs(vm)
     found, left = python(
-        one,
+        vm,
         f"""
 identity = Identity({address!r}, None, {name!r})
 host = interfaces.snapshot(identity)
@@ -65,10 +65,10 @@ report([outcome(found), sh(f"nsenter --net=/proc/{{os.getpid()}}/fd/{{other}} ip
 
 @pytest.mark.usefixtures("pod")
 @pytest.mark.parametrize("made", LINK_TYPES[:1] + LINK_TYPES[3:])
-def test_a_vf_is_reset_if_interfaces_made_of_it_cannot_be_found(one: Node, made: str) -> None:
-    _pf, address, name = make_vfs(one)
+def test_a_vf_is_reset_if_interfaces_made_of_it_cannot_be_found(vm: Node, made: str) -> None:
+    _pf, address, name = make_vfs(vm)
     without_reset, with_reset, same, seconds = python(
-        one,
+        vm,
         f"""
 identity = Identity({address!r}, None, {name!r})
 host = interfaces.snapshot(identity)
@@ -93,10 +93,10 @@ report([outcome(without_reset), outcome(with_reset), now == index, seconds])
 
 
 @pytest.mark.usefixtures("pod")
-def test_a_vf_in_a_namespace_that_cannot_be_found_is_restored(one: Node) -> None:
-    _pf, address, name = make_vfs(one)
+def test_a_vf_in_a_namespace_that_cannot_be_found_is_restored(vm: Node) -> None:
+    _pf, address, name = make_vfs(vm)
     refused, found = python(
-        one,
+        vm,
         f"""
 identity = Identity({address!r}, None, {name!r})
 host = interfaces.snapshot(identity)
@@ -117,10 +117,10 @@ report([refused, outcome(take_back.take_back(identity, host, POD, dict(), reset.
 
 
 @pytest.mark.usefixtures("pod")
-def test_a_vf_in_another_pod_is_restored(one: Node) -> None:
-    _pf, address, name = make_vfs(one)
+def test_a_vf_in_another_pod_is_restored(vm: Node) -> None:
+    _pf, address, name = make_vfs(vm)
     found = python(
-        one,
+        vm,
         f"""
 identity = Identity({address!r}, None, {name!r})
 host = interfaces.snapshot(identity)
@@ -134,10 +134,10 @@ report(outcome(take_back.take_back(identity, host, POD, dict())))
 
 
 @pytest.mark.usefixtures("pod")
-def test_all_settings_of_a_vf_are_written_although_one_is_refused(one: Node) -> None:
-    _pf, address, name = make_vfs(one)
+def test_all_settings_of_a_vf_are_written_although_one_is_refused(vm: Node) -> None:
+    _pf, address, name = make_vfs(vm)
     message, now, found = python(
-        one,
+        vm,
         f"""
 function = vf.function({address!r})
 identity = Identity({address!r}, None, {name!r})
@@ -162,11 +162,11 @@ report([message, now, outcome(take_back.take_back(identity, host, None, dict()))
 
 
 @pytest.mark.usefixtures("pod")
-def test_settings_of_a_card_are_restored(one: Node) -> None:
+def test_settings_of_a_card_are_restored(vm: Node) -> None:
     """A pod changes settings of a PF by ethtool."""
-    device = nics(one)[0]
-    name = one.interface(device)
-    one.ssh(f"ip link set {name} up; ethtool -s {name} msglvl 7", check=False)
+    device = nics(vm)[0]
+    name = vm.interface(device)
+    vm.ssh(f"ip link set {name} up; ethtool -s {name} msglvl 7", check=False)
     settings = [
         f"ethtool -C {name} rx-usecs 11",
         f"ethtool -G {name} rx 512 tx 512",
@@ -179,7 +179,7 @@ def test_settings_of_a_card_are_restored(one: Node) -> None:
         f"ethtool -s {name} advertise 0x008",
     ]
     found, statuses, ethtool = python(
-        one,
+        vm,
         f"""
 identity = Identity({device.address!r}, None, {name!r})
 host = interfaces.snapshot(identity)
@@ -193,12 +193,12 @@ report([outcome(take_back.take_back(identity, host, POD, dict())), statuses, hos
 
 
 @pytest.mark.usefixtures("pod")
-def test_the_settings_of_vfs_are_restored_with_their_pf(one: Node) -> None:
-    pf, _address, _name = make_vfs(one)
+def test_the_settings_of_vfs_are_restored_with_their_pf(vm: Node) -> None:
+    pf, _address, _name = make_vfs(vm)
     found, first, last = python(
-        one,
+        vm,
         f"""
-identity = Identity({nics(one)[0].address!r}, None, {pf!r})
+identity = Identity({nics(vm)[0].address!r}, None, {pf!r})
 host = interfaces.snapshot(identity)
 interfaces.attach(identity, host, dict(addresses=[]), POD)
 sh("ip -n pod link set {pf} vf 0 mac 02:00:00:00:00:66 vlan 9; ip -n pod link set {pf} vf 1 spoofchk off trust on")
@@ -211,11 +211,11 @@ report([outcome(found), host["vfs"], interfaces.snapshot(identity)["vfs"]])
 
 
 @pytest.mark.usefixtures("pod")
-def test_querying_all_vlans_takes_limited_time(one: Node) -> None:
+def test_querying_all_vlans_takes_limited_time(vm: Node) -> None:
     """If the kernel's VLAN module is loaded, each detach queries all 8,192 VLANs. Here on emulated CPUs."""
-    _pf, _address, name = make_vfs(one)
+    _pf, _address, name = make_vfs(vm)
     numbers, milliseconds, evidence = python(
-        one,
+        vm,
         f"""
 sh("modprobe 8021q; ip link add link {name} name v5 type vlan id 5")
 with Netlink() as connection:
@@ -234,11 +234,11 @@ sh("ip link del v5")
 
 @pytest.mark.usefixtures("pod")
 @pytest.mark.parametrize("called", ["rxe0", "mine"])
-def test_an_rdma_device_that_a_pod_moved_to_another_is_restored(one: Node, called: str) -> None:
-    _pf, _address, name = make_vfs(one)
-    kernel.make_exclusive_rdma(one, name)
+def test_an_rdma_device_that_a_pod_moved_to_another_is_restored(vm: Node, called: str) -> None:
+    _pf, _address, name = make_vfs(vm)
+    kernel.make_exclusive_rdma(vm, name)
     found, place, again = python(
-        one,
+        vm,
         f"""
 known = rdma.known("rxe0")
 rdma.move("rxe0", POD)
@@ -253,13 +253,13 @@ sh("ip netns del other")
 
 
 @pytest.mark.usefixtures("pod")
-def test_the_rss_indirection_table_is_restored(one: Node) -> None:
+def test_the_rss_indirection_table_is_restored(vm: Node) -> None:
     """It is set by ioctl: kernels before 6.17 have no other way."""
-    device = nics(one)[0]
-    name = one.interface(device)
-    one.ssh(f"ip link set {name} up")
+    device = nics(vm)[0]
+    name = vm.interface(device)
+    vm.ssh(f"ip link set {name} up")
     found, first, changed, last = python(
-        one,
+        vm,
         f"""
 from lanewise_driver.kernel.ethtool import Ethtool
 identity = Identity({device.address!r}, None, {name!r})

@@ -25,96 +25,96 @@ NODES = "/sys/devices/system/node"
 
 
 @pytest.fixture(scope="module")
-def one(node: Node) -> Node:
+def vm(node: Node) -> Node:
     copy_package(node)
     return node
 
 
-def test_huge_pages_are_set_on_each_socket(one: Node) -> None:
-    changes = converge_checked(one, [HUGEPAGES], {}, {"hugepages": [{"size": "2M", "count": 16}]})
+def test_huge_pages_are_set_on_each_socket(vm: Node) -> None:
+    changes = converge_checked(vm, [HUGEPAGES], {}, {"hugepages": [{"size": "2M", "count": 16}]})
     assert len(changes) == 2
-    assert one.ssh(f"cat {NODES}/node*/hugepages/hugepages-2048kB/nr_hugepages").split() == ["16", "16"]
+    assert vm.ssh(f"cat {NODES}/node*/hugepages/hugepages-2048kB/nr_hugepages").split() == ["16", "16"]
     more = {
         "hugepages": [{"size": "2M", "count": 24, "numa_nodes": [0]}, {"size": "2M", "count": 9000, "numa_nodes": [1]}]
     }
-    short = converge(one, [HUGEPAGES], {}, more)
+    short = converge(vm, [HUGEPAGES], {}, more)
     assert "the kernel could allocate only" in short["failed"] and short["remaining"] == 0
-    assert one.ssh(f"cat {NODES}/node*/hugepages/hugepages-2048kB/nr_hugepages").split() == ["16", "16"]
-    converge_checked(one, [HUGEPAGES], {}, {"hugepages": [{"size": "2M", "count": 0}]})
-    assert converge(one, [HUGEPAGES], {}, {"hugepages": [{"size": "3M", "count": 1}]})["refusals"]
+    assert vm.ssh(f"cat {NODES}/node*/hugepages/hugepages-2048kB/nr_hugepages").split() == ["16", "16"]
+    converge_checked(vm, [HUGEPAGES], {}, {"hugepages": [{"size": "2M", "count": 0}]})
+    assert converge(vm, [HUGEPAGES], {}, {"hugepages": [{"size": "3M", "count": 1}]})["refusals"]
 
 
-def test_the_container_runtime_can_lock_memory(one: Node) -> None:
-    one.ssh("systemctl start containerd")
-    process = one.ssh("systemctl show --property=MainPID --value containerd")
-    one.ssh(f"prlimit --pid {process} --memlock=65536:65536")
+def test_the_container_runtime_can_lock_memory(vm: Node) -> None:
+    vm.ssh("systemctl start containerd")
+    process = vm.ssh("systemctl show --property=MainPID --value containerd")
+    vm.ssh(f"prlimit --pid {process} --memlock=65536:65536")
     for step in range(4):
-        failed = converge(one, [MEMLOCK], {}, {"memlock_unlimited": True}, fails=step, code=errno.EIO)
+        failed = converge(vm, [MEMLOCK], {}, {"memlock_unlimited": True}, fails=step, code=errno.EIO)
         assert failed["failed"] and failed["remaining"] == 0, failed
-        assert "65536" in one.ssh(f"grep 'Max locked' /proc/{process}/limits")
-    assert converge_checked(one, [MEMLOCK], {}, {"memlock_unlimited": True})
-    assert "unlimited            unlimited" in one.ssh(f"grep 'Max locked' /proc/{process}/limits")
-    assert one.ssh("systemctl show --property=LimitMEMLOCK --value containerd") == "infinity"
-    one.ssh("systemctl restart containerd")
-    now = one.ssh("systemctl show --property=MainPID --value containerd")
-    assert now != process and "unlimited            unlimited" in one.ssh(f"grep 'Max locked' /proc/{now}/limits")
-    converge_checked(one, [MEMLOCK], {}, {"memlock_unlimited": False})
-    assert not one.ssh("ls /etc/security/limits.d | grep lanewise", check=False)
+        assert "65536" in vm.ssh(f"grep 'Max locked' /proc/{process}/limits")
+    assert converge_checked(vm, [MEMLOCK], {}, {"memlock_unlimited": True})
+    assert "unlimited            unlimited" in vm.ssh(f"grep 'Max locked' /proc/{process}/limits")
+    assert vm.ssh("systemctl show --property=LimitMEMLOCK --value containerd") == "infinity"
+    vm.ssh("systemctl restart containerd")
+    now = vm.ssh("systemctl show --property=MainPID --value containerd")
+    assert now != process and "unlimited            unlimited" in vm.ssh(f"grep 'Max locked' /proc/{now}/limits")
+    converge_checked(vm, [MEMLOCK], {}, {"memlock_unlimited": False})
+    assert not vm.ssh("ls /etc/security/limits.d | grep lanewise", check=False)
 
 
-def test_containerd_1_gets_nri_and_cdi_and_keeps_its_cgroup_driver(one: Node) -> None:
+def test_containerd_1_gets_nri_and_cdi_and_keeps_its_cgroup_driver(vm: Node) -> None:
     """In Debian 13's containerd 1.7, both are off by default, and an imported table replaces the whole plugin's."""
-    assert " 1.7." in one.ssh("containerd --version")
+    assert " 1.7." in vm.ssh("containerd --version")
     runc = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc'
     config = f'version = 2\n[{runc}]\n  runtime_type = "io.containerd.runc.v2"\n'
     config += f"  [{runc}.options]\n    SystemdCgroup = true\n"
-    one.ssh(f"mkdir -p /etc/containerd; printf %s {shlex.quote(config)} > /etc/containerd/config.toml")
-    one.ssh("systemctl restart containerd")
-    before = one.ssh("containerd config dump")
-    changes = converge_checked(one, [RUNTIME], {}, {"runtime_nri": True, "runtime_cdi": True})
+    vm.ssh(f"mkdir -p /etc/containerd; printf %s {shlex.quote(config)} > /etc/containerd/config.toml")
+    vm.ssh("systemctl restart containerd")
+    before = vm.ssh("containerd config dump")
+    changes = converge_checked(vm, [RUNTIME], {}, {"runtime_nri": True, "runtime_cdi": True})
     assert len(changes) == 1
-    after = one.ssh("containerd config dump")
+    after = vm.ssh("containerd config dump")
     differing = [line for line in after.splitlines() if line not in before.splitlines()]
     assert {line.strip() for line in differing} <= {"enable_cdi = true", "disable = false"}, differing
     assert "SystemdCgroup = true" in after and "enable_cdi = true" in after
-    assert one.ssh("systemctl is-active containerd") == "active"
-    assert one.status("test -S /var/run/nri/nri.sock") == 0
+    assert vm.ssh("systemctl is-active containerd") == "active"
+    assert vm.status("test -S /var/run/nri/nri.sock") == 0
 
 
-def test_a_setting_that_a_nic_ignores_is_reported(one: Node) -> None:
+def test_a_setting_that_a_nic_ignores_is_reported(vm: Node) -> None:
     """QEMU's NICs ignore another size of read requests. This is detected by reading it back, and no bit changes."""
-    nic = next(device for device in one.devices if device.kind == "nic")
+    nic = next(device for device in vm.devices if device.kind == "nic")
     config = f"sha256sum < /sys/bus/pci/devices/{nic.address}/config"
-    before = one.ssh(config)
-    done = converge(one, [PCIE], {nic.address: {"max_read_request_bytes": 4096}})
+    before = vm.ssh(config)
+    done = converge(vm, [PCIE], {nic.address: {"max_read_request_bytes": 4096}})
     assert "the value is now 128" in done["failed"] and done["remaining"] == 0 and len(done["steps"]) == 1
-    assert one.ssh(config) == before
-    assert converge_checked(one, [PCIE], {nic.address: {"max_read_request_bytes": 128}}) == []
+    assert vm.ssh(config) == before
+    assert converge_checked(vm, [PCIE], {nic.address: {"max_read_request_bytes": 128}}) == []
 
 
-def test_a_node_without_a_boot_loader_is_reported(one: Node) -> None:
-    refused = converge(one, [ARGS], {}, {"kernel_args": ["iommu=pt"]})["refusals"]
+def test_a_node_without_a_boot_loader_is_reported(vm: Node) -> None:
+    refused = converge(vm, [ARGS], {}, {"kernel_args": ["iommu=pt"]})["refusals"]
     assert len(refused) == 1 and "not started by a known boot loader" in refused[0]
-    running = one.ssh("cat /proc/cmdline").split()[-1]
-    assert converge_checked(one, [ARGS], {}, {"kernel_args": [running]}) == []
+    running = vm.ssh("cat /proc/cmdline").split()[-1]
+    assert converge_checked(vm, [ARGS], {}, {"kernel_args": [running]}) == []
 
 
-def test_persistent_settings_are_there_after_a_reboot(one: Node) -> None:
+def test_persistent_settings_are_there_after_a_reboot(vm: Node) -> None:
     """This is the last test, as the node reboots."""
     general = {
         "sysctl": {"vm.zone_reclaim_mode": 0, "kernel.numa_balancing": 0, "net.core.rmem_max": 268435456},
         "kernel_modules": ["dummy"],
         "module_options": {"ib_core": "netns_mode=0"},
     }
-    one.ssh("modprobe ib_core")
-    assert one.ssh("cat /sys/module/ib_core/parameters/netns_mode") == "Y"
-    planned = converge(one, [SYSCTL, MODULES], {}, general, check=True)
+    vm.ssh("modprobe ib_core")
+    assert vm.ssh("cat /sys/module/ib_core/parameters/netns_mode") == "Y"
+    planned = converge(vm, [SYSCTL, MODULES], {}, general, check=True)
     assert planned["reboot"] == ["module ib_core was loaded with netns_mode=Y, not 0"], planned
-    converge_checked(one, [SYSCTL, MODULES], {}, general)
-    assert one.ssh("sysctl -n net.core.rmem_max") == "268435456"
-    assert one.status("test -d /sys/module/dummy") == 0
-    one.reboot()
-    one.ssh("modprobe ib_core")
-    after = converge(one, [SYSCTL, MODULES], {}, general)
+    converge_checked(vm, [SYSCTL, MODULES], {}, general)
+    assert vm.ssh("sysctl -n net.core.rmem_max") == "268435456"
+    assert vm.status("test -d /sys/module/dummy") == 0
+    vm.reboot()
+    vm.ssh("modprobe ib_core")
+    after = converge(vm, [SYSCTL, MODULES], {}, general)
     assert after["changes"] == [] and after["reboot"] == [] and after["refusals"] == [], after
-    assert one.ssh("cat /sys/module/ib_core/parameters/netns_mode") == "N"
+    assert vm.ssh("cat /sys/module/ib_core/parameters/netns_mode") == "N"

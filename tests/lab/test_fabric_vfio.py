@@ -18,7 +18,7 @@ VF_DRIVER = ("vf_driver", "VfDriver")
 
 
 @pytest.fixture(scope="module")
-def one() -> t.Iterator[Node]:
+def vm() -> t.Iterator[Node]:
     try:
         lab = Lab()
     except Missing as missing:
@@ -30,36 +30,36 @@ def one() -> t.Iterator[Node]:
 
 
 @pytest.fixture
-def pf(one: Node) -> t.Iterator[str]:
-    address = [device.address for device in one.devices if device.kind == "nic"][0]
-    one.ssh(f"modprobe igbvf; echo 3 > {SYS}/{address}/sriov_numvfs; udevadm settle")
+def pf(vm: Node) -> t.Iterator[str]:
+    address = [device.address for device in vm.devices if device.kind == "nic"][0]
+    vm.ssh(f"modprobe igbvf; echo 3 > {SYS}/{address}/sriov_numvfs; udevadm settle")
     yield address
-    one.ssh(f"echo 0 > {SYS}/{address}/sriov_numvfs")
+    vm.ssh(f"echo 0 > {SYS}/{address}/sriov_numvfs")
 
 
-def link_targets(one: Node, pf: str, link: str) -> list[str]:
+def link_targets(vm: Node, pf: str, link: str) -> list[str]:
     """The name that a symbolic link of each VF points to."""
-    return one.ssh(f"for vf in {SYS}/{pf}/virtfn*; do basename $(readlink $vf/{link} || echo none); done").split()
+    return vm.ssh(f"for vf in {SYS}/{pf}/virtfn*; do basename $(readlink $vf/{link} || echo none); done").split()
 
 
-def test_vfs_are_unbound_and_bound_to_a_driver_by_name(one: Node, pf: str) -> None:
-    converge_checked(one, [VF_DRIVER], {pf: {"vf": {"driver": "native"}, "vfs": [{"index": "0-1", "driver": "none"}]}})
-    assert link_targets(one, pf, "driver") == ["none", "none", "igbvf"]
-    assert len(converge_checked(one, [VF_DRIVER], {pf: {"vf": {"driver": "igbvf"}}})) == 2
-    assert link_targets(one, pf, "driver") == ["igbvf"] * 3
-    assert set(one.ssh(f"cat {SYS}/{pf}/virtfn*/driver_override").splitlines()) == {"(null)"}
+def test_vfs_are_unbound_and_bound_to_a_driver_by_name(vm: Node, pf: str) -> None:
+    converge_checked(vm, [VF_DRIVER], {pf: {"vf": {"driver": "native"}, "vfs": [{"index": "0-1", "driver": "none"}]}})
+    assert link_targets(vm, pf, "driver") == ["none", "none", "igbvf"]
+    assert len(converge_checked(vm, [VF_DRIVER], {pf: {"vf": {"driver": "igbvf"}}})) == 2
+    assert link_targets(vm, pf, "driver") == ["igbvf"] * 3
+    assert set(vm.ssh(f"cat {SYS}/{pf}/virtfn*/driver_override").splitlines()) == {"(null)"}
 
 
-def test_vfio_needs_a_separate_iommu_group(one: Node, pf: str) -> None:
-    if one.status("modprobe vfio-pci"):
+def test_vfio_needs_a_separate_iommu_group(vm: Node, pf: str) -> None:
+    if vm.status("modprobe vfio-pci"):
         pytest.skip("this kernel has no vfio-pci")
-    groups = link_targets(one, pf, "iommu_group")
+    groups = link_targets(vm, pf, "iommu_group")
     assert "none" not in groups
     asked = {pf: {"vfs": [{"index": 0, "driver": "vfio-pci"}]}}
     if groups.count(groups[0]) > 1:  # QEMU's switches have no ACS between the VFs of a card
-        result = converge(one, [VF_DRIVER], asked)
+        result = converge(vm, [VF_DRIVER], asked)
         assert f"shares IOMMU group {groups[0]} with" in result["refusals"][0] and not result["steps"]
-        assert link_targets(one, pf, "driver") == ["igbvf"] * 3
+        assert link_targets(vm, pf, "driver") == ["igbvf"] * 3
     else:
-        converge_checked(one, [VF_DRIVER], asked)
-        assert link_targets(one, pf, "driver") == ["vfio-pci", "igbvf", "igbvf"]
+        converge_checked(vm, [VF_DRIVER], asked)
+        assert link_targets(vm, pf, "driver") == ["vfio-pci", "igbvf", "igbvf"]

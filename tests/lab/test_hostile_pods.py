@@ -14,20 +14,20 @@ import pytest
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.driver.hostile import attempts, table
 from ansible_collections.lanewise.dra.tests.lab.node import Node
-from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import _one, make_vfs
+from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import _vm, make_vfs
 
-__all__ = ["_one"]
+__all__ = ["_vm"]
 
 #: The InterfaceConfig of both pods, by column of the page.
 CONFIGS: dict[str, dict[str, t.Any]] = {table.VF: {}, table.OPEN_VF: {"vf": {"spoofchk": False, "trust": True}}}
 
 
 @pytest.mark.parametrize("column", list(CONFIGS))
-def test_attempts_get_through_only_as_the_security_page_states(one: Node, column: str) -> None:
-    card, _address, _name = make_vfs(one)
-    one.copy(COLLECTION / "tests/driver/hostile", "/opt/hostile")
+def test_attempts_get_through_only_as_the_security_page_states(vm: Node, column: str) -> None:
+    card, _address, _name = make_vfs(vm)
+    vm.copy(COLLECTION / "tests/driver/hostile", "/opt/hostile")
     python = "cd /opt && PYTHONDONTWRITEBYTECODE=1 python3 -m hostile"
-    reported = one.ssh(f"{python} {card} '{json.dumps(CONFIGS[column])}'", timeout=1800)
+    reported = vm.ssh(f"{python} {card} '{json.dumps(CONFIGS[column])}'", timeout=1800)
     lines = [json.loads(line) for line in reported.splitlines()]
     left = {attempt: unlike for attempt, _found, unlike in lines if unlike}
     found = {attempt: outcome for attempt, outcome, _left in lines}

@@ -27,8 +27,8 @@ except Unsupported as reason:
 """
 
 
-@pytest.fixture(scope="module", name="one")
-def _one(single: Node) -> Node:
+@pytest.fixture(scope="module", name="vm")
+def _vm(single: Node) -> Node:
     for source, name in (
         ("driver", "lanewise_driver"),
         ("plugins/module_utils/uplinks", "lanewise_driver/uplinks"),
@@ -40,10 +40,10 @@ def _one(single: Node) -> Node:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_interfaces_that_carry_the_nodes_traffic_are_found(one: Node, name: str) -> None:
+def test_interfaces_that_carry_the_nodes_traffic_are_found(vm: Node, name: str) -> None:
     """Each case runs in new namespaces."""
     inside = 'mount --make-rprivate /; mount -t sysfs sys /sys; mount -t tmpfs run /run; exec python3 - "$0"'
-    reported = one.ssh(
+    reported = vm.ssh(
         f"PYTHONPATH=/opt PYTHONDONTWRITEBYTECODE=1 unshare --net --mount sh -c '{inside}' '{name}'", stdin=PROGRAM
     )
     found = json.loads(reported.splitlines()[-1])
