@@ -257,7 +257,7 @@ def real_boards() -> list[Board]:
     found.append(board_of_alternatives("aks-gb300-mixed", with_lanewise(mixed, random_map), random_map, PCI_BUS_ID))
 
     gb200 = recorded("oke-gb200", "oke-gb200")
-    # the first digits of the PCI domain tell the NUMA node
+    # the first digits of the PCI domain identify the NUMA node
     same_numa = {gpu: frozenset(nic for nic in rdma_nics(gb200) if nic[:3] == gpu[:3]) for gpu in gpus_of(gb200)}
     found.append(board_of_alternatives("oke-gb200", gb200, same_numa, PCIE_ROOT, "address"))
     random_map = shuffled_map(gpus_of(gb200), rdma_nics(gb200), 7)

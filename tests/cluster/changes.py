@@ -80,12 +80,12 @@ def _publish(site: Site, kind: str, value: Object) -> None:
     """Publish some devices of a node in their changed form, or without them if they are lost."""
     found = site.plane.expect("GET", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{value['node']}")
     for one in found["items"]:
-        there = one["spec"].get("devices") or []
-        if not any(each["name"] in value["devices"] for each in there):
+        devices = one["spec"].get("devices") or []
+        if not any(each["name"] in value["devices"] for each in devices):
             continue
         one["spec"]["devices"] = [
             each if each["name"] not in value["devices"] else _degraded(each, value)
-            for each in there
+            for each in devices
             if kind != "lose" or each["name"] not in value["devices"]
         ]
         site.plane.expect("PUT", f"{RESOURCE}/resourceslices/{one['metadata']['name']}", one)

@@ -136,10 +136,10 @@ class CpuDriver:
         if claim["metadata"]["uid"] != uid:
             raise ValueError(f"claim {namespace}/{name} was replaced: it does not have UID {uid}")
         results = claim["status"]["allocation"]["devices"]["results"]
-        own = [one for one in results if one["driver"] == NAME]
+        cpu_results = [one for one in results if one["driver"] == NAME]
         with self._lock:
             if uid not in self.assigned:
-                self.assigned[uid] = [cpu for one in own for cpu in self._choose(one)]
+                self.assigned[uid] = [cpu for one in cpu_results for cpu in self._choose(one)]
                 self._write()
         return [
             {
@@ -149,14 +149,14 @@ class CpuDriver:
                 "cdi_device_ids": [f"{KIND}=claim-{uid}"],
                 "share_id": one.get("shareID", ""),
             }
-            for one in own
+            for one in cpu_results
         ]
 
     def _choose(self, result: Object) -> list[int]:
         """Choose free CPUs of the allocated NUMA node."""
         number = int(result["device"].removeprefix("cpudevnuma"))
-        taken = {cpu for cpus in self.assigned.values() for cpu in cpus}
-        free = [cpu for cpu in self.tree.cpus if cpu not in taken and self.tree.cpu_node(cpu) == number]
+        used = {cpu for cpus in self.assigned.values() for cpu in cpus}
+        free = [cpu for cpu in self.tree.cpus if cpu not in used and self.tree.cpu_node(cpu) == number]
         count = int(result["consumedCapacity"]["dra.cpu/cpu"])
         if len(free) < count:
             raise ValueError(f"{result['device']} has {len(free)} free CPUs, and the claim needs {count}")

@@ -42,5 +42,5 @@ def refused(plane: ControlPlane, item: Object) -> str:
         status, answer = plane.request("POST", f"{place_of(item)}?{query}", item)
     if status not in (200, 201):
         return f"{status} {answer if isinstance(answer, str) else answer.get('message')}"
-    lost = comparison.dropped(item, answer)
-    return f"dropped by the server: {', '.join(lost)}" if lost else ""
+    dropped_fields = comparison.dropped(item, answer)
+    return f"dropped by the server: {', '.join(dropped_fields)}" if dropped_fields else ""

@@ -255,12 +255,12 @@ class Site:
 
     def pod(self, template: str) -> Object:
         """The spec of a pod for this fleet's nodes."""
-        asked = {"requests": {"cpu": "500m"}, "claims": [{"name": "d"}]}
+        resources = {"requests": {"cpu": "500m"}, "claims": [{"name": "d"}]}
         return {
             "nodeSelector": {"fleet": self.name, **({"zone": self.zone} if self.zone else {})},
             "tolerations": [{"key": TAINT["key"], "operator": "Exists"}] if self.tolerates else [],
             "terminationGracePeriodSeconds": 0,
-            "containers": [{"name": "c", "image": "none.example.com/none", "resources": asked}],
+            "containers": [{"name": "c", "image": "none.example.com/none", "resources": resources}],
             "topologySpreadConstraints": self.spread(template),
         }
 

@@ -57,11 +57,11 @@ class Fleet:
         self.plane.expect("POST", self.templates_at, spec)
 
     def pod_spec(self, template: str, node: str = "") -> Object:
-        asked = {"requests": {"cpu": "100m"}, "claims": [{"name": "d"}]}
+        resources = {"requests": {"cpu": "100m"}, "claims": [{"name": "d"}]}
         return {
             "terminationGracePeriodSeconds": 0,
             "nodeSelector": {"kubernetes.io/hostname": node} if node else {},
-            "containers": [{"name": "c", "image": "none.example.com/none", "resources": asked}],
+            "containers": [{"name": "c", "image": "none.example.com/none", "resources": resources}],
             "resourceClaims": [{"name": "d", "resourceClaimTemplateName": template}],
         }
 
@@ -123,8 +123,8 @@ class Fleet:
         """Wait until exactly this many pods are bound. Returns the node of each."""
 
         def found() -> t.Any:
-            there = self.where()
-            return there if len(there) == count else None
+            nodes = self.where()
+            return nodes if len(nodes) == count else None
 
         return t.cast("dict[str, str]", self.plane.wait_for(found, f"{count} bound pods of {self.namespace}", 180))
 
@@ -176,8 +176,8 @@ class Playbooks:
         self.environment = environment
 
     def command(self, name: str, *options: str, **variables: t.Any) -> list[str]:
-        given = json.dumps(variables)
-        return [str(PROGRAM), "-i", "localhost,", f"lanewise.dra.{name}", *options, "-e", given]
+        extra_vars = json.dumps(variables)
+        return [str(PROGRAM), "-i", "localhost,", f"lanewise.dra.{name}", *options, "-e", extra_vars]
 
     def run(self, name: str, *options: str, rc: int = 0, **variables: t.Any) -> str:
         """Run a playbook, which must end with the status `rc`. Returns what it printed."""

@@ -177,8 +177,8 @@ def unchecked_objects(variables: Object, site: str) -> list[Object]:
         _object("Cohort", cohort, _groups(flavor, [_amounts(variables, variables.get("queues_pool") or {})])),
     ]
     for team in variables["queues_teams"]:
-        given = [_amounts(variables, team.get(key) or {}) for key in ("guaranteed", "borrow", "lend")]
-        spec = {"cohortName": cohort, **_groups(flavor, given, resources)}
+        quotas = [_amounts(variables, team.get(key) or {}) for key in ("guaranteed", "borrow", "lend")]
+        spec = {"cohortName": cohort, **_groups(flavor, quotas, resources)}
         values = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["x"]}]}
         spec["namespaceSelector"] = values
         if "weight" in team:
@@ -220,26 +220,26 @@ def _object(kind: str, name: str, spec: Object) -> Object:
     return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
-def _amounts(variables: Object, given: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+def _amounts(variables: Object, amounts: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     """Amounts by Kueue's resource name. Bundles are replaced by their parts."""
     found: dict[str, t.Any] = {}
-    for name, amount in given.items():
+    for name, amount in amounts.items():
         for part, each in variables["queues_bundles"].get(name, {name: None}).items():
             key = _full_name(part)
             found[key] = amount if each is None else found.get(key, 0) + each * amount
-            if each is None and name in ("gpus", "nics") and "pairs" in given:
-                found[key] = amount + given["pairs"]
+            if each is None and name in ("gpus", "nics") and "pairs" in amounts:
+                found[key] = amount + amounts["pairs"]
     return found
 
 
-def _groups(flavor: str, given: list[dict[str, t.Any]], resources: t.Sequence[str] | None = None) -> Object:
-    names = list(given[0]) if resources is None else list(resources)
+def _groups(flavor: str, quotas: list[dict[str, t.Any]], resources: t.Sequence[str] | None = None) -> Object:
+    names = list(quotas[0]) if resources is None else list(resources)
     if not names:
         return {}
     entries = []
     for name in names:
-        entry: Object = {"name": name, "nominalQuota": given[0].get(name, 0)}
-        for key, amounts in zip(("borrowingLimit", "lendingLimit"), given[1:]):
+        entry: Object = {"name": name, "nominalQuota": quotas[0].get(name, 0)}
+        for key, amounts in zip(("borrowingLimit", "lendingLimit"), quotas[1:]):
             entry.update({key: amounts[name]} if name in amounts else {})
         entries.append(entry)
     return {"resourceGroups": [{"coveredResources": names, "flavors": [{"name": flavor, "resources": entries}]}]}

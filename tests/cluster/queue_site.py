@@ -73,8 +73,8 @@ def compile_for(
 ) -> Compiled:
     """Compile a site's queues. `objects` are the objects of its claims. Raises Problems."""
     now = datetime.now(timezone.utc)
-    given = Given(objects, t.cast(t.Any, nodes), drivers, _engine(), Server(), now, site)
-    return compile_queues(variables, given)
+    inputs = Given(objects, t.cast(t.Any, nodes), drivers, _engine(), Server(), now, site)
+    return compile_queues(variables, inputs)
 
 
 class QueueSite:

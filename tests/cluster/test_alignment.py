@@ -75,8 +75,8 @@ class Site:
         """Run the playbook. Returns its JSON report and its output."""
         kubeconfig = self.plane.write_kubeconfig_with_two_contexts(self.folder / "kubeconfig")
         cluster = {"dra_claims_kubeconfig": str(kubeconfig), "dra_claims_context": "test"}
-        given = {**cluster, "alignment_namespaces": [NAMESPACE], **variables}
-        output = self.play("verify", given, *arguments, rc=rc)
+        extra_vars = {**cluster, "alignment_namespaces": [NAMESPACE], **variables}
+        output = self.play("verify", extra_vars, *arguments, rc=rc)
         written = self.report / "alignment.json"
         return (json.loads(written.read_text()) if written.exists() else {}), output
 
@@ -201,7 +201,7 @@ def test_a_cluster_without_claims_is_named_in_the_output(site: Site) -> None:
 
 def test_applied_and_removed_objects_are_listed(site: Site) -> None:
     kubeconfig = site.plane.write_kubeconfig_with_two_contexts(site.folder / "kubeconfig")
-    given = {
+    variables = {
         "dra_claims_kubeconfig": str(kubeconfig),
         "dra_claims_context": "test",
         "dra_claims_site": "shown",
@@ -210,14 +210,14 @@ def test_applied_and_removed_objects_are_listed(site: Site) -> None:
         "dra_claims_prune": True,
         "dra_claims_applyset": "shown",
     }
-    assert "would be applied: DeviceClass shown" in site.play("claims", given, "--check")
-    assert "applied: DeviceClass shown" in site.play("claims", given)
-    assert "nothing applied: the cluster is up to date" in site.play("claims", given)
-    given["dra_claims_classes"] = [{"name": "other", "kind": "nic"}]
-    output = site.play("claims", given)
+    assert "would be applied: DeviceClass shown" in site.play("claims", variables, "--check")
+    assert "applied: DeviceClass shown" in site.play("claims", variables)
+    assert "nothing applied: the cluster is up to date" in site.play("claims", variables)
+    variables["dra_claims_classes"] = [{"name": "other", "kind": "nic"}]
+    output = site.play("claims", variables)
     assert "applied: DeviceClass other" in output and "removed: DeviceClass shown" in output
-    given["dra_claims_apply"] = False
-    assert "nothing applied: dra_claims_apply is false" in site.play("claims", given)
+    variables["dra_claims_apply"] = False
+    assert "nothing applied: dra_claims_apply is false" in site.play("claims", variables)
 
 
 def test_near_and_far_claims_are_planned_allocated_and_verified(site: Site) -> None:
@@ -226,8 +226,8 @@ def test_near_and_far_claims_are_planned_allocated_and_verified(site: Site) -> N
     published = {
         one.device["name"]: one for one in offers(NODE, probed.facts(MACHINE), variables["dra_claims_drivers"])
     }
-    taken = {published[one["device"]].address for one in site.pair}
-    gpu = next(one["address"] for one in probed.facts(MACHINE)["gpus"] if one["address"] not in taken)
+    used = {published[one["device"]].address for one in site.pair}
+    gpu = next(one["address"] for one in probed.facts(MACHINE)["gpus"] if one["address"] not in used)
     compare = [{"node": NODE, "gpu": gpu, "namespace": NAMESPACE}]
     answer, _output = site.verify(alignment_compare=compare, alignment_drivers=variables["dra_claims_drivers"])
     [plan] = answer["comparisons"]

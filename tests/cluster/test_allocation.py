@@ -177,9 +177,9 @@ def plane(newest: ControlPlane, sites: dict[str, Site]) -> ControlPlane:
     return newest
 
 
-def publish(plane: ControlPlane, node: str, given: list[Offer]) -> None:
+def publish(plane: ControlPlane, node: str, offered: list[Offer]) -> None:
     plane.add_node(node)
-    for one in slices(given):
+    for one in slices(offered):
         plane.expect("POST", f"{RESOURCE}/resourceslices", one)
 
 
@@ -254,7 +254,7 @@ class Trial(t.NamedTuple):
     claim: str
     spec: Object
     classes: dict[str, Object]
-    given: list[Offer]
+    offered: list[Offer]
     predicted: Allocation | Refusal
 
     @property
@@ -277,9 +277,9 @@ def trials(sites: dict[str, Site], engine: t.Any) -> list[Trial]:
         probed = facts(machine)
         site = sites["amd" if any(gpu["vendor"] == "AMD" for gpu in probed["gpus"]) else "nvidia"]
         for claim, spec in site.claims.items():
-            given = offers(f"{machine}-{claim}", probed, site.drivers)
-            answer = allocate([spec], site.classes, given, engine)
-            found.append(Trial(machine, claim, spec, site.classes, given, answer))
+            offered = offers(f"{machine}-{claim}", probed, site.drivers)
+            answer = allocate([spec], site.classes, offered, engine)
+            found.append(Trial(machine, claim, spec, site.classes, offered, answer))
     return found
 
 
@@ -307,7 +307,7 @@ def test_the_scheduler_does_what_was_predicted(plane: ControlPlane, sites: dict[
     chosen = sample(all_trials)
 
     def begin(one: Trial) -> None:
-        publish(plane, one.node, one.given)
+        publish(plane, one.node, one.offered)
         start(plane, one.node, one.spec, one.node)
 
     differences: list[str] = []
@@ -316,18 +316,18 @@ def test_the_scheduler_does_what_was_predicted(plane: ControlPlane, sites: dict[
         # long searches start last, so that the others do not wait for them
         list(pool.map(begin, sorted(chosen, key=lambda one: one.long)))
     for one in chosen:
-        results, words = outcome(plane, one.node, isinstance(one.predicted, Allocation), 300)
+        results, message = outcome(plane, one.node, isinstance(one.predicted, Allocation), 300)
         got = [(result["request"], result["driver"], result["device"]) for result in results]
         if not results:  # otherwise the scheduler would retry on every change
             plane.expect("DELETE", f"{PODS}/{one.node}?gracePeriodSeconds=0")
         kinds[one.kind] = kinds.get(one.kind, 0) + 1
         if isinstance(one.predicted, Allocation):
             if got != listed(one.predicted):
-                differences.append(f"{one.node}: predicted {listed(one.predicted)}, got {got} {words}")
-            by_name = {(o.driver, o.device["name"]): o for o in one.given if not o.possible}
+                differences.append(f"{one.node}: predicted {listed(one.predicted)}, got {got} {message}")
+            by_name = {(o.driver, o.device["name"]): o for o in one.offered if not o.possible}
             differences += broken_rules(one.spec, [(r, by_name[driver, device]) for r, driver, device in got])
-        elif got or not any(word in words.lower() for word in MESSAGES[one.kind]):
-            differences.append(f"{one.node}: predicted {one.kind} ({one.predicted.reason}), got {got} {words}")
+        elif got or not any(word in message.lower() for word in MESSAGES[one.kind]):
+            differences.append(f"{one.node}: predicted {one.kind} ({one.predicted.reason}), got {got} {message}")
     print(len(chosen), "of", len(all_trials), "trials:", kinds)
     assert not differences, "\n".join(differences)
     assert set(kinds) >= {"allocated", "absent", "selector", "capacity", "count", "constraint", "class", "error"}
@@ -339,18 +339,18 @@ def test_a_claim_falls_back_level_by_level(plane: ControlPlane, sites: dict[str,
     site = sites["nvidia"]
     probed = facts("missing-nic")
     node = "fallback"
-    given = offers(node, probed, site.drivers)
-    publish(plane, node, given)
-    by_name = {(o.driver, o.device["name"]): o for o in given if not o.possible}
+    offered = offers(node, probed, site.drivers)
+    publish(plane, node, offered)
+    by_name = {(o.driver, o.device["name"]): o for o in offered if not o.possible}
     levels: list[str] = []
     held: list[Result] = []
     for number in range(4):  # two pairs each: a node with eight GPUs, of which seven have a NIC of their own
         name = f"fallback-{number}"
-        answer = allocate([site.claims["two-near-pairs"]], site.classes, given, engine, held=held)
+        answer = allocate([site.claims["two-near-pairs"]], site.classes, offered, engine, held=held)
         assert isinstance(answer, Allocation), answer
         start(plane, name, site.claims["two-near-pairs"], node)
-        results, words = outcome(plane, name, room_left=True)
-        assert [(r["request"], r["driver"], r["device"]) for r in results] == listed(answer), words
+        results, message = outcome(plane, name, room_left=True)
+        assert [(r["request"], r["driver"], r["device"]) for r in results] == listed(answer), message
         pairs = [(r["request"], by_name[r["driver"], r["device"]]) for r in results]
         assert not broken_rules(site.claims["two-near-pairs"], pairs)
         levels += [r["request"].partition("/")[2] for r in results if "/" in r["request"]]
@@ -376,9 +376,9 @@ def test_a_hundred_aligned_pairs_among_others(plane: ControlPlane, sites: dict[s
 def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, wanted: int) -> tuple[int, int, int]:
     """Create claims until `wanted` pairs were allocated. Returns the numbers of pairs, refusals and claims."""
     node = f"churn-{seed}"
-    given = offers(node, facts("hgx-h100"), site.drivers)
-    publish(plane, node, given)
-    by_name = {(o.driver, o.device["name"]): o for o in given if not o.possible}
+    offered = offers(node, facts("hgx-h100"), site.drivers)
+    publish(plane, node, offered)
+    by_name = {(o.driver, o.device["name"]): o for o in offered if not o.possible}
     single = {"devices": {"requests": [{"name": "d", "exactly": {"deviceClassName": "nvidia-gpu"}}]}}
     nic = {"devices": {"requests": [{"name": "d", "exactly": {"deviceClassName": "nvidia-rdma"}}]}}
     rng = random.Random(SEED + seed)
@@ -394,14 +394,14 @@ def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, wanted: in
         kind, spec = rng.choice([("gpu", single), ("nic", nic), *[("pair", site.claims["one-pair"])] * 4])
         name = f"{node}-{number}"
         held = [result for results in live.values() for result in results]
-        answer = allocate([spec], site.classes, given, engine, held=held)
+        answer = allocate([spec], site.classes, offered, engine, held=held)
         start(plane, name, spec, node)
-        results, words = outcome(plane, name, isinstance(answer, Allocation))
-        assert bool(results) == isinstance(answer, Allocation), (name, answer, results, words)
+        results, message = outcome(plane, name, isinstance(answer, Allocation))
+        assert bool(results) == isinstance(answer, Allocation), (name, answer, results, message)
         found = [Result(0, one["request"], by_name[one["driver"], one["device"]]) for one in results]
         assert not {one.id for one in found} & {one.id for one in held}
         if not results:
-            assert isinstance(answer, Refusal) and NO_DEVICES in words
+            assert isinstance(answer, Refusal) and NO_DEVICES in message
             refused += 1
             stop(plane, name)
             continue
@@ -436,18 +436,18 @@ def test_taint_rules_keep_the_same_devices_away(plane: ControlPlane, sites: dict
     for rule in rules:
         plane.expect("POST", f"{RESOURCE}/devicetaintrules", rule)
     publish(plane, node, offers(node, facts("hgx-h100"), site.drivers))
-    given = offers(node, facts("hgx-h100"), site.drivers, server=Server(rules=rules))
+    offered = offers(node, facts("hgx-h100"), site.drivers, server=Server(rules=rules))
     kinds = {}
     for name in ("gpus", "all-gpus", "one-pair"):
-        predicted = allocate([site.claims[name]], site.classes, given, engine)
+        predicted = allocate([site.claims[name]], site.classes, offered, engine)
         kinds[name] = "allocated" if isinstance(predicted, Allocation) else predicted.kind
         start(plane, f"{node}-{name}", site.claims[name], node)
-        results, words = outcome(plane, f"{node}-{name}", isinstance(predicted, Allocation))
+        results, message = outcome(plane, f"{node}-{name}", isinstance(predicted, Allocation))
         if isinstance(predicted, Allocation):
-            assert [(one["request"], one["driver"], one["device"]) for one in results] == listed(predicted), words
+            assert [(one["request"], one["driver"], one["device"]) for one in results] == listed(predicted), message
             assert "gpu-0" not in {one["device"] for one in results}
         else:
-            assert NO_DEVICES in words, words
+            assert NO_DEVICES in message, message
         stop(plane, f"{node}-{name}")
     for rule in rules:
         plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{rule['metadata']['name']}")
@@ -470,20 +470,20 @@ def test_the_oldest_scheduler_ignores_distinct_attributes_or_gives_up(
     try:
         plane.add_namespace(NAMESPACE)
         plane.expect("POST", f"{RESOURCE}/deviceclasses", RAW_CLASS)
-        given = offers("distinct", facts("hgx-h100"), {"lanewise.dev": {}})
-        publish(plane, "distinct", given)
+        offered = offers("distinct", facts("hgx-h100"), {"lanewise.dev": {}})
+        publish(plane, "distinct", offered)
         body = {"deviceClassName": "nic-lanewise", "allocationMode": "ExactCount", "count": 2}
         constraints = [{"distinctAttribute": "lanewise.dev/type"}]  # the same for all
         spec = {"devices": {"requests": [{"name": "nic", "exactly": body}], "constraints": constraints}}
         claim = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "x"}, "spec": spec}
         assert [one.rule for one in features.unsupported(claim, plane.version, gates)] == [rule]
         known = Server(plane.version, gates).constraints
-        answer = allocate([spec], {"nic-lanewise": RAW_CLASS}, given, engine, constraints=known)
+        answer = allocate([spec], {"nic-lanewise": RAW_CLASS}, offered, engine, constraints=known)
         start(plane, "distinct", spec, "distinct")
-        results, words = outcome(plane, "distinct", room_left=rule != "fatal")
+        results, message = outcome(plane, "distinct", room_left=rule != "fatal")
         assert isinstance(answer, Refusal)
         if rule == "fatal":
-            assert answer.kind == "error" and not results and "empty constraint" in words
+            assert answer.kind == "error" and not results and "empty constraint" in message
         else:  # the constraint was ignored
             assert answer.kind == "constraint" and len(results) == 2
         stop(plane, "distinct")

@@ -102,14 +102,14 @@ def test_an_unsuccessful_search_stays_below_the_time_limit(
     for held in (all_nics[:-3], all_gpus[:-3]):
         spec = boards.claim_for(board, held)
         node.start("held", spec)
-        got, words = node.outcome("held", True)
-        assert len(got) == len(held), words
+        got, message = node.outcome("held", True)
+        assert len(got) == len(held), message
         node.live["held"] = [Result(0, request, offer) for request, offer in got]
         free = node.free()
         assert not has_pairs(board.pairs, *free, 4)
         node.start("vain", board.claims[4])
-        got, words = node.outcome("vain", False)
-        assert not got and "cannot allocate all claims" in words and "timed out" not in words
+        got, message = node.outcome("vain", False)
+        assert not got and "cannot allocate all claims" in message and "timed out" not in message
         for name in ("vain", "held"):
             node.stop(name)
     print(f"{board.name}: decided in {node.counts.slowest:.2f} s")

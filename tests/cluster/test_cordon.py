@@ -47,10 +47,10 @@ def _play(newest: ControlPlane, tmp_path: Path) -> t.Iterator[Play]:
         place.write_text(json.dumps([{"hosts": "worker", "gather_facts": False, "tasks": tasks}]))
         cluster = {"fabric_kubeconfig": str(kubeconfig), "fabric_context": "test"}
         host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
-        given = {**cluster, **host, **variables}
+        extra_vars = {**cluster, **host, **variables}
         paths = [stub, str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")]
         done = subprocess.run(
-            [str(PROGRAM), "-i", "worker,", str(place), "-e", json.dumps(given)],
+            [str(PROGRAM), "-i", "worker,", str(place), "-e", json.dumps(extra_vars)],
             env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(filter(None, paths))},
             capture_output=True,
             text=True,
@@ -96,10 +96,10 @@ def test_a_replacement_takes_over_the_cordon_of_a_killed_rollout(newest: Control
 def test_a_kubelet_without_a_node_object_is_an_error(newest: ControlPlane, play: Play, tmp_path: Path) -> None:
     """A machine without a kubelet has not joined yet and has no pods, so it is no error."""
     socket = tmp_path / "kubelet.sock"
-    given = {"fabric_node_name": "elsewhere", "__fabric_kubelet_socket": str(socket)}
-    assert "left=False" in play("cluster", "drain", **given)
+    variables = {"fabric_node_name": "elsewhere", "__fabric_kubelet_socket": str(socket)}
+    assert "left=False" in play("cluster", "drain", **variables)
     socket.touch()
-    output = play("cluster", "drain", rc=2, **given)
+    output = play("cluster", "drain", rc=2, **variables)
     assert "there is no Node elsewhere" in " ".join(output.split()) and "left=" not in output
 
 

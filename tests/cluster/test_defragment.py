@@ -117,8 +117,8 @@ def test_a_budget_keeps_its_pods(fleet: Fleet, playbooks: Playbooks, capsys: pyt
         assert "hold big is released" in reported and not fleet.rules()
         # the eviction itself is refused, too
         uid, name = next((uid, name) for uid, name in before.items() if name.startswith("a-"))
-        given = {"kubeconfig": str(fleet.plane.kubeconfig), "pod": f"{NAMESPACE}/{name}", "uid": uid}
-        with patch_module_args({**given, "budget_timeout": 1}), pytest.raises(SystemExit):
+        arguments = {"kubeconfig": str(fleet.plane.kubeconfig), "pod": f"{NAMESPACE}/{name}", "uid": uid}
+        with patch_module_args({**arguments, "budget_timeout": 1}), pytest.raises(SystemExit):
             pod_eviction.main()
         answer = json.loads(capsys.readouterr().out)
         assert not answer["changed"] and "disruption budget" in answer["blocked"] and fleet.uids() == before

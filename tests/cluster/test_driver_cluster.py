@@ -224,13 +224,13 @@ def test_a_driver_may_write_only_slices_of_its_own_node(installed: Installed) ->
 )
 def test_no_slice_takes_the_name_of_another_nodes(installed: Installed, name: str) -> None:
     one, other = installed.node("names-one"), installed.node("names-two")
-    taken = a_slice("names-one")
-    taken["metadata"]["name"] = name
-    assert "under the names of its own Node only" in refusal(lambda: one.create_slice(taken))
+    misnamed = a_slice("names-one")
+    misnamed["metadata"]["name"] = name
+    assert "under the names of its own Node only" in refusal(lambda: one.create_slice(misnamed))
     for place in (0, 1, 0xFFFFF):
-        own = a_slice("names-one")
-        own["metadata"]["name"] = driver_slices.slice_name(place, DRIVER, "names-one")
-        one.delete_slice(one.create_slice(own))
+        valid = a_slice("names-one")
+        valid["metadata"]["name"] = driver_slices.slice_name(place, DRIVER, "names-one")
+        one.delete_slice(one.create_slice(valid))
     other.delete_slice(other.create_slice(a_slice("names-two")))
 
 
@@ -246,10 +246,10 @@ def test_a_node_whose_name_is_cut_may_publish(installed: Installed) -> None:
     assert len(long) > 234
     installed.plane.expect("POST", "/api/v1/nodes", {"metadata": {"name": long}})
     cluster, other = installed.node(long), installed.node("names-one")
-    own = a_slice(long)
-    cluster.delete_slice(cluster.create_slice(own))
-    own["spec"] = a_slice("names-one")["spec"]
-    assert "under the names of its own Node only" in refusal(lambda: other.create_slice(own))
+    created = a_slice(long)
+    cluster.delete_slice(cluster.create_slice(created))
+    created["spec"] = a_slice("names-one")["spec"]
+    assert "under the names of its own Node only" in refusal(lambda: other.create_slice(created))
     installed.plane.expect("DELETE", f"/api/v1/nodes/{long}")
 
 
@@ -297,15 +297,16 @@ def test_a_token_is_renewed_for_the_api_server_only(
         dra_driver_access.main()
     assert json.loads(capsys.readouterr().out)["changed"] is True
 
-    def asked(**more: t.Any) -> str:
+    def token_refusal(**more: t.Any) -> str:
         bound = {"apiVersion": "v1", "kind": "Node", "name": "audience", "uid": uid}
         spec = {"expirationSeconds": 3600, "boundObjectRef": bound, **more}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         return refusal(lambda: one.request("POST", f"{ACCOUNT}/token", body))
 
-    installed.plane.wait_for(lambda: "for the API server only" in asked(audiences=["vault"]), "the policy of audiences")
-    assert not asked() and not asked(audiences=[])
-    assert "for the API server only" in asked(audiences=["vault", installed.plane.url])
+    reason = "for the API server only"
+    installed.plane.wait_for(lambda: reason in token_refusal(audiences=["vault"]), "the policy of audiences")
+    assert not token_refusal() and not token_refusal(audiences=[])
+    assert reason in token_refusal(audiences=["vault", installed.plane.url])
 
 
 def test_an_unbound_token_may_write_no_slice(installed: Installed) -> None:
@@ -356,8 +357,8 @@ def test_the_token_of_a_pod_is_bound_to_its_node(installed: Installed) -> None:
     plane.expect("POST", pods, {"metadata": {"name": "driver-of-one"}, "spec": spec})
     pod = plane.expect("GET", f"{pods}/driver-of-one")["metadata"]
     bound = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]}
-    asked = {"spec": {"expirationSeconds": 3600, "boundObjectRef": bound}}
-    token = str(plane.expect("POST", f"{ACCOUNT}/token", asked)["status"]["token"])
+    token_request = {"spec": {"expirationSeconds": 3600, "boundObjectRef": bound}}
+    token = str(plane.expect("POST", f"{ACCOUNT}/token", token_request)["status"]["token"])
     cluster = installed.cluster("pod-one", token)
     cluster.delete_slice(cluster.create_slice(a_slice("pod-one")))
     assert "of that Node only" in refusal(lambda: cluster.create_slice(a_slice("pod-two")))
@@ -832,8 +833,8 @@ def test_two_instances_of_a_driver_agree_on_one_set_of_slices(installed: Install
 def test_credentials_of_kubeconfigs_are_used_or_refused(installed: Installed, tmp_path: Path) -> None:
     """Kubeconfigs in kubeadm's form are used. Others are refused with the reason."""
     plane = installed.plane
-    own = driver.from_kubeconfig(plane.kubeconfig)
-    admin = Cluster(lambda: own, DRIVER, "policy-probe")
+    admin_access = driver.from_kubeconfig(plane.kubeconfig)
+    admin = Cluster(lambda: admin_access, DRIVER, "policy-probe")
     assert admin.node_object()["metadata"]["name"] == "policy-probe"
     assert [str(one) for one in admin.api_addresses()] == ["127.0.0.1"]
     data = json.loads(plane.kubeconfig.read_text())
@@ -876,8 +877,8 @@ def test_nodes_get_only_the_certificates_of_an_authority_file(
 
     def authority_of(text: str) -> str:
         (tmp_path / "ca.pem").write_text(text, encoding="utf-8")
-        given = {"kubeconfig": str(tmp_path / "kubeconfig"), "node": "none"}
-        with patch_module_args(given), pytest.raises(SystemExit) as stop:
+        arguments = {"kubeconfig": str(tmp_path / "kubeconfig"), "node": "none"}
+        with patch_module_args(arguments), pytest.raises(SystemExit) as stop:
             dra_driver_access.main()
         output = capsys.readouterr().out
         assert not stop.value.code, output

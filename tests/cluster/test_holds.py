@@ -40,8 +40,8 @@ class Modules:
         return t.cast("dict[str, t.Any]", json.loads(self.capsys.readouterr().out))
 
     def hold(self, name: str, *devices: str, **more: t.Any) -> dict[str, t.Any]:
-        given = {"owner": "team a", "reason": "a demo", "devices": list(devices), **more}
-        return self.run(dra_hold, name=name, **given)
+        arguments = {"owner": "team a", "reason": "a demo", "devices": list(devices), **more}
+        return self.run(dra_hold, name=name, **arguments)
 
     def holds(self) -> dict[str, t.Any]:
         return self.run(dra_holds_info)
@@ -65,8 +65,8 @@ def fleet(newest: ControlPlane) -> Fleet:
 def test_only_the_tolerating_claim_gets_held_devices(fleet: Fleet, modules: Modules) -> None:
     fleet.pod("before", "one")
     fleet.bound(1)
-    (taken,) = fleet.devices("before")
-    free = [one for one in GPUS if one != taken]
+    (allocated,) = fleet.devices("before")
+    free = [one for one in GPUS if one != allocated]
     made = modules.hold("demo", *free)
     assert made["changed"] and made["added"] == free and made["toleration"]["value"] == "demo"
     assert len(fleet.rules()) == 2

@@ -72,9 +72,10 @@ def test_hosts_are_the_nodes_with_their_devices(control_plane: ControlPlane, tmp
                 one["metadata"]["annotations"] = {VERSION_ANNOTATION: "1.0.0"}
             plane.expect("POST", f"{RESOURCE}/resourceslices", one)
         if node == torn:
-            mine = next(one for one in made if one["spec"]["driver"] == "lanewise.dev")
-            spec = {**mine["spec"], "pool": {**mine["spec"]["pool"], "generation": 7, "resourceSliceCount": 2}}
-            again = {**mine, "metadata": {"name": f"{torn}-again"}, "spec": spec}
+            lanewise_slice = next(one for one in made if one["spec"]["driver"] == "lanewise.dev")
+            pool = {**lanewise_slice["spec"]["pool"], "generation": 7, "resourceSliceCount": 2}
+            spec = {**lanewise_slice["spec"], "pool": pool}
+            again = {**lanewise_slice, "metadata": {"name": f"{torn}-again"}, "spec": spec}
             plane.expect("POST", f"{RESOURCE}/resourceslices", again)
     done = inventory(
         tmp_path,
@@ -121,9 +122,9 @@ def test_the_cache_serves_one_cluster(newest: ControlPlane, oldest: ControlPlane
     text = "".join(path.read_text() for path in folder.iterdir())
     assert "cached-newest" in text and "managedFields" not in text
     assert "cached-oldest" in hosts(oldest) and not first & {"cached-oldest"}
-    for plane, own in ((newest, "cached-newest"), (oldest, "cached-oldest")):  # the same file with other contents
+    for plane, expected in ((newest, "cached-newest"), (oldest, "cached-oldest")):  # the same file with other contents
         (tmp_path / "one.yml").write_text(plane.kubeconfig.read_text())
-        assert own in hosts(kubeconfig=str(tmp_path / "one.yml"))
+        assert expected in hosts(kubeconfig=str(tmp_path / "one.yml"))
     assert "cached-newest" not in hosts(newest, drivers=["dra.net"], all_nodes=False)
 
 
@@ -132,7 +133,7 @@ def test_a_list_with_an_expired_continue_token_is_requested_again(newest: Contro
     path, names = "/api/v1/namespaces/default/events", [f"part-{number}" for number in range(4)]
     api = kubernetes.client.CoreV1Api(kubernetes.config.new_client_from_config(str(newest.kubeconfig)))
     etcd = Client(newest.ports["etcd"], newest.authority.certificate, newest.authority.server)
-    asked = []
+    queries = []
 
     def add(name: str) -> str:
         metadata = {"name": name, "labels": {"test": "parts"}}
@@ -141,16 +142,16 @@ def test_a_list_with_an_expired_continue_token_is_requested_again(newest: Contro
 
     def ask(**query: t.Any) -> t.Any:
         found = api.list_namespaced_event("default", label_selector="test=parts", **query)
-        if not asked:  # the list changes between the requests
+        if not queries:  # the list changes between the requests
             status, answer = etcd.request("POST", "/v3/kv/compaction", {"revision": add(names[-1])})
             assert status == 200, answer
-        asked.append(query.keys() - {"_request_timeout", "_preload_content"})
+        queries.append(query.keys() - {"_request_timeout", "_preload_content"})
         return found
 
     for name in names[:-1]:
         add(name)
     assert [one["metadata"]["name"] for one in read_all(ask, "v1", "Event", chunk=2)] == names
-    assert asked == [{"limit"}, {"limit"}, {"limit", "_continue"}]  # without the refused request
+    assert queries == [{"limit"}, {"limit"}, {"limit", "_continue"}]  # without the refused request
     etcd.close()
 
 
@@ -221,8 +222,8 @@ def test_every_kind_is_listed_in_pages(
         assert len(names) >= 3 and len(queries) == (len(names) + 1) // 2, (path, queries)
         assert ["continue" in one for one in queries] == [False] + [True] * (len(queries) - 1)
         (kind,) = [kind for kind in found["objects"] if answer["kind"] == f"{kind}List"]
-        there = [one["metadata"] for one in found["objects"][kind]]
-        assert [(one.get("namespace"), one["name"]) for one in there] == names
+        metadata = [one["metadata"] for one in found["objects"][kind]]
+        assert [(one.get("namespace"), one["name"]) for one in metadata] == names
     monkeypatch.setattr(cluster_lists, "MOST", 2)
     refused = listed()
     assert (

@@ -123,27 +123,26 @@ def test_the_job_and_the_swap_of_a_lost_node_move_to_the_other(site: QueueSite, 
     site.queueing.submit(TEAM, job)
     plane.wait_for(lambda: found.running(TEAM), "the job", TIMEOUT)
     (first,) = found.running(TEAM)
-    lost = str(found.pods(TEAM)[first]["spec"]["nodeName"])
-    (other,) = set(NODES) - {lost}
-    found.start_low_priority(lost, 0, 1)
+    lost_node = str(found.pods(TEAM)[first]["spec"]["nodeName"])
+    (other,) = set(NODES) - {lost_node}
+    found.start_low_priority(lost_node, 0, 1)
     found.start_low_priority(other, 2, 3)
     plane.wait_for(lambda: len(found.running(SWAPPED)) == 4, "the low-priority pods", TIMEOUT)
     plane.wait_for(lambda: site.charged(TEAM, "gpus") == 1, "Kueue to charge the job", TIMEOUT)
     devices = _devices(found, "low-0", "low-1")
-    assert len(devices) == 4 and {one.split("/")[1] for one in devices} == {lost}
+    assert len(devices) == 4 and {one.split("/")[1] for one in devices} == {lost_node}
 
     # Kubernetes has not detected the loss yet: the node's pods are deleted, but do not end
-    site.queueing.lose(lost)
+    site.queueing.lose(lost_node)
     reported = playbooks.run("swap", rc=2, **ASK, swap_devices=devices)
-    assert "2 pod(s) still have devices" in reported and f"on {lost}" in reported and "If a node is lost" in reported, (
-        reported
-    )
+    assert "2 pod(s) still have devices" in reported and f"on {lost_node}" in reported, reported
+    assert "If a node is lost" in reported, reported
     hold = found.hold()
     assert {"/".join(one) for one in hold.devices} == set(devices) and hold.owner == "team a"
     assert sum(swap.swap_of(one) == "gold" for one in found.rules()) == 4
 
     # the job restarts on the other node: Kueue charges it once, and its first pod keeps its devices until it ends
-    plane.wait_for(lambda: _unreachable(plane, lost), "the node to be lost", TIMEOUT)
+    plane.wait_for(lambda: _unreachable(plane, lost_node), "the node to be lost", TIMEOUT)
     plane.wait_for(lambda: found.running(TEAM, other), "the job on the other node", TIMEOUT)
     assert found.pods(TEAM)[first]["metadata"].get("deletionTimestamp") and site.allocated(TEAM)["lanewise.dev"] == 2
     assert site.charged(TEAM, "gpus") == site.charged(TEAM, "nics") == 1
@@ -156,8 +155,8 @@ def test_the_job_and_the_swap_of_a_lost_node_move_to_the_other(site: QueueSite, 
     assert set(found.running(SWAPPED)) <= {"low-2", "low-3"}
 
     # an operator removes the lost node; its slices are removed with it
-    plane.expect("DELETE", f"/api/v1/nodes/{lost}")
-    plane.expect("DELETE", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{lost}")
+    plane.expect("DELETE", f"/api/v1/nodes/{lost_node}")
+    plane.expect("DELETE", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{lost_node}")
     plane.wait_for(lambda: site.allocated(TEAM).get("lanewise.dev") == 1, "the lost pod's devices to be free", TIMEOUT)
     assert site.charged(TEAM, "gpus") == 1
     plane.wait_for(lambda: not {"low-0", "low-1"} & set(found.pods(SWAPPED)), "pods of the lost node to go", TIMEOUT)

@@ -76,8 +76,8 @@ def verify(node: Node, folder: Path, **variables: t.Any) -> Object:
     (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": {node.name: host}}}))
     # a relative path, which Ansible resolves in the folder that the command runs in
     shutil.copy(node.plane.kubeconfig, folder / "kubeconfig")
-    given = {"alignment_kubeconfig": "kubeconfig", "verify_become": False, **variables}
-    (folder / "variables.json").write_text(json.dumps(given))
+    extra_vars = {"alignment_kubeconfig": "kubeconfig", "verify_become": False, **variables}
+    (folder / "variables.json").write_text(json.dumps(extra_vars))
     hidden = ("ANSIBLE_", "KUBE", "K8S_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
     paths = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")

@@ -73,7 +73,7 @@ def test_pods_get_cpus_of_the_same_socket(
     pods = len(tree.gpus)
     names = [f"{template}-{number}" for number in range(pods)]
     gpus.start(dict.fromkeys(names, template))
-    taken: list[int] = []
+    all_cpus: list[int] = []
     sockets = set()
     for name in names:
         seen = gpus.seen(name)
@@ -85,8 +85,8 @@ def test_pods_get_cpus_of_the_same_socket(
         assert {tree.cpu_node(cpu) for cpu in cpus} == {tree.numa_node(device) for device in devices}
         [socket] = {tree.cpu_socket(cpu) for cpu in cpus}
         sockets.add(socket)
-        taken += cpus
-    assert len(set(taken)) == CPUS * pods and sockets == {0, 1}
+        all_cpus += cpus
+    assert len(set(all_cpus)) == CPUS * pods and sockets == {0, 1}
     for name in names:
         node.delete_pod(name, wait=False)
     node.plane.wait_for(lambda: not driver.assigned, "the end of the claims", 120)

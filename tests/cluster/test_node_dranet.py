@@ -87,44 +87,44 @@ LARGE, LEFT_OUT = "sriov", "0000:c9"
 
 @pytest.mark.parametrize("machine", [name for name in names() if name != LARGE])
 def test_our_prediction_is_what_dranet_publishes(publish: t.Callable[..., t.Any], machine: str) -> None:
-    there, driver = publish(machine)
-    published = there.node.plane.wait_for(driver.devices, "the devices of DRANET")
-    assert not differences(offers(there.node.name, there.facts, DRIVERS), published)
+    machine_node, driver = publish(machine)
+    published = machine_node.node.plane.wait_for(driver.devices, "the devices of DRANET")
+    assert not differences(offers(machine_node.node.name, machine_node.facts, DRIVERS), published)
 
 
 def test_our_prediction_of_vfs_and_of_the_nics_below_a_vlan(publish: t.Callable[..., t.Any]) -> None:
     """On the machine that has more devices than a slice can hold, reduced by a filter."""
     few = f'!attributes["dra.net/pciAddress"].StringValue.startsWith("{LEFT_OUT}")'
-    there, driver = publish(LARGE, f'({dranet_node.FILTER}) && (!("dra.net/pciAddress" in attributes) || {few})')
-    published = there.node.plane.wait_for(driver.devices, "the devices of DRANET")
+    machine_node, driver = publish(LARGE, f'({dranet_node.FILTER}) && (!("dra.net/pciAddress" in attributes) || {few})')
+    published = machine_node.node.plane.wait_for(driver.devices, "the devices of DRANET")
     for name in ("functions", "nics", "interfaces", "rdma_devices"):
-        items = there.facts[name]
+        items = machine_node.facts[name]
         if isinstance(items, dict):
-            there.facts[name] = {key: one for key, one in items.items() if not key.startswith(LEFT_OUT)}
+            machine_node.facts[name] = {key: one for key, one in items.items() if not key.startswith(LEFT_OUT)}
         else:
-            there.facts[name] = [one for one in items if not (one["address"] or "").startswith(LEFT_OUT)]
-    predicted = offers(there.node.name, there.facts, DRIVERS)
+            machine_node.facts[name] = [one for one in items if not (one["address"] or "").startswith(LEFT_OUT)]
+    predicted = offers(machine_node.node.name, machine_node.facts, DRIVERS)
     assert any("dra.net/isSriovVf" in one.device["attributes"] for one in predicted)
     assert not differences(predicted, published)
 
 
 def test_nothing_is_published_if_a_slice_cannot_hold_all_devices(publish: t.Callable[..., t.Any]) -> None:
-    there, driver = publish(LARGE)
-    there.node.plane.wait_for(lambda: "spec.devices: Too many" in driver.log(), "the API server's refusal")
-    assert not driver.slices() and not offers(there.node.name, there.facts, DRIVERS)
+    machine_node, driver = publish(LARGE)
+    machine_node.node.plane.wait_for(lambda: "spec.devices: Too many" in driver.log(), "the API server's refusal")
+    assert not driver.slices() and not offers(machine_node.node.name, machine_node.facts, DRIVERS)
 
 
 def test_a_wrong_prediction_is_found(publish: t.Callable[..., t.Any]) -> None:
-    there, driver = publish("hgx-h100")
-    published = there.node.plane.wait_for(driver.devices, "the devices of DRANET")
+    machine_node, driver = publish("hgx-h100")
+    published = machine_node.node.plane.wait_for(driver.devices, "the devices of DRANET")
     first = sorted(published)[0]
     for wrong in (
         {**DRIVERS, "dra.net": {"version": "main"}},  # has an additional attribute
         {"lanewise.dev": {}},
     ):
-        assert differences(offers(there.node.name, there.facts, wrong), published)
+        assert differences(offers(machine_node.node.name, machine_node.facts, wrong), published)
     del published[first]["attributes"]["dra.net/ifName"]
-    assert differences(offers(there.node.name, there.facts, DRIVERS), published)
+    assert differences(offers(machine_node.node.name, machine_node.facts, DRIVERS), published)
 
 
 # pods
@@ -203,12 +203,12 @@ def test_pods_get_pairs_by_our_claims_and_are_judged(node: Node, machine: Dranet
         hand_over(tree, one.nics[0])
     facts = as_dict(probe(str(tree)))
     # DRANET publishes the change some seconds after the last pod has its NIC
-    taken = {f"pci-{one.nics[0].replace(':', '-').replace('.', '-')}" for one in seen}
+    used = {f"pci-{one.nics[0].replace(':', '-').replace('.', '-')}" for one in seen}
     persistent = machine.gates["PersistentResourceSliceAttributes"]
 
     def settled() -> bool:
         devices = machine.dranet.devices()
-        return all(("dra.net/virtual" in devices[name]["attributes"]) == persistent for name in taken)
+        return all(("dra.net/virtual" in devices[name]["attributes"]) == persistent for name in used)
 
     node.plane.wait_for(settled, "the slices while pods have the NICs")
     claims = verify(node, tmp_path, alignment_topologies={node.name: facts})["claims"]

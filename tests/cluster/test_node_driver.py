@@ -428,9 +428,9 @@ def test_health_is_shown_in_the_pods_status(node: Node, driver: Driver) -> None:
 
 def preflight(folder: Path) -> list[str]:
     """The problems with the container runtime that the role's preflight module reports."""
-    asked = {"kubelet_version": "v1.37.1", "python": sys.executable}
+    options = {"kubelet_version": "v1.37.1", "python": sys.executable}
     arguments = folder / "arguments.json"
-    arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": asked}))
+    arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": options}))
     program = "ansible_collections.lanewise.dra.plugins.modules.dra_driver_preflight"
     command = [sys.executable, "-m", program, str(arguments)]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)

@@ -120,8 +120,8 @@ def test_every_pod_has_the_nic_beside_its_gpu(node: Node, gpus: tuple[GpuNode, S
     answer = allocate([spec], classes, offered, Engine(), held=held)
     assert isinstance(answer, Refusal), answer
     gpu = next(one for one in spec["devices"]["requests"] if one["name"] == "gpu")
-    asked = total // len(gpu.get("firstAvailable", "1"))  # the reason refers to the last alternative
-    reason = f"request gpu needs 1 device: {asked} match, {asked} of them are in use"
+    matching = total // len(gpu.get("firstAvailable", "1"))  # the reason refers to the last alternative
+    reason = f"request gpu needs 1 device: {matching} match, {matching} of them are in use"
     assert (answer.kind, answer.reason) == ("used", reason)
     assert not isinstance(allocate([spec], classes, offered, Engine(), held=held[2:]), Refusal)
     node.plane.expect("POST", PODS, machine.pod("next", "pair"))
@@ -146,12 +146,12 @@ def test_a_pod_gets_the_next_level_if_the_nearest_nic_is_taken(gpus: tuple[GpuNo
     machine, _site, version = gpus
     tree = machine.judge
     machine.start({"first": "beside"})
-    taken = machine.seen("first").nics
+    used = machine.seen("first").nics
     machine.start({"second": "chain"})
     [gpu], [nic] = machine.seen("second")
-    assert gpu == tree.gpu_by_minor[0] and nic not in taken
+    assert gpu == tree.gpu_by_minor[0] and nic not in used
     assert tree.pcie_root(nic) != tree.pcie_root(gpu)
-    free = [one["address"] for one in machine.facts["nics"] if not one["default_route"] and one["address"] not in taken]
+    free = [one["address"] for one in machine.facts["nics"] if not one["default_route"] and one["address"] not in used]
     if version == "0.5.0" and tree.numa_node(gpu) in map(tree.numa_node, free):
         assert tree.numa_node(nic) == tree.numa_node(gpu)
 
@@ -165,13 +165,13 @@ def test_a_claim_for_a_common_pcie_root_is_refused_if_no_pair_has_one(
     tree = machine.judge
     strict = {"name": "strict", "namespace": "default", **gpu_claims.pair(tree), "align": "pcie_root"}
     del strict["at_least"]
-    given = gpu_claims.variables(version, [strict])
+    site_variables = gpu_claims.variables(version, [strict])
     with pytest.raises(Problems) as caught:
-        compile_site(given, {node.name: machine.facts})
+        compile_site(site_variables, {node.name: machine.facts})
     [problem] = caught.value.problems
     roots = [", ".join(sorted({tree.pcie_root(one) for one in found})) for found in (tree.gpus, tree.fabric)]
     reason = "no value of resource.kubernetes.io/pcieRoot is common to requests gpu, nic: "
     assert f"{reason}gpu has {roots[0]}; nic has {roots[1]}" in str(problem), problem
-    gpu_claims.apply(node, {**given, "dra_claims_allow_unreachable": True}, machine.facts)
+    gpu_claims.apply(node, {**site_variables, "dra_claims_allow_unreachable": True}, machine.facts)
     node.plane.expect("POST", PODS, machine.pod("strict", "strict"))
     assert "cannot allocate all claims" in unschedulable(node, "strict")

@@ -84,8 +84,8 @@ def test_pods_get_the_guarantees_of_their_shares(node: Node) -> None:
         template(name, amount, {"name": "net1", "addresses": [address]}) for name, (amount, address) in SHARES.items()
     ]
     wanted.append(template("late", 200, {"name": "net1"}))
-    given = {"site": "rail", "drivers": {"lanewise.dev": {"version": "1.0.0"}}, "templates": wanted}
-    gpu_claims.apply(node, {f"dra_claims_{key}": value for key, value in given.items()})
+    values = {"site": "rail", "drivers": {"lanewise.dev": {"version": "1.0.0"}}, "templates": wanted}
+    gpu_claims.apply(node, {f"dra_claims_{key}": value for key, value in values.items()})
     for name in SHARES:
         start(node, name)
     start(node, "late", wait=False)

@@ -87,9 +87,9 @@ def test_a_runtime_that_would_not_pass_devices_on_is_reported(site: Site) -> Non
     folder.mkdir()
     config = folder / "containerd.toml"
     config.write_text(OTHER_FOLDER.format(folder=folder))
-    asked = {"kubelet_version": "v1.33.9", "runtime_version": "containerd://2.4.2", "python": PYTHON}
+    options = {"kubelet_version": "v1.33.9", "runtime_version": "containerd://2.4.2", "python": PYTHON}
     arguments = folder / "arguments.json"
-    arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": asked}))
+    arguments.write_text(json.dumps({"ANSIBLE_MODULE_ARGS": options}))
     program = "ansible_collections.lanewise.dra.plugins.modules.dra_driver_preflight"
     log = folder / "log"
     ended = f"kill -0 $! || {{ cat {log} >&2; exit 1; }}"
@@ -429,8 +429,8 @@ def test_remove_uninstalls_the_driver_once_no_pod_needs_it(site: Site) -> None:
     assert site.play(dra_driver_state="absent", dra_driver_remove_manifests=True) == 1
     assert site.plane.request("GET", ACCOUNT)[0] == 404
     assert site.property("LoadState") == "not-found"
-    left = ("/opt/lanewise", "/etc/lanewise", "/run/lanewise", f"/var/lib/kubelet/plugins/{NAME}")
-    assert not [path for path in left if Path(path).exists()]
+    remaining = ("/opt/lanewise", "/etc/lanewise", "/run/lanewise", f"/var/lib/kubelet/plugins/{NAME}")
+    assert not [path for path in remaining if Path(path).exists()]
     assert site.play(dra_driver_state="absent", dra_driver_remove_manifests=True) == 0
 
 
@@ -460,7 +460,7 @@ def test_force_uninstalls_while_a_pod_has_a_device(site: Site) -> None:
     site.play(dra_driver_state="absent", dra_driver_force=True)
     assert "/run/lanewise" not in site.machine.run("cat", "/proc/1/mountinfo").stdout
     assert not Path("/run/lanewise").exists() and not site.slices()
-    left = [sorted(Path(folder).iterdir()) for folder in ("/etc/lanewise", "/opt/lanewise")]
-    assert left == [of_fabric[:1], [of_fabric[1].parent]]
+    remaining = [sorted(Path(folder).iterdir()) for folder in ("/etc/lanewise", "/opt/lanewise")]
+    assert remaining == [of_fabric[:1], [of_fabric[1].parent]]
     assert not list(Path("/var/run/cdi").glob("k8s.lanewise.dev*"))
     assert "net1" in site.node.execute("two", "ip", "-brief", "link")  # until the pod ends

@@ -118,7 +118,7 @@ class Rounds:
             self.faults.append(f"{found} has other devices than it asked for")
         elif min(wanted) and not self.tree.aligned(seen):
             self.faults.append(f"{found} is not aligned")
-        if held and any(set(own) & others for own, others in zip(seen, held)):
+        if held and any(set(devices) & others for devices, others in zip(seen, held)):
             self.faults.append(f"{found} has a device of another pod")
         if min(wanted):
             self.check_map(name, found)

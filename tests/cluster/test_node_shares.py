@@ -43,8 +43,8 @@ def test_pods_get_parts_of_a_gpu_and_the_nic_beside_it(node: Node, tmp_path: Pat
     except Missing as missing:
         pytest.skip(str(missing))
     try:
-        given = gpu_claims.variables("0.5.0", TEMPLATES, site="shares", drivers=DRIVERS)
-        site = gpu_claims.apply(node, given, machine.facts)
+        site_variables = gpu_claims.variables("0.5.0", TEMPLATES, site="shares", drivers=DRIVERS)
+        site = gpu_claims.apply(node, site_variables, machine.facts)
         assert all(one.nodes or one.unknown for one in site.reach)
         machine.start({"first": "with-nic"})
         machine.start({"second": "part"})

@@ -191,9 +191,9 @@ def test_the_effect_of_an_older_server_is_predicted(
                 devices = [one.device["name"] for one in site.offers(node, {"lanewise.dev": {}})]
                 changes.make(site, {"degrade": {"node": node, "devices": devices[:2], "taint": TAINT}})
         template = {"plain": "one-nic", "nics": "nic-95g", "mig": "large-part", "shares": "memory-30gi"}[kind]
-        here, there = (_predicted(site, template, engine) for site in (new, old))
+        new_count, old_count = (_predicted(site, template, engine) for site in (new, old))
         predicted = _predicted(new, template, engine, [{"server": {"version": old_plane.minor}}])
-        assert predicted.total == there.total != here.total
+        assert predicted.total == old_count.total != new_count.total
         _check_bound(old, template, predicted)
     finally:
         for site in (new, old):

@@ -177,7 +177,7 @@ def _jobs_are_replayed(queueing: Queueing, folder: Folder) -> None:
         "9,red,urgent,1,60",
     ]
     (folder.path / "jobs.csv").write_text("\n".join(jobs))
-    given: Object = {
+    extra_vars: Object = {
         "queue_replay_kubeconfig": str(queueing.plane.kubeconfig),
         "queue_replay_name": "two teams",
         "queue_replay_csv": "jobs.csv",
@@ -187,10 +187,10 @@ def _jobs_are_replayed(queueing: Queueing, folder: Folder) -> None:
         "queue_replay_forms": [{"gpus": 1, "template": "pair"}],
     }
     queueing.plane.add_node("machine")
-    output = folder.run(playbook="queue_replay", rc=2, **given)
+    output = folder.run(playbook="queue_replay", rc=2, **extra_vars)
     assert "not all nodes have the label lanewise.dev/no-machine=true: machine" in output, output
     queueing.plane.expect("DELETE", "/api/v1/nodes/machine")
-    folder.run(playbook="queue_replay", **given)
+    folder.run(playbook="queue_replay", **extra_vars)
     (found,) = json.loads((folder.path / "replay" / "replay.json").read_text())["results"]
     assert found["jobs"] == found["started"] == 4 and found["unaligned"] == 0 and found["with_nic"] == 4, found
     assert found["gpu_hours"]["useful"] > 0.2 and found["preempted"] == 0, found

@@ -96,12 +96,12 @@ def test_an_expiry_may_be_written_without_quotes(fleet: Fleet, playbooks: Playbo
     """YAML parses it as a timestamp, which modules get in another format."""
     until = (datetime.now(timezone.utc) + timedelta(days=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
     (tmp_path / "until.yml").write_text(f"reserve_expires: {until}\nswap_expires: {until}\n", encoding="utf-8")
-    given = ("-e", f"@{tmp_path / 'until.yml'}")
-    playbooks.run("reserve", *given, **JOB)
+    options = ("-e", f"@{tmp_path / 'until.yml'}")
+    playbooks.run("reserve", *options, **JOB)
     assert {one["metadata"]["annotations"][EXPIRES] for one in fleet.rules()} == {until}
     playbooks.run("reserve", reserve_name="tomorrow", reserve_state="absent")
     ask = {"swap_tier": "gold", "swap_owner": "team a", "swap_reason": "release"}
-    reported = playbooks.run("swap", "--check", *given, **ask, swap_devices=[f"{DRIVER}/res-0/gpu-0"])
+    reported = playbooks.run("swap", "--check", *options, **ask, swap_devices=[f"{DRIVER}/res-0/gpu-0"])
     assert f"1 device(s) would be held for gold until {until}" in reported
 
 

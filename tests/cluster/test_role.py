@@ -80,13 +80,13 @@ class Controller:
     ) -> tuple[dict[str, t.Any], str]:
         result = self.folder / "result.json"
         result.unlink(missing_ok=True)
-        given = {
+        extra_vars = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
             "result_file": str(result),
             **variables,
         }
-        (self.folder / "variables.json").write_text(json.dumps(given))
+        (self.folder / "variables.json").write_text(json.dumps(extra_vars))
         command = [str(PROGRAM), "-i", "localhost,", f"{name}.yml", "-e", "@variables.json", *arguments]
         hidden = ("ANSIBLE_", "KUBE", "K8S_")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
@@ -178,9 +178,9 @@ def test_prune_removes_only_objects_that_the_site_applied(controller: Controller
     # kubectl recognizes the ApplySet, and refuses to prune it because another program manages it
     kubectl = [str(controller.plane.programs["kubectl"]), "--kubeconfig", str(controller.plane.kubeconfig)]
     (controller.folder / "one.json").write_text(json.dumps(template("kubectls", "training")))
-    theirs = ["apply", "--prune", "--applyset=configmap/lanewise-dra", "--namespace=default", "-f", "one.json"]
+    kubectl_apply = ["apply", "--prune", "--applyset=configmap/lanewise-dra", "--namespace=default", "-f", "one.json"]
     done = subprocess.run(
-        [*kubectl, *theirs],
+        [*kubectl, *kubectl_apply],
         capture_output=True,
         text=True,
         check=False,

@@ -229,14 +229,14 @@ def test_a_killed_run_is_continued(fleet: Fleet, playbooks: Playbooks) -> None:
     for one in fleet.rules(swap.KEY):
         assert one["metadata"]["annotations"]["lanewise.dev/hold-owner"] == "team a"
     assert "4 rules still end pods" in playbooks.run("reserve")
-    taken = set(hold.devices)
+    held_devices = set(hold.devices)
     for name in sorted(before.values()):
-        if {tuple(one.split("/")) for one in fleet.devices(name)} & taken:
+        if {tuple(one.split("/")) for one in fleet.devices(name)} & held_devices:
             fleet.plane.expect("DELETE", f"{fleet.pods_at}/{name}?gracePeriodSeconds=0")
     reported = playbooks.run("swap", **BIG)
     assert "4 device(s) are held for gold" in reported
     (after,) = holds(fleet.rules())
-    assert set(after.devices) == taken and not fleet.rules(swap.KEY) and len(ended(fleet, before)) == 4
+    assert set(after.devices) == held_devices and not fleet.rules(swap.KEY) and len(ended(fleet, before)) == 4
 
 
 def test_the_devices_of_a_killed_run_are_returned(fleet: Fleet, playbooks: Playbooks) -> None:
@@ -296,8 +296,8 @@ def test_a_preview_does_not_change_the_swap_and_hold_of_another_tier(fleet: Flee
         for one in fleet.rules():
             fleet.plane.expect("DELETE", f"{RESOURCE}/devicetaintrules/{one['metadata']['name']}")
         for state in ("previewed", "swapped"):
-            asked = {**other, "swap_state": state, "swap_devices": gpus("swap-0", 0, 1)}
-            reported = playbooks.run("swap", rc=2, **asked)
+            extra_vars = {**other, "swap_state": state, "swap_devices": gpus("swap-0", 0, 1)}
+            reported = playbooks.run("swap", rc=2, **extra_vars)
             assert f"the pods of {gpus('swap-0', 0)[0]} are ended for swap gold" in reported
             assert "give it back with lanewise.dra.swap" in reported and not fleet.rules()
         (after,) = fleet.rules(swap.KEY)
@@ -365,17 +365,17 @@ def test_gpus_are_swapped_with_the_nics_on_their_pcie_roots(fleet: Fleet, playbo
     work = {"name": "pair", "namespace": NAMESPACE, "templates": ["pair-gold"]}
     reported = playbooks.run("swap", **ASK, swap_workload=work, swap_count=2)
     assert "4 device(s) for 2 pod(s) of pair; 2 pod(s)" in reported, reported
-    there = fleet.bound(8)
-    assert {"gold-0", "gold-1"} <= set(there) and len(ended(fleet, before)) == 2
+    bound = fleet.bound(8)
+    assert {"gold-0", "gold-1"} <= set(bound) and len(ended(fleet, before)) == 2
     (hold,) = holds(fleet.rules())
-    given = [fleet.devices(f"gold-{number}") for number in range(2)]
-    assert set().union(*given) == {"/".join(device) for device in hold.devices}
+    pairs = [fleet.devices(f"gold-{number}") for number in range(2)]
+    assert set().union(*pairs) == {"/".join(device) for device in hold.devices}
     roots = {}
     for one in published:
         for device in one["spec"]["devices"]:
             key = f"{one['spec']['driver']}/{node}/{device['name']}"
             roots[key] = device["attributes"].get("resource.kubernetes.io/pcieRoot", {}).get("string")
-    for pair in given:
+    for pair in pairs:
         assert len(pair) == 2 and len({roots[device] for device in pair}) == 1, pair
     plane.expect("DELETE", f"{RESOURCE}/resourceslices?fieldSelector=spec.nodeName%3D{node}")
 

@@ -50,7 +50,7 @@ class Fleet:
 
     def switch(self, to: str, **variables: t.Any) -> str:
         """Run the playbook, which must fail. Returns the output with collapsed white space."""
-        given = {
+        extra_vars = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
             "site_become": False,
@@ -62,7 +62,7 @@ class Fleet:
         }
         paths = [str(COLLECTIONS), os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")]
         done = subprocess.run(
-            [str(PROGRAM), "-i", "gpu-01,", "lanewise.dra.switch_driver", "-e", json.dumps(given)],
+            [str(PROGRAM), "-i", "gpu-01,", "lanewise.dra.switch_driver", "-e", json.dumps(extra_vars)],
             env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(filter(None, paths))},
             capture_output=True,
             text=True,

@@ -273,12 +273,13 @@ def test_the_policy_and_the_driver_agree(guarded: ControlPlane, classes: Classes
 
     def compare(pool: ThreadPoolExecutor) -> None:
         names = [[f"pair-{number}-{one}" for one in (0, 1)] for number in range(len(waiting))]
-        named = [(pair, own) for together, own in zip(waiting, names) for pair in together]
-        classes.write({name: pair.classes[one] for pair, own in named for one, name in enumerate(own)})
+        named = [(pair, class_names) for together, class_names in zip(waiting, names) for pair in together]
+        classes.write({name: pair.classes[one] for pair, class_names in named for one, name in enumerate(class_names)})
         answers = pool.map(lambda item: refused(guarded, claim_of(*item)), named)
         for (pair, _names), reported in zip(named, answers):
-            ours = driver_refusal(pair)
-            assert bool(reported) == bool(ours), f"server: {reported}\ndriver: {ours}\n{json.dumps(pair, indent=1)}"
+            driver_error = driver_refusal(pair)
+            details = f"server: {reported}\ndriver: {driver_error}\n{json.dumps(pair, indent=1)}"
+            assert bool(reported) == bool(driver_error), details
             kind = "class" if tenancy_policy.NAME in reported else "form" if reported else "accepted"
             assert kind != "form" or interface_policy.NAME in reported, reported
             verdicts[kind] += 1
@@ -357,17 +358,18 @@ def test_a_class_caps_the_burst_of_shares(guarded: ControlPlane, classes: Classe
         "fixed": [interface_config.parameters({"share": hard})],
     }
     classes.write(set_by)
-    asked = [("capped", share, taken) for share, taken in SHARES]
-    asked += [("closed", share, share == {"burst": "25G"}) for share, _taken in SHARES]
-    asked += [("fixed", hard, True), ("fixed", {"burst": "20G"}, True), ("fixed", {**hard, "guarantee": "9G"}, False)]
-    for name, share, taken in asked:
+    cases = [("capped", share, accepted) for share, accepted in SHARES]
+    cases += [("closed", share, share == {"burst": "25G"}) for share, _taken in SHARES]
+    cases += [("fixed", hard, True), ("fixed", {"burst": "20G"}, True), ("fixed", {**hard, "guarantee": "9G"}, False)]
+    for name, share, accepted in cases:
         reported = refused(guarded, claim_of(Pair([], [[0]], [_setting(share=share)], "ml", False), [name]))
-        assert bool(reported) != taken, (name, share, reported)
+        assert bool(reported) != accepted, (name, share, reported)
         policies = [one for one in set_by[name] if tenancy.is_policy(one)]
         allow = tenancy.allowed(policies[0] if policies else None, "ml")
         assert allow is not None
-        ours = tenancy.refused(allow, tenancy.settings_of(set_by[name]), interface_config.parameters({"share": share}))
-        assert bool(ours) != taken, (name, share, ours)
+        parameters = interface_config.parameters({"share": share})
+        driver_error = tenancy.refused(allow, tenancy.settings_of(set_by[name]), parameters)
+        assert bool(driver_error) != accepted, (name, share, driver_error)
 
 
 def test_server_and_validator_refuse_the_same_policies(guarded: ControlPlane, version: str) -> None:

@@ -623,9 +623,9 @@ def disagreement(
     if accepted:
         rules = {"dropped", "unknown-field"}
         reported = {problem.path for problem in features.unsupported(obj, kubernetes, gates) if problem.rule in rules}
-        lost = set(comparison.dropped(obj, answer))
-        if reported != lost:
-            return f"the server dropped {sorted(lost)}, ours: {sorted(reported)}"
+        dropped = set(comparison.dropped(obj, answer))
+        if reported != dropped:
+            return f"the server dropped {sorted(dropped)}, ours: {sorted(reported)}"
     elif status == 422:
         causes = [cause.get("field", "") for cause in answer["details"].get("causes", [])]
         fields = {short(features.own_path(field, kind, obj["apiVersion"])) for field in causes}
@@ -726,19 +726,18 @@ def test_field_tables_equal_the_openapi_document(server: Server, version: str, k
         if struct in seen:
             continue
         seen.add(struct)
-        ours = {
+        table_fields = {
             name: (field.type.lstrip("*"), field.required(minor), field.enum(minor))
             for name, field in schema.fields(struct, version, minor).items()
         }
         required = served[struct].get("required", [])
-        theirs = {
+        document_fields = {
             name: (openapi_type(prop), name in required, tuple(prop.get("enum", ())))
             for name, prop in served[struct].get("properties", {}).items()
         }
-        assert ours == theirs, struct
-        waiting += [
-            name for name in (kind.strip("[]{}") for kind, _unused, _unused in ours.values()) if name in schema.STRUCTS
-        ]
+        assert table_fields == document_fields, struct
+        types = [kind.strip("[]{}") for kind, _unused, _unused in table_fields.values()]
+        waiting += [name for name in types if name in schema.STRUCTS]
     assert len(seen) > 5
 
 

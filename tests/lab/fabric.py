@@ -76,8 +76,8 @@ def converge(
     Returns `changes` and what they interrupt (`interrupts`), `refusals`, `reboot`, `failed` with the number of
     `remaining` changes, and `steps`. If `fails` is set, the step with that number fails with the errno `code`.
     """
-    asked = {"resources": list(resources), "settings": settings, "general": general or {}}
-    text = json.dumps({**asked, "check": check, "fails": fails, "code": code})
+    request = {"resources": list(resources), "settings": settings, "general": general or {}}
+    text = json.dumps({**request, "check": check, "fails": fails, "code": code})
     answer: dict[str, t.Any] = json.loads(node.ssh(f"python3 -c {shlex.quote(_PROGRAM)} {shlex.quote(text)}"))
     return answer
 

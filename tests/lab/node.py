@@ -88,32 +88,32 @@ class Shape:
     def arguments(self, index: int) -> list[str]:
         """QEMU's arguments, except for those that differ between runs."""
         half = self.memory // 2
-        words = ["-machine", f"q35,usb=off{',kernel-irqchip=split' if self.iommu else ''}", "-nodefaults"]
+        args = ["-machine", f"q35,usb=off{',kernel-irqchip=split' if self.iommu else ''}", "-nodefaults"]
         # one thread for all CPUs: with one thread each, one boot in a dozen hangs
-        words += ["-accel", "tcg,thread=single,tb-size=256", "-cpu", "Nehalem", "-smp", "4,sockets=2,cores=2"]
-        words += ["-m", str(self.memory), "-display", "none", "-rtc", "base=utc", "-no-user-config"]
+        args += ["-accel", "tcg,thread=single,tb-size=256", "-cpu", "Nehalem", "-smp", "4,sockets=2,cores=2"]
+        args += ["-m", str(self.memory), "-display", "none", "-rtc", "base=utc", "-no-user-config"]
         for number in SOCKETS:
-            words += ["-object", f"memory-backend-ram,id=ram{number},size={half}M"]
-            words += ["-numa", f"node,nodeid={number},cpus={2 * number}-{2 * number + 1},memdev=ram{number}"]
-        words += ["-numa", "dist,src=0,dst=1,val=21"]
+            args += ["-object", f"memory-backend-ram,id=ram{number},size={half}M"]
+            args += ["-numa", f"node,nodeid={number},cpus={2 * number}-{2 * number + 1},memdev=ram{number}"]
+        args += ["-numa", "dist,src=0,dst=1,val=21"]
         if self.iommu:
-            words += ["-device", "intel-iommu,intremap=on,caching-mode=on,device-iotlb=on"]
-        words += ["-device", "virtio-blk-pci,drive=disk,addr=2,num-queues=1"]
-        words += ["-device", "virtio-net-pci,netdev=mgmt,addr=3,romfile="]
-        words += ["-device", "virtio-rng-pci,addr=4"]
+            args += ["-device", "intel-iommu,intremap=on,caching-mode=on,device-iotlb=on"]
+        args += ["-device", "virtio-blk-pci,drive=disk,addr=2,num-queues=1"]
+        args += ["-device", "virtio-net-pci,netdev=mgmt,addr=3,romfile="]
+        args += ["-device", "virtio-rng-pci,addr=4"]
         for number in SOCKETS:
             one = f"{number}"
             bus = 0x20 * (number + 1)
-            words += ["-device", f"pxb-pcie,id=host{one},bus=pcie.0,addr={0x10 + number},bus_nr={bus},numa_node={one}"]
-            words += ["-device", f"pcie-root-port,id=root{one},bus=host{one},addr=0,chassis={10 + number},slot=0"]
-            words += ["-device", f"x3130-upstream,id=switch{one},bus=root{one}"]
+            args += ["-device", f"pxb-pcie,id=host{one},bus=pcie.0,addr={0x10 + number},bus_nr={bus},numa_node={one}"]
+            args += ["-device", f"pcie-root-port,id=root{one},bus=host{one},addr=0,chassis={10 + number},slot=0"]
+            args += ["-device", f"x3130-upstream,id=switch{one},bus=root{one}"]
             for port in range(3):
                 chassis = f"chassis={20 + number},slot={port}"
-                words += ["-device", f"xio3130-downstream,id=port{one}{port},bus=switch{one},addr={port},{chassis}"]
+                args += ["-device", f"xio3130-downstream,id=port{one}{port},bus=switch{one},addr={port},{chassis}"]
             mac = f"52:54:00:1a:{index:02x}:{number:02x}"
-            words += ["-device", f"igb,id=nic{one},bus=port{one}0,netdev=fabric{one},mac={mac},romfile="]
-            words += ["-device", f"virtio-gpu-pci,id=gpu{one},bus=port{one}1,max_outputs=1"]
-        return words
+            args += ["-device", f"igb,id=nic{one},bus=port{one}0,netdev=fabric{one},mac={mac},romfile="]
+            args += ["-device", f"virtio-gpu-pci,id=gpu{one},bus=port{one}1,max_outputs=1"]
+        return args
 
     def command_line(self, index: int) -> str:
         """The kernel's command line, if QEMU starts the kernel."""
@@ -208,22 +208,22 @@ class Node:
     def _fabric(self, count: int) -> list[str]:
         """QEMU's arguments for the fabrics. Each socket's NIC is on a separate fabric: a hub in each node, connected to
         the hub of the first node."""
-        words = []
+        args = []
         for number in SOCKETS:
-            words += ["-netdev", f"hubport,id=fabric{number},hubid={number}"]
+            args += ["-netdev", f"hubport,id=fabric{number},hubid={number}"]
             for peer in range(1, count) if self.index == 0 else [self.index] if count > 1 else []:
                 link = f"link{number}-{peer}"
                 path = f"addr.type=unix,addr.path={self._supervisor.folder}/{link}"
                 side = "server=on" if self.index == 0 else "server=off,reconnect-ms=1000"
-                words += ["-netdev", f"stream,id={link},{side},{path}"]
-                words += ["-netdev", f"hubport,id=join{number}-{peer},hubid={number},netdev={link}"]
-        return words
+                args += ["-netdev", f"stream,id={link},{side},{path}"]
+                args += ["-netdev", f"hubport,id=join{number}-{peer},hubid={number},netdev={link}"]
+        return args
 
     def direct_boot(self) -> list[str]:
         """QEMU's arguments that start the kernel without a boot loader."""
         kernel = made.kernel()
-        words = ["-kernel", str(kernel / "vmlinux"), "-initrd", str(kernel / "initrd")]
-        return [*words, "-append", self.shape.command_line(self.index)]
+        args = ["-kernel", str(kernel / "vmlinux"), "-initrd", str(kernel / "initrd")]
+        return [*args, "-append", self.shape.command_line(self.index)]
 
     def _run(
         self, disk: Path, state: Path | None = None, fabric: bool = True, loader: t.Sequence[str] | None = None
@@ -232,18 +232,18 @@ class Node:
         tree = made.tools()
         self.folder.joinpath("console").write_bytes(b"")
         self.port = free_ports(1)[0]
-        words = made.command(tree, "usr/bin/qemu-system-x86_64")
-        words += ["-name", self.name, "-L", str(tree / "usr/share/qemu"), "-L", str(tree / "usr/share/seabios")]
-        words += ["-drive", f"file={disk},if=none,id=disk,format=qcow2,cache=unsafe,discard=unmap"]
-        words += ["-netdev", f"user,id=mgmt,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:22"]
-        words += ["-serial", f"file:{self.folder}/console"]
-        words += ["-qmp", f"unix:{self.folder}/qmp,server=on,wait=off"]
-        words += self._fabric(self._count if fabric else 1)
-        words += self.shape.arguments(self.index)
-        words += self.direct_boot() if loader is None else loader
-        words += ["-incoming", f"file:{state}"] if state else []
-        (self.folder / "command").write_text(shlex.join(words) + "\n")
-        self._supervisor.request(start=self.name, command=words, log=str(self.folder / "qemu.log"))
+        args = made.command(tree, "usr/bin/qemu-system-x86_64")
+        args += ["-name", self.name, "-L", str(tree / "usr/share/qemu"), "-L", str(tree / "usr/share/seabios")]
+        args += ["-drive", f"file={disk},if=none,id=disk,format=qcow2,cache=unsafe,discard=unmap"]
+        args += ["-netdev", f"user,id=mgmt,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:22"]
+        args += ["-serial", f"file:{self.folder}/console"]
+        args += ["-qmp", f"unix:{self.folder}/qmp,server=on,wait=off"]
+        args += self._fabric(self._count if fabric else 1)
+        args += self.shape.arguments(self.index)
+        args += self.direct_boot() if loader is None else loader
+        args += ["-incoming", f"file:{state}"] if state else []
+        (self.folder / "command").write_text(shlex.join(args) + "\n")
+        self._supervisor.request(start=self.name, command=args, log=str(self.folder / "qemu.log"))
         self._running = True
 
     def _end(self) -> None:

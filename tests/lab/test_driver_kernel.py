@@ -92,7 +92,7 @@ def make_exclusive_rdma(node: Node, interface: str) -> None:
 @pytest.mark.usefixtures("pod")
 def test_settings_of_a_vf_are_written_read_and_restored(vm: Node) -> None:
     pf, address, _name = make_vfs(vm)
-    before, after, left = python(
+    before, after, restored = python(
         vm,
         f"""
 function = vf.function({address!r})
@@ -111,7 +111,7 @@ with Netlink() as connection:
     wanted = {"mac": "02:00:00:00:00:77", "vlan": 42, "qos": 3, "spoofchk": False, "trust": True}
     assert {key: after[key] for key in wanted} == wanted
     assert before["spoofchk"] is True and before["trust"] is False
-    assert left == before
+    assert restored == before
 
 
 @pytest.mark.usefixtures("pod")

@@ -123,8 +123,8 @@ def _pods(vm: Node, request: pytest.FixtureRequest) -> t.Iterator[str]:
 
 def program(node: Node, way: str, does: str, **more: t.Any) -> t.Any:
     ports = "igb" if way == "igb" else "netdevsim"
-    asked = {"pf": nics(node)[0].address, "ports": ports, "does": does, **more}
-    reported = node.ssh("PYTHONPATH=/opt python3 /opt/shares/share_node.py", stdin=json.dumps(asked), timeout=LONG)
+    request = {"pf": nics(node)[0].address, "ports": ports, "does": does, **more}
+    reported = node.ssh("PYTHONPATH=/opt python3 /opt/shares/share_node.py", stdin=json.dumps(request), timeout=LONG)
     return json.loads(reported.splitlines()[-1])
 
 

@@ -46,7 +46,7 @@ LINK_TYPES = [
 @pytest.mark.parametrize("made", LINK_TYPES)
 def test_interfaces_made_of_a_vf_are_removed_in_any_namespace(vm: Node, made: str) -> None:
     _pf, address, name = make_vfs(vm)
-    found, left = python(
+    found, links = python(
         vm,
         f"""
 identity = Identity({address!r}, None, {name!r})
@@ -60,7 +60,7 @@ report([outcome(found), sh(f"nsenter --net=/proc/{{os.getpid()}}/fd/{{other}} ip
 """,
     )
     assert found == {"reasons": [], "notes": []}
-    assert "tap0" not in left
+    assert "tap0" not in links
 
 
 @pytest.mark.usefixtures("pod")

@@ -117,9 +117,9 @@ class Site:
 
 @pytest.fixture(name="site", scope="module")
 def _site() -> t.Iterator[Site]:
-    with contextlib.ExitStack() as until:
+    with contextlib.ExitStack() as stack:
         try:
-            lab, node = until.enter_context(one_member())
+            lab, node = stack.enter_context(one_member())
         except Missing as missing:
             pytest.skip(str(missing))
         yield Site(lab, node)

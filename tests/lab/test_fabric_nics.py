@@ -95,9 +95,9 @@ def test_recreated_vfs_have_their_settings_whichever_step_fails(vm: Node, nic: D
     vm.ssh(f"echo {first} > {SYS}/{first}/driver/unbind")
     before = (vfs(vm, nic), drivers(vm, nic))
     assert before[1] == ["none", "igbvf"]
-    asked = {nic.address: {"num_vfs": 3, "vf": {"vlan": 7}}}
+    settings = {nic.address: {"num_vfs": 3, "vf": {"vlan": 7}}}
     number = 0
-    while (result := converge(vm, [SRIOV, VF], asked, fails=number, code=errno.EIO))["failed"]:
+    while (result := converge(vm, [SRIOV, VF], settings, fails=number, code=errno.EIO))["failed"]:
         assert (vfs(vm, nic), drivers(vm, nic)) == before, result
         assert "node is as it was" in result["failed"] and not result["remaining"]
         number += 1
@@ -129,14 +129,14 @@ def test_the_mtu_is_raised_on_the_pf_first_and_lowered_on_the_vf_first(vm: Node,
 
 
 def test_rings_channels_and_flags_of_a_real_driver_are_set(vm: Node, nic: Device) -> None:
-    asked = {
+    settings = {
         "rings": {"rx": 512, "tx": 1024},
         "channels": {"combined": 1},
         "coalesce": {"rx_usecs": 50},
     }
     name = vm.interface(nic)
     vm.ssh(f"ip link set {name} up")
-    converge_checked(vm, [ETHTOOL], {nic.address: {"ethtool": asked}})
+    converge_checked(vm, [ETHTOOL], {nic.address: {"ethtool": settings}})
     result = converge(vm, [ETHTOOL], {nic.address: {"ethtool": {"rings": {"rx": 100000}}}})
     assert "ask for 4096 at most" in result["refusals"][0]
     flags = converge(vm, [ETHTOOL], {nic.address: {"ethtool": {"private_flags": {"legacy-rx": True}}}})
@@ -159,14 +159,14 @@ def test_dcb_settings_are_shown_by_the_dcb_program(vm: Node, nic: Device) -> Non
         name = vm.interface(nic)
         vm.ssh(f"ip link set {name} down")  # igb changes pause frames when its link comes up
         pause = {"pause": {"autoneg": False, "rx": False, "tx": False}}
-        asked = {
+        settings = {
             "trust": "dscp",
             "dscp_priorities": {"26": 3},
             "pfc": [3],
             "ets": {"tsa": ["ets"] * 2 + ["strict"] * 6, "bandwidth": [60, 40] + [0] * 6},
             "buffer": {"size": [4096] * 2 + [0] * 6},
         }
-        converge_checked(vm, [ETHTOOL, DCB], {nic.address: {"ethtool": pause, "dcb": asked}})
+        converge_checked(vm, [ETHTOOL, DCB], {nic.address: {"ethtool": pause, "dcb": settings}})
         shown = json.loads(vm.ssh(f"dcb -j pfc show dev {name}"))
         assert shown["prio_pfc"] == [priority == 3 for priority in range(8)]
         shown = json.loads(vm.ssh(f"dcb -j ets show dev {name}"))
@@ -178,7 +178,7 @@ def test_dcb_settings_are_shown_by_the_dcb_program(vm: Node, nic: Device) -> Non
         assert ":" not in vm.ssh(f"dcb -N app show dev {name} dscp-prio")
         before = vm.ssh(f"dcb pfc show dev {name}; dcb ets show dev {name}; dcb app show dev {name}")
         for number in range(4):
-            result = converge(vm, [DCB], {nic.address: {"dcb": {**asked, "pfc": [4]}}}, fails=number, code=errno.EIO)
+            result = converge(vm, [DCB], {nic.address: {"dcb": {**settings, "pfc": [4]}}}, fails=number, code=errno.EIO)
             if not result["failed"]:
                 break
             assert vm.ssh(f"dcb pfc show dev {name}; dcb ets show dev {name}; dcb app show dev {name}") == before

@@ -98,7 +98,7 @@ class Site:
 
     @property
     def inventory(self) -> str:
-        """The inventory, written anew, as a restored node has another port."""
+        """The inventory. It is rewritten each time, as a restored node has another port."""
         return str(self._lab.write_inventory())
 
     def play(self, variables: Object, *options: str, fails: bool = False) -> str:

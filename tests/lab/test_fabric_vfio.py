@@ -55,11 +55,11 @@ def test_vfio_needs_a_separate_iommu_group(vm: Node, pf: str) -> None:
         pytest.skip("this kernel has no vfio-pci")
     groups = link_targets(vm, pf, "iommu_group")
     assert "none" not in groups
-    asked = {pf: {"vfs": [{"index": 0, "driver": "vfio-pci"}]}}
+    settings = {pf: {"vfs": [{"index": 0, "driver": "vfio-pci"}]}}
     if groups.count(groups[0]) > 1:  # QEMU's switches have no ACS between the VFs of a card
-        result = converge(vm, [VF_DRIVER], asked)
+        result = converge(vm, [VF_DRIVER], settings)
         assert f"shares IOMMU group {groups[0]} with" in result["refusals"][0] and not result["steps"]
         assert link_targets(vm, pf, "driver") == ["igbvf"] * 3
     else:
-        converge_checked(vm, [VF_DRIVER], asked)
+        converge_checked(vm, [VF_DRIVER], settings)
         assert link_targets(vm, pf, "driver") == ["vfio-pci", "igbvf", "igbvf"]

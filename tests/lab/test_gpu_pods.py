@@ -147,9 +147,9 @@ class Site:
 
 @pytest.fixture(name="site", scope="module")
 def _site(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
-    with contextlib.ExitStack() as until:
+    with contextlib.ExitStack() as stack:
         try:
-            _lab, node = until.enter_context(one_member())
+            _lab, node = stack.enter_context(one_member())
             site = _prepared(node, tmp_path_factory.mktemp("nvidia"))
         except Missing as missing:
             pytest.skip(str(missing))

@@ -29,9 +29,9 @@ def test_attempts_get_through_only_as_the_security_page_states(vm: Node, column:
     python = "cd /opt && PYTHONDONTWRITEBYTECODE=1 python3 -m hostile"
     reported = vm.ssh(f"{python} {card} '{json.dumps(CONFIGS[column])}'", timeout=1800)
     lines = [json.loads(line) for line in reported.splitlines()]
-    left = {attempt: unlike for attempt, _found, unlike in lines if unlike}
+    leftovers = {attempt: unlike for attempt, _found, unlike in lines if unlike}
     found = {attempt: outcome for attempt, outcome, _left in lines}
     found.update({each.text: table.NOT_RUN for each in attempts.ATTEMPTS if each.machines > 1})
     print(column, json.dumps(found, indent=1))
-    assert not left
+    assert not leftovers
     assert not (wrong := table.differences(COLLECTION / "docs/security.md", column, found)), "\n".join(wrong)

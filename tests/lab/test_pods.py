@@ -104,9 +104,9 @@ class Site:
 
 @pytest.fixture(name="site", scope="module")
 def _site() -> t.Iterator[Site]:
-    with contextlib.ExitStack() as until:
+    with contextlib.ExitStack() as stack:
         try:
-            _lab, node = until.enter_context(one_member())
+            _lab, node = stack.enter_context(one_member())
         except Missing as missing:
             pytest.skip(str(missing))
         machine, plane = node.machine, node.plane

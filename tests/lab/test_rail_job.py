@@ -108,8 +108,8 @@ class Job:
         first, second = self.members
         first.node.ssh(f"ssh-keygen -q -t ed25519 -N '' -f {KEY}")
         second.node.ssh("cat >> /etc/ssh/authorized_keys", stdin=first.node.ssh(f"cat {KEY}.pub") + "\n")
-        there = second.addresses["rail0"]
-        second.run_in_pod(f"/usr/sbin/sshd -o ListenAddress={there} -o PidFile=/run/job-sshd.pid")
+        address = second.addresses["rail0"]
+        second.run_in_pod(f"/usr/sbin/sshd -o ListenAddress={address} -o PidFile=/run/job-sshd.pid")
         options = f"-i {KEY} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
         agent = f'#!/bin/sh\nhost=$1; shift\nexec ssh {options} $host "$@"\n'
         for member in self.members:  # the daemon on the second node checks for it, too
@@ -146,10 +146,10 @@ def test_a_job_sends_by_rail_and_the_check_names_a_broken_rail(job: Job) -> None
     sent = job.run()
     print(sent)
     for rail in (0, 1):
-        for here, there in ((0, 1), (1, 0)):
-            assert sent[here][rail][0] > MIN_PACKETS, sent
+        for sender, receiver in ((0, 1), (1, 0)):
+            assert sent[sender][rail][0] > MIN_PACKETS, sent
             # the packets that one pod has sent on a rail are received by the other on the same rail
-            assert abs(sent[here][rail][0] - sent[there][rail][1]) < MIN_PACKETS // 20, sent
+            assert abs(sent[sender][rail][0] - sent[receiver][rail][1]) < MIN_PACKETS // 20, sent
 
     # change a pod's routes so that the traffic of rail 1 uses rail 0
     one.run_in_pod(f"ip rule del from {one.addresses['rail1']}")
