@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The role cordons and uncordons a Node, also after its controller was killed, and never removes another user's cordon."""
+"""The role cordons and uncordons a Node, even after its controller was killed, but keeps another user's cordon."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The playbook switch_driver moves a running node from DRANET, a DaemonSet, to lanewise.dev, a systemd unit, and back."""
+"""The playbook switch_driver moves a running node from DRANET (a DaemonSet) to lanewise.dev (systemd), and back."""
 
 from __future__ import annotations
 

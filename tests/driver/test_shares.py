@@ -29,8 +29,8 @@ from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     SHARE,
     Object,
     SharesWorld,
-    classes,
     class_rates,
+    classes,
     root_qdiscs,
     without_shares,
 )

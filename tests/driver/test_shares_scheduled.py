@@ -30,8 +30,8 @@ from ansible_collections.lanewise.dra.tests.driver.shares_world import (
     NODE,
     SHARE,
     SharesWorld,
-    classes,
     class_rates,
+    classes,
 )
 from environment import Missing
 from lanewise_driver.api.access import from_kubeconfig

@@ -491,8 +491,7 @@ class Node:
         return self.ssh(f"ls /sys/bus/pci/devices/{device.address}/net")
 
     def plug_nvme(self) -> list[Device]:
-        """Plug in an NVMe disk below each switch. This is done after the start, as QEMU cannot save them in a snapshot.
-        """
+        """Plug in an NVMe disk below each switch, after the start, because QEMU cannot save them in a snapshot."""
         plugged = [one for one in self.shape.devices if one.kind == "nvme"]
         for one in plugged:
             disk = self.folder / f"nvme{one.numa}.qcow2"

@@ -162,4 +162,4 @@ def test_measurements_stand_beside_predictions(run):
 
 def test_other_objects_than_slices_are_refused(run):
     assert "cannot be read" in run(slices=[{"kind": "Pod"}])["msg"]
-    assert "no field" in run(slices=[{"kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1"}])["msg"]
+    assert "lacks the field" in run(slices=[{"kind": "ResourceSlice", "apiVersion": "resource.k8s.io/v1"}])["msg"]
