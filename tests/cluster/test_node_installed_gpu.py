@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""On a machine with an NVIDIA GPU, a pod gets it from NVIDIA's own driver, by a claim of an inventory, and computes
-on it. Skipped on other machines."""
+"""On a machine with an NVIDIA GPU, pods get it from NVIDIA's own driver, by claims of an inventory, and compute on it.
+Skipped on other machines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
 from ansible_collections.lanewise.dra.tests.cluster.node import Node
-from ansible_collections.lanewise.dra.tests.nvidia.driver import NvidiaDriver
+from ansible_collections.lanewise.dra.tests.nvidia.driver import SLICES, NvidiaDriver
 from ansible_collections.lanewise.dra.tests.nvidia.installed import Installed
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
@@ -27,7 +27,6 @@ GPUS = Path("/proc/driver/nvidia/gpus")
 pytestmark = pytest.mark.skipif(not GPUS.is_dir(), reason="this machine has no NVIDIA GPU")
 
 PODS = "/api/v1/namespaces/default/pods"
-TEMPLATE = {"name": "gpu", "namespace": "default", "devices": [gpu_claims.GPU]}
 #: Writes to the GPU's memory and reads it back; prints the GPU's UUID. The driver's library is its argument.
 COMPUTE = """
 import ctypes, sys, uuid
@@ -64,38 +63,66 @@ def _usr(tmp_path: Path) -> t.Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(tmp_path / "usr")], check=True)
 
 
-def test_a_pod_gets_this_machines_gpu_and_computes_on_it(node: Node, usr: Path, tmp_path: Path) -> None:
+#: How many pods share a GPU, with the options of NVIDIA's driver and what the site states of it.
+WAYS: dict[int, tuple[dict[str, t.Any], dict[str, t.Any]]] = {
+    1: ({}, {}),
+    2: (
+        {"gates": {"ConsumableShares": True}, "shares": "memory"},
+        {"engine": "consumable-shares", "consumable_shares": "memory"},
+    ),
+}
+
+
+@pytest.mark.parametrize("sharers", WAYS)
+def test_pods_get_the_gpus_of_this_machine_and_compute_on_them(
+    node: Node, usr: Path, tmp_path: Path, sharers: int
+) -> None:
+    """Each GPU is for one pod, or for two with two fifths of its memory. One pod more has to wait."""
+    options, stated = WAYS[sharers]
     facts = as_dict(probe("/"))
     assert {gpu["address"] for gpu in facts["gpus"]} >= {folder.name for folder in GPUS.iterdir()}
     try:
         installed = Installed(tmp_path / "driver")
-        nvidia = NvidiaDriver(node.plane, node.name, installed)
+        nvidia = NvidiaDriver(node.plane, node.name, installed, **options)
     except Missing as missing:
         pytest.skip(str(missing))
+    pods: list[str] = []
     try:
-        published = {device["name"]: device["attributes"] for one in nvidia.wait() for device in one["spec"]["devices"]}
-        site = gpu_claims.apply(node, gpu_claims.variables("0.5.0", [TEMPLATE]), facts)
+        published = {device["name"]: device for one in nvidia.wait() for device in one["spec"]["devices"]}
+        gpu: dict[str, t.Any] = dict(gpu_claims.GPU)
+        if sharers > 1:
+            smallest = min(int(one["capacity"]["memory"]["value"].removesuffix("Mi")) for one in published.values())
+            gpu["share"] = {"memory": f"{smallest * 2 // 5}Mi"}
+        drivers = {"gpu.nvidia.com": {"version": "0.5.0", **stated}}
+        template = {"name": "gpu", "namespace": "default", "devices": [gpu]}
+        site = gpu_claims.apply(node, gpu_claims.variables("0.5.0", [template], drivers=drivers), facts)
         assert [one.nodes for one in site.reach] == [[node.name]]
-        pods = [f"job-{number}" for number in range(len(published) + 1)]
+        pods += [f"job-{number}" for number in range(sharers * len(published) + 1)]
         for name in pods[:-1]:
             node.run_pod(_pod(node, name, usr), 60)
         node.plane.expect("POST", PODS, _pod(node, pods[-1], usr))
-        got = [_allocated(node, name) for name in pods[:-1]]
-        assert sorted(got) == sorted(published), "each GPU is in one pod"
+        allocated = [_allocated(node, name) for name in pods[:-1]]
+        assert sorted(allocated) == sorted([*published] * sharers)
         library = f"/usr/lib64/{installed.library('libcuda').name}"
-        for name, device in zip(pods, got):
+        for name, device in zip(pods, allocated):
             found = node.execute(name, "find", "/dev", "-name", "nvidia[0-9]*").split()
             minor = int(device.removeprefix("gpu-"))
             assert found == [f"/dev/nvidia{minor}"]
             inside = node.execute(name, "stat", "-c", "%t:%T", *found).strip()
             assert inside == "{:x}:{:x}".format(*_numbers(f"/dev/nvidia{minor}"))
             computed = node.execute(name, "python3", "/usr/local/bin/compute.py", library)
-            assert computed.split() == ["1", published[device]["uuid"]["string"], "True"]
+            assert computed.split() == ["1", published[device]["attributes"]["uuid"]["string"], "True"]
         node.plane.wait_for(lambda: _refused(node, pods[-1]), "the scheduler's refusal of one pod more", 30)
     finally:
         for name in pods:
             node.delete_pod(name, wait=False)
+        for name in pods:
+            node.plane.wait_for(
+                lambda name=name: node.plane.request("GET", f"{PODS}/{name}")[0] == 404, f"the end of {name}"
+            )
         nvidia.stop()
+        for one in nvidia.slices():
+            node.plane.expect("DELETE", f"{SLICES}/{one['metadata']['name']}")
         gpu_claims.remove_templates(node)
 
 
