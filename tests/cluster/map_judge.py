@@ -17,13 +17,13 @@ from ansible_collections.lanewise.dra.tests.nvidia import root as nvidia
 
 Object = dict[str, t.Any]
 #: The map of the claim that GpuNode.pod gives its pods.
-MAP = "/run/lanewise/map/resourceclaimtemplates/devices.json"
-VARIABLE = "LANEWISE_PAIRS_DEVICES"
+MAP_PATH = "/run/lanewise/map/resourceclaimtemplates/devices.json"
+PAIRS_VARIABLE = "LANEWISE_PAIRS_DEVICES"
 
 
 def pod_map(node: Node, pod: str) -> Object:
     """The map as the pod sees it."""
-    found: Object = json.loads(node.execute(pod, "cat", MAP))
+    found: Object = json.loads(node.execute(pod, "cat", MAP_PATH))
     return found
 
 
@@ -88,10 +88,10 @@ def variable_faults(variables: t.Mapping[str, str], found: Object) -> list[str]:
     uuids = {gpu["pciAddress"]: gpu["uuid"] for gpu in found["gpus"]}
     expected = [(pair["gpu"], uuids[pair["gpu"]], pair["nic"]) for pair in found["pairs"]]
     wrong = [] if variables.get("LANEWISE_MAP") == "/run/lanewise/map" else ["LANEWISE_MAP is not the folder of maps"]
-    listed = variables.get(VARIABLE, "")
+    listed = variables.get(PAIRS_VARIABLE, "")
     pairs = [dict(part.split("=", 1) for part in pair.split(",")) for pair in listed.split(";") if pair]
     if [(one["gpu"], one["uuid"], one["nic"]) for one in pairs] != expected:
-        wrong.append(f"{VARIABLE} is {listed!r}")
+        wrong.append(f"{PAIRS_VARIABLE} is {listed!r}")
     return wrong
 
 

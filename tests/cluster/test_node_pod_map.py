@@ -24,7 +24,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.xml_import.r
 from ansible_collections.lanewise.dra.tests.cluster.driver import API
 from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 from ansible_collections.lanewise.dra.tests.cluster.map_judge import (
-    VARIABLE,
+    PAIRS_VARIABLE,
     environment,
     faults,
     pod_map,
@@ -112,7 +112,7 @@ def test_the_map_of_a_claim_without_a_gpu_has_no_pairs(node: Node, gpus: GpuNode
     found = pod_map(node, "alone")
     assert (found["gpus"], found["pairs"], found["others"]) == ([], [], [])
     assert [one["pciAddress"] for one in found["nics"]] == gpus.seen("alone").nics
-    assert VARIABLE not in environment(node, "alone")
+    assert PAIRS_VARIABLE not in environment(node, "alone")
 
 
 def set_environment(gpus: GpuNode, names: list[str]) -> None:

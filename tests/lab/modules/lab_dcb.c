@@ -44,12 +44,12 @@ static struct settings *settings_of(struct net_device *dev)
 #define KEEP(name, type, field)                                                                                        \
 	static int get_##name(struct net_device *dev, struct type *value)                                              \
 	{                                                                                                              \
-		*value = settings_of(dev)->field;                                                                          \
+		*value = settings_of(dev)->field;								       \
 		return 0;                                                                                              \
 	}                                                                                                              \
 	static int set_##name(struct net_device *dev, struct type *value)                                              \
 	{                                                                                                              \
-		settings_of(dev)->field = *value;                                                                          \
+		settings_of(dev)->field = *value;								       \
 		return 0;                                                                                              \
 	}
 
