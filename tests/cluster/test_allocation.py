@@ -416,7 +416,7 @@ def _churn(plane: ControlPlane, site: Site, engine: t.Any, seed: int, wanted: in
     return aligned, refused, number
 
 
-def test_taint_rules_keep_the_same_devices_away(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
+def test_taint_rules_exclude_the_predicted_devices(plane: ControlPlane, sites: dict[str, Site], engine: t.Any) -> None:
     """A DeviceTaintRule on one GPU, and one on all NICs of a node, have the effect that the allocator predicts."""
     site, node = sites["nvidia"], "ruled"
     taint = {"key": "example.com/service", "effect": "NoSchedule"}

@@ -78,7 +78,7 @@ def test_the_next_run_uncordons_the_node_that_a_killed_run_has_cordoned(newest: 
     assert "left=False" in play("cluster")
 
 
-def test_the_note_is_removed_if_another_user_has_uncordoned_the_node(newest: ControlPlane, play: Play) -> None:
+def test_the_annotation_is_removed_if_another_user_has_uncordoned_the_node(newest: ControlPlane, play: Play) -> None:
     play("cluster", "drain")
     newest.expect("PATCH", NODE, {"spec": {"unschedulable": None}})
     assert "left=True" in play("cluster")
@@ -115,7 +115,7 @@ def cordon_as(plane: ControlPlane, owner: Owner) -> None:
     plane.expect("PATCH", NODE, note)
 
 
-def test_the_node_of_a_running_run_is_not_taken_over(newest: ControlPlane, play: Play) -> None:
+def test_the_node_of_another_active_run_is_not_taken_over(newest: ControlPlane, play: Play) -> None:
     here = this_run()
     with subprocess.Popen(["sleep", "600"]) as other:
         running = replace(here, process=other.pid, started=_started(other.pid) or "")

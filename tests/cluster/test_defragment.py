@@ -90,7 +90,9 @@ def test_a_job_fits_after_the_moves_of_a_run_that_is_killed_and_run_again(fleet:
     assert len(set(before) - set(fleet.uids())) == 2
 
 
-def test_a_budget_keeps_its_pods(fleet: Fleet, playbooks: Playbooks, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disruption_budget_blocks_the_moves(
+    fleet: Fleet, playbooks: Playbooks, capsys: pytest.CaptureFixture[str]
+) -> None:
     fleet.replica_set("a", "one", "def-0")
     fleet.pod("bare", "one", "def-1")
     fleet.bound(2)

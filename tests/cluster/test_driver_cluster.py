@@ -222,7 +222,7 @@ def test_a_driver_may_write_only_slices_of_its_own_node(installed: Installed) ->
         "names-one",
     ],
 )
-def test_no_slice_takes_the_name_of_another_nodes(installed: Installed, name: str) -> None:
+def test_the_slice_name_of_another_node_is_refused(installed: Installed, name: str) -> None:
     one, other = installed.node("names-one"), installed.node("names-two")
     misnamed = a_slice("names-one")
     misnamed["metadata"]["name"] = name
@@ -241,7 +241,7 @@ def test_a_made_up_slice_name_is_refused(installed: Installed) -> None:
     assert "under the names of its own Node only" in refusal(lambda: one.create_slice(made_up))
 
 
-def test_a_node_whose_name_is_cut_may_publish(installed: Installed) -> None:
+def test_a_node_with_a_truncated_name_may_publish(installed: Installed) -> None:
     long = ".".join(["n" * 60] * 3 + ["m" * 60])
     assert len(long) > 234
     installed.plane.expect("POST", "/api/v1/nodes", {"metadata": {"name": long}})
@@ -261,7 +261,7 @@ def test_the_policy_applies_to_every_api_version(installed: Installed, version: 
     assert not refusal(lambda: one.create_slice(a_slice("version-one"), dry_run=True))
 
 
-def test_an_event_names_who_wrote_it(installed: Installed) -> None:
+def test_an_event_must_name_its_driver_and_node(installed: Installed) -> None:
     one = installed.node("events-one")
     installed.node("events-two")
     event = an_event("events-one")
@@ -454,7 +454,7 @@ def test_a_token_file_is_renewed(installed: Installed, tmp_path: Path, monkeypat
     installed.plane.wait_for(ended, "the token to end with its node")
 
 
-def test_a_node_that_was_off_for_too_long_says_what_to_do(installed: Installed, tmp_path: Path) -> None:
+def test_an_expired_token_is_reported_with_the_fix(installed: Installed, tmp_path: Path) -> None:
     installed.node("was-off")
     path = tmp_path / "token"
     access = Access(installed.plane.url, installed.plane.authority.certificate.read_text(), token_file=path)

@@ -86,13 +86,13 @@ LARGE, LEFT_OUT = "sriov", "0000:c9"
 
 
 @pytest.mark.parametrize("machine", [name for name in names() if name != LARGE])
-def test_our_prediction_is_what_dranet_publishes(publish: t.Callable[..., t.Any], machine: str) -> None:
+def test_the_prediction_is_what_dranet_publishes(publish: t.Callable[..., t.Any], machine: str) -> None:
     machine_node, driver = publish(machine)
     published = machine_node.node.plane.wait_for(driver.devices, "the devices of DRANET")
     assert not differences(offers(machine_node.node.name, machine_node.facts, DRIVERS), published)
 
 
-def test_our_prediction_of_vfs_and_of_the_nics_below_a_vlan(publish: t.Callable[..., t.Any]) -> None:
+def test_the_prediction_of_vfs_and_of_nics_below_a_vlan(publish: t.Callable[..., t.Any]) -> None:
     """On the machine that has more devices than a slice can hold, reduced by a filter."""
     few = f'!attributes["dra.net/pciAddress"].StringValue.startsWith("{LEFT_OUT}")'
     machine_node, driver = publish(LARGE, f'({dranet_node.FILTER}) && (!("dra.net/pciAddress" in attributes) || {few})')
@@ -184,7 +184,7 @@ def _machine(node: Node, request: pytest.FixtureRequest, tmp_path: Path) -> t.It
     machine.close()
 
 
-def test_pods_get_pairs_by_our_claims_and_are_judged(node: Node, machine: DranetGpuNode, tmp_path: Path) -> None:
+def test_pods_get_aligned_pairs_and_verify_proves_it(node: Node, machine: DranetGpuNode, tmp_path: Path) -> None:
     """Eight pods at once have a GPU and the NIC beside it. The playbook verify proves it by the kernel's tree.
 
     Attributes that DRANET no longer publishes for a NIC in use are unknown, unless the gate keeps them.

@@ -291,7 +291,7 @@ def test_start_waits_for_a_driver_that_restarts(node: Node, driver: Driver) -> N
     end(node, driver, "waits")
 
 
-def test_devices_come_back_from_pods_that_ended_while_the_driver_was_away(node: Node, driver: Driver) -> None:
+def test_devices_of_pods_that_ended_while_the_driver_was_down_are_restored(node: Node, driver: Driver) -> None:
     before = host_state("rail1")
     node.run_pod(node.pod("away", resourceClaims=[template(driver, "away", {"name": "net1", "mtu": 1300}, "rail1")]))
     driver.stop()

@@ -279,7 +279,7 @@ def _testbed(node: Node, forwarder: Forwarder, subject: faults.Subject) -> t.Ite
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.make.__name__)
-def test_a_fault_has_the_result_that_the_table_gives(testbed: Testbed, row: Row) -> None:
+def test_a_fault_has_the_documented_result(testbed: Testbed, row: Row) -> None:
     found = "; ".join(filter(None, [row.make(testbed), testbed.end_pods()]))
     LOG.parent.mkdir(exist_ok=True)
     with LOG.open("a") as log:

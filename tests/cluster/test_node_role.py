@@ -81,7 +81,7 @@ cdi_spec_dirs = ["/etc/cdi"]
 """
 
 
-def test_a_runtime_that_would_not_pass_devices_on_is_reported(site: Site) -> None:
+def test_a_runtime_that_ignores_cdi_specs_is_reported(site: Site) -> None:
     """The module sees only a second containerd, which runs in another PID namespace."""
     folder = Path("/run/second")  # paths of sockets must be short
     folder.mkdir()

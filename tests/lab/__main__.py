@@ -27,7 +27,7 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import ADMIN, C
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import Failed as NoCluster
 from ansible_collections.lanewise.dra.tests.lab.cluster import SHAPE, Member
 from ansible_collections.lanewise.dra.tests.lab.node import Failed, Lab, Shape
-from ansible_collections.lanewise.dra.tools import lab as made
+from ansible_collections.lanewise.dra.tools import lab as artifacts
 from environment import WORK, Missing, say
 
 
@@ -97,7 +97,7 @@ def main(arguments: t.Sequence[str] | None = None) -> int:
     try:
         shape = Shape(memory=memory, iommu=options.iommu)
         serve(options.nodes, not options.boot, options.nvme, shape, options.cluster)
-    except (Failed, Missing, NoCluster, made.StepFailed) as error:
+    except (Failed, Missing, NoCluster, artifacts.StepFailed) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -33,7 +33,7 @@ from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.driver import ipv6
 from ansible_collections.lanewise.dra.tests.lab.node import Lab, Shape
 from ansible_collections.lanewise.dra.tests.lab.node import Node as Machine
-from ansible_collections.lanewise.dra.tools import lab as made
+from ansible_collections.lanewise.dra.tools import lab as artifacts
 from ansible_collections.lanewise.dra.tools.cluster import CONTROL_PLANE, NODE, minors, programs
 from environment import Missing  # tools/lab.py has put its folder on the path
 
@@ -113,7 +113,7 @@ def packages() -> Path:
         if done.returncode:
             raise Missing(f"cannot get the driver's packages: {done.stderr.strip()}")
 
-    return made.cached("driver", [PYTHON, lock], fetch)
+    return artifacts.cached("driver", [PYTHON, lock], fetch)
 
 
 class Member(sandboxed.Node):
@@ -303,7 +303,7 @@ class Service(installed.Driver):
         self.write_settings()
         self.machine.copy(packages(), _SITE)
         # grpcio needs it, and the small image lacks it; it is in QEMU's libraries
-        self.machine.copy(made.tools() / made.LIBRARIES / "libstdc++.so.6", f"/{made.LIBRARIES}")
+        self.machine.copy(artifacts.tools() / artifacts.LIBRARIES / "libstdc++.so.6", f"/{artifacts.LIBRARIES}")
         self.copy_program()
         role = COLLECTION / "roles" / "dra_driver"
         unit = jinja2.Template((role / "templates" / "lanewise-driver.service.j2").read_text())

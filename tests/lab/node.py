@@ -35,7 +35,7 @@ from types import TracebackType
 
 from ansible_collections.lanewise.dra.tests.cluster import supervisor
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import free_ports
-from ansible_collections.lanewise.dra.tools import lab as made
+from ansible_collections.lanewise.dra.tools import lab as artifacts
 from environment import say  # tools/lab.py has put its folder on the path
 
 #: A limit in seconds for operations that take less than one second unless the machine is overloaded.
@@ -138,13 +138,13 @@ class Supervisor:
 
     @classmethod
     def start(cls, folder: Path) -> Supervisor:
-        tree = made.tools()
+        tree = artifacts.tools()
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", supervisor.__file__, str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=dict(os.environ, QEMU_MODULE_DIR=str(tree / made.LIBRARIES / "qemu")),
+            env=dict(os.environ, QEMU_MODULE_DIR=str(tree / artifacts.LIBRARIES / "qemu")),
         )
         return cls(folder, process)
 
@@ -221,7 +221,7 @@ class Node:
 
     def direct_boot(self) -> list[str]:
         """QEMU's arguments that start the kernel without a boot loader."""
-        kernel = made.kernel()
+        kernel = artifacts.kernel()
         args = ["-kernel", str(kernel / "vmlinux"), "-initrd", str(kernel / "initrd")]
         return [*args, "-append", self.shape.command_line(self.index)]
 
@@ -229,10 +229,10 @@ class Node:
         self, disk: Path, state: Path | None = None, fabric: bool = True, loader: t.Sequence[str] | None = None
     ) -> None:
         """Start QEMU with a writable disk: boot, or restore a saved state."""
-        tree = made.tools()
+        tree = artifacts.tools()
         self.folder.joinpath("console").write_bytes(b"")
         self.port = free_ports(1)[0]
-        args = made.command(tree, "usr/bin/qemu-system-x86_64")
+        args = artifacts.command(tree, "usr/bin/qemu-system-x86_64")
         args += ["-name", self.name, "-L", str(tree / "usr/share/qemu"), "-L", str(tree / "usr/share/seabios")]
         args += ["-drive", f"file={disk},if=none,id=disk,format=qcow2,cache=unsafe,discard=unmap"]
         args += ["-netdev", f"user,id=mgmt,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-:22"]
@@ -258,7 +258,7 @@ class Node:
         for attempt in range(1, BOOTS + 1):
             self._end()
             place = disk or self.folder / "disk.qcow2"
-            _overlay(made.image() / "disk", place, "raw")
+            _overlay(artifacts.image() / "disk", place, "raw")
             self._run(place, fabric=fabric)
             try:
                 self.wait()
@@ -273,10 +273,10 @@ class Node:
 
     def resume(self) -> None:
         """Restore the snapshot of this shape. If there is none yet, boot and save it first."""
-        tree, kernel, image = made.tools(), made.kernel(), made.image()
+        tree, kernel, image = artifacts.tools(), artifacts.kernel(), artifacts.image()
         recipe = [tree.name, kernel.name, image.name, *self.shape.arguments(self.index)]
         recipe += ["-append", self.shape.command_line(self.index)]
-        self._snapshot = made.cached(f"snapshot-{self.index}", recipe, self._save)
+        self._snapshot = artifacts.cached(f"snapshot-{self.index}", recipe, self._save)
         start = time.monotonic()
         for attempt in range(1, BOOTS + 1):
             self._end()
@@ -407,7 +407,7 @@ class Node:
     @property
     def ssh_options(self) -> list[str]:
         """Options of ssh that trust only this node's key and ignore the user's configuration."""
-        image = made.image()
+        image = artifacts.image()
         values = {
             "HostKeyAlias": "lab",
             "UserKnownHostsFile": image / "known_hosts",
@@ -426,7 +426,7 @@ class Node:
 
     @property
     def _ssh(self) -> list[str]:
-        key = str(made.image() / "id")
+        key = str(artifacts.image() / "id")
         return ["ssh", *self.ssh_options, "-oBatchMode=yes", "-p", str(self.port), "-i", key, "-l", "root"]
 
     @property
@@ -495,8 +495,8 @@ class Node:
         plugged = [one for one in self.shape.devices if one.kind == "nvme"]
         for one in plugged:
             disk = self.folder / f"nvme{one.numa}.qcow2"
-            image = made.command(made.tools(), "usr/bin/qemu-img")
-            made.run([*image, "create", "-q", "-f", "qcow2", disk, "64M"])
+            image = artifacts.command(artifacts.tools(), "usr/bin/qemu-img")
+            artifacts.run([*image, "create", "-q", "-f", "qcow2", disk, "64M"])
             self.qmp("blockdev-add", **{"driver": "qcow2", "node-name": f"nvme{one.numa}"},
                      file={"driver": "file", "filename": str(disk)})  # fmt: skip
             self.qmp("device_add", driver="nvme", id=f"nvme{one.numa}", drive=f"nvme{one.numa}",
@@ -537,7 +537,7 @@ class Node:
             "ansible_host": "127.0.0.1",
             "ansible_port": self.port,
             "ansible_user": "root",
-            "ansible_ssh_private_key_file": str(made.image() / "id"),
+            "ansible_ssh_private_key_file": str(artifacts.image() / "id"),
             "ansible_ssh_common_args": shlex.join(["-F", "/dev/null", *common]),
             "ansible_python_interpreter": "/usr/bin/python3",
             "ansible_pipelining": True,
@@ -547,8 +547,8 @@ class Node:
 
 def _overlay(base: Path, place: Path, kind: str = "qcow2") -> None:
     place.unlink(missing_ok=True)
-    image = made.command(made.tools(), "usr/bin/qemu-img")
-    made.run([*image, "create", "-q", "-f", "qcow2", "-F", kind, "-b", base, place])
+    image = artifacts.command(artifacts.tools(), "usr/bin/qemu-img")
+    artifacts.run([*image, "create", "-q", "-f", "qcow2", "-F", kind, "-b", base, place])
 
 
 class Lab:
@@ -561,7 +561,7 @@ class Lab:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        made.ensure()
+        artifacts.ensure()
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="lanewise-lab-"))
             if len(str(folder)) > 60:  # names of sockets have to fit into 108 bytes

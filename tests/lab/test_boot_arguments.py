@@ -12,7 +12,7 @@ import time
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.tests.lab.node import TIMEOUT, Ended, Lab, Node, Shape, made
+from ansible_collections.lanewise.dra.tests.lab.node import TIMEOUT, Ended, Lab, Node, Shape, artifacts
 from ansible_collections.lanewise.dra.tests.lab.test_fabric_role import Object
 from ansible_collections.lanewise.dra.tests.lab.test_fabric_role import Site as FabricSite
 from environment import Missing  # tools/lab.py has put its folder on the path
@@ -39,7 +39,7 @@ GRUB_CMDLINE_LINUX="{}"
 
 def install(node: Node, name: str) -> str:
     """Install a boot loader's packages and the kernel on a node. Returns the kernel's release."""
-    loaders, kernel = made.loaders(), made.kernel()
+    loaders, kernel = artifacts.loaders(), artifacts.kernel()
     release = (kernel / "release").read_text().strip()
     installed = set(node.ssh("dpkg-query --show --showformat='${Package}\\n'").split())
     for package in (loaders / name).iterdir():
@@ -68,7 +68,7 @@ def install_grub(node: Node, line: str) -> list[str]:
 
 def install_systemd_boot(node: Node, line: str) -> list[str]:
     release = install(node, "systemd-boot")
-    node.copy(made.loaders() / "fs", f"/usr/lib/modules/{release}/kernel/fs")
+    node.copy(artifacts.loaders() / "fs", f"/usr/lib/modules/{release}/kernel/fs")
     disk = node.plug_nvme()[0]
     device = f"/dev/disk/by-path/pci-{disk.address}-nvme-1"
     node.ssh(
@@ -84,7 +84,7 @@ def install_systemd_boot(node: Node, line: str) -> list[str]:
     # not as an NVMe disk: with pci=realloc, the kernel would take away the addresses that UEFI assigned to it
     drive = f"file={node.folder}/nvme{disk.numa}.qcow2,if=none,id=esp,format=qcow2"
     plugged = ["-drive", drive, "-device", "virtio-blk-pci,drive=esp,bus=pcie.0,addr=5"]
-    return [*plugged, "-bios", str(made.loaders() / "OVMF.fd")]
+    return [*plugged, "-bios", str(artifacts.loaders() / "OVMF.fd")]
 
 
 def switch_off(node: Node) -> None:
@@ -125,8 +125,8 @@ class Site(FabricSite):
 @pytest.fixture(name="site", scope="module", params=["grub", "systemd_boot"])
 def _site(request: pytest.FixtureRequest) -> t.Iterator[Site]:
     try:
-        made.ensure()
-        made.loaders()
+        artifacts.ensure()
+        artifacts.loaders()
     except Missing as missing:
         pytest.skip(str(missing))
     with Lab() as lab:

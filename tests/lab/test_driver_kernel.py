@@ -134,7 +134,7 @@ with Netlink() as connection:
 
 @pytest.mark.usefixtures("pod")
 @pytest.mark.parametrize("trust", [True, False])
-def test_a_vf_goes_to_a_pod_and_comes_back_as_it_was(vm: Node, trust: bool) -> None:
+def test_a_vf_is_moved_to_a_pod_and_restored(vm: Node, trust: bool) -> None:
     """An untrusted igbvf accepts only the address that its PF assigned, and only after a reset."""
     pf, address, name = make_vfs(vm)
     config = {
@@ -206,7 +206,7 @@ def test_a_pod_gets_an_ipvlan_or_macvlan_of_a_card(vm: Node, kind: str, mode: st
 
 
 @pytest.mark.usefixtures("pod")
-def test_an_rdma_device_goes_with_its_interface_and_comes_back(vm: Node) -> None:
+def test_an_rdma_device_is_moved_with_its_interface_and_restored(vm: Node) -> None:
     device = nics(vm)[0]
     name = vm.interface(device)
     make_exclusive_rdma(vm, name)

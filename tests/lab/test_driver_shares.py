@@ -21,7 +21,7 @@ from ansible_collections.lanewise.dra.tests.lab import test_driver_kernel as ker
 from ansible_collections.lanewise.dra.tests.lab.cluster import packages
 from ansible_collections.lanewise.dra.tests.lab.node import Node
 from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import SYS, _pod, _vm, make_vfs, nics
-from ansible_collections.lanewise.dra.tools import lab as made
+from ansible_collections.lanewise.dra.tools import lab as artifacts
 
 __all__ = ["_pod", "_vm"]
 
@@ -106,7 +106,7 @@ LONG = 3600
 def _pods(vm: Node, request: pytest.FixtureRequest) -> t.Iterator[str]:
     """Two namespaces as pods, and a card with two VFs whose rates are set in the way of the parameter."""
     vm.copy(packages(), "/opt")
-    vm.copy(made.tools() / made.LIBRARIES / "libstdc++.so.6", f"/{made.LIBRARIES}")
+    vm.copy(artifacts.tools() / artifacts.LIBRARIES / "libstdc++.so.6", f"/{artifacts.LIBRARIES}")
     for program in ("lab/share_node.py", "driver/answers.py", "driver/driver_changes.py", "driver/killed.py"):
         vm.copy(COLLECTION / "tests" / program, "/opt/shares")
     make_vfs(vm)

@@ -104,7 +104,7 @@ def test_recreated_vfs_have_their_settings_whichever_step_fails(vm: Node, nic: D
     assert number == len(result["steps"]) == 5  # no VFs, three VFs, and a VLAN for each
 
 
-def test_a_vf_in_a_container_is_left_alone(vm: Node, nic: Device) -> None:
+def test_a_vf_in_a_container_is_not_changed(vm: Node, nic: Device) -> None:
     vm.ssh(f"echo 2 > {SYS}/{nic.address}/sriov_numvfs; udevadm settle; modprobe igbvf; ip netns add pod")
     try:
         name = vm.ssh(f"ls {SYS}/{nic.address}/virtfn1/net")

@@ -171,7 +171,7 @@ def test_settings_that_need_the_network_are_set_after_a_reboot(site: Site) -> No
     assert first < int(site.node.ssh(f"{ended} systemd-networkd-wait-online")) < last
 
 
-def test_a_vf_in_a_container_is_left_alone(site: Site) -> None:
+def test_a_vf_in_a_container_is_not_changed(site: Site) -> None:
     site.node.restore()
     site.play(SITE)
     site.node.ssh(

@@ -99,7 +99,7 @@ def test_a_node_without_a_boot_loader_is_reported(vm: Node) -> None:
     assert converge_checked(vm, [ARGS], {}, {"kernel_args": [running]}) == []
 
 
-def test_persistent_settings_are_there_after_a_reboot(vm: Node) -> None:
+def test_persistent_settings_are_set_after_a_reboot(vm: Node) -> None:
     """This is the last test, as the node reboots."""
     general = {
         "sysctl": {"vm.zone_reclaim_mode": 0, "kernel.numa_balancing": 0, "net.core.rmem_max": 268435456},

@@ -24,7 +24,7 @@ from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.lab.cluster import packages
 from ansible_collections.lanewise.dra.tests.lab.node import Node
 from ansible_collections.lanewise.dra.tests.lab.test_driver_kernel import SYS, make_vfs, put_driver
-from ansible_collections.lanewise.dra.tools import lab as made
+from ansible_collections.lanewise.dra.tools import lab as artifacts
 from environment import Missing  # tools/lab.py has put its folder on the path
 
 PLAN = {
@@ -60,10 +60,10 @@ class Member:
         self.node = node
         put_driver(node)
         node.copy(packages(), "/opt")
-        node.copy(made.tools() / made.LIBRARIES / "libstdc++.so.6", f"/{made.LIBRARIES}")
+        node.copy(artifacts.tools() / artifacts.LIBRARIES / "libstdc++.so.6", f"/{artifacts.LIBRARIES}")
         for program in ("lab/rail_node.py", "lab/driver_node.py", "driver/answers.py", "driver/allreduce.py"):
             node.copy(COLLECTION / "tests" / program, "/opt/rails")
-        node.copy(made.openmpi(), "/")
+        node.copy(artifacts.openmpi(), "/")
         node.ssh("ldconfig; modprobe -a igbvf rdma_rxe rdma_ucm; rdma system set netns exclusive")
         pf, _address, _name = make_vfs(node)
         functions = [node.ssh(f"basename $(readlink {SYS}/*/net/{pf}/device/virtfn{number})") for number in (0, 1)]
@@ -134,7 +134,7 @@ class Job:
 @pytest.fixture(scope="module")
 def job(nodes: list[Node]) -> Job:
     try:
-        made.openmpi()
+        artifacts.openmpi()
     except Missing as missing:
         pytest.skip(str(missing))
     return Job(nodes)
