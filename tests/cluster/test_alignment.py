@@ -162,7 +162,7 @@ def _site(newest: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> t.I
 def test_verify_finds_the_allocated_pair_aligned(site: Site) -> None:
     answer, output = site.verify()
     found = site.claim(answer, "pair")
-    assert (found["verdict"], found["proven"], found["node"]) == ("environment", True, NODE)
+    assert (found["verdict"], found["proven"], found["node"]) == ("kept", True, NODE)
     assert f"{NAMESPACE}/pair on {NODE}: aligned as promised" in output
     assert found["preferences"][0]["rank"] == 1
     assert [one["promised"] for one in found["pairs"]] == [[PCIE_ROOT]]
@@ -188,7 +188,7 @@ def test_an_unreadable_claim_does_not_hide_others(site: Site, odd: bytes) -> Non
     site.plane.expect("POST", path, head + rest)
     try:
         answer, _output = site.verify()
-        assert site.claim(answer, "pair")["verdict"] == "environment"
+        assert site.claim(answer, "pair")["verdict"] == "kept"
     finally:
         site.plane.expect("DELETE", f"{path}/odd")
 

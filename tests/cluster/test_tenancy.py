@@ -359,7 +359,7 @@ def test_a_class_caps_the_burst_of_shares(guarded: ControlPlane, classes: Classe
     }
     classes.write(set_by)
     cases = [("capped", share, accepted) for share, accepted in SHARES]
-    cases += [("closed", share, share == {"burst": "25G"}) for share, _taken in SHARES]
+    cases += [("closed", share, share == {"burst": "25G"}) for share, _accepted in SHARES]
     cases += [("fixed", hard, True), ("fixed", {"burst": "20G"}, True), ("fixed", {**hard, "guarantee": "9G"}, False)]
     for name, share, accepted in cases:
         reported = refused(guarded, claim_of(Pair([], [[0]], [_setting(share=share)], "ml", False), [name]))
