@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The topology facts of the example machines, each built and probed once a run."""
+"""The topology facts of the example machines, each built and probed once per run."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What is kept of objects that are read."""
+"""Which parts of objects are kept when they are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.s
 
 @pytest.mark.parametrize("part", ["labels", "annotations"])
 @pytest.mark.parametrize("mark", [*GANGS, SAFE])
-def test_a_pod_that_must_not_be_moved_is_known_as_such_after_it_was_read(mark: str, part: str) -> None:
+def test_a_pod_that_must_not_be_moved_is_still_recognized_after_it_was_read(mark: str, part: str) -> None:
     objects = pod("p", "a", [0], **{part: {mark: "false"}, "schedulingGates": [], "volumes": [{"name": "v"}]})
     read: list[dict[str, t.Any]] = [reduced(json.loads(json.dumps(one))) for one in objects]
     assert "volumes" not in read[0]["spec"]

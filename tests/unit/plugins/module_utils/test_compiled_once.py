@@ -65,7 +65,7 @@ def test_modules_of_an_archive_are_compiled_once_and_found_where_they_are(archiv
 
 
 @pytest.mark.skipif(not hasattr(zipimporter, "exec_module"), reason="the finder needs Python 3.10")
-def test_what_is_loaded_already_is_not_searched_for_garbage(archive):
+def test_loaded_objects_are_excluded_from_garbage_collection(archive):
     program = """
 import gc, json, sys
 sys.path.insert(0, sys.argv[1])
@@ -77,7 +77,7 @@ print(json.dumps(gc.get_freeze_count() - before))
     assert run(program, str(archive)) > 1000
 
 
-def test_what_the_archive_lacks_is_an_ordinary_import_error(archive):
+def test_a_module_missing_in_the_archive_is_an_ordinary_import_error(archive):
     program = """
 import json, sys
 sys.path.insert(0, sys.argv[1])

@@ -14,7 +14,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules imp
 from ansible_collections.lanewise.dra.tests.machines import description
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
-#: Makes a node of one of the example machines with one rule; the tree is the test's own.
+#: Makes a node of one of the example machines with one rule; each test has its own tree.
 MakeNode = t.Callable[..., Node]
 
 

@@ -32,7 +32,7 @@ def planned(
 
 
 class Machine:
-    """A machine of tests/machines in a folder of its own, whose files a test may change."""
+    """A machine of tests/machines in its own folder, whose files a test may change."""
 
     def __init__(self, name: str) -> None:
         self._folder = tempfile.TemporaryDirectory()

@@ -46,7 +46,7 @@ def _converge(root: Path, resource: t.Any = Cpu, wanted: t.Any = None, **general
     return converge(Node(system, general=general), [resource(system)], wanted=wanted)
 
 
-def test_processors_that_differ_become_equal_and_differ_again(root: Path) -> None:
+def test_different_governors_are_unified_and_restored(root: Path) -> None:
     done = _converge(root, cpu_governor="performance", cpu_idle_max_latency_us=10)
     assert [(one.setting, one.before, one.after) for one in done.changes] == [
         ("cpu_governor", {"policy0": "powersave", "policy1": "performance"}, "performance"),
@@ -92,7 +92,7 @@ def test_dma_buf_is_checked_and_changes_nothing(tmp_path: Path) -> None:
     assert not _converge(tmp_path, Gpudirect, gpudirect="dma_buf").changes
 
 
-def test_peermem_that_is_loaded_is_kept_for_the_next_boot(tmp_path: Path) -> None:
+def test_loaded_peermem_is_also_loaded_at_the_next_boot(tmp_path: Path) -> None:
     _files(tmp_path / "sys/kernel/mm/memory_peers/nv_mem", version="1.3")
     done = _converge(tmp_path, Gpudirect, gpudirect="peermem")
     assert [one.setting for one in done.changes] == ["nvidia-peermem at boot"]

@@ -77,6 +77,6 @@ def test_a_buffer_rounded_to_cells_is_equal():
         ({"tsa": ["ets"] * 2 + ["strict"] * 6, "bandwidth": [50] * 2 + [0] * 6}, ""),
     ],
 )
-def test_values_that_make_no_sense_are_invalid(value, reason):
+def test_impossible_dcb_values_are_invalid(value, reason):
     invalid = dcb._invalid(value)
     assert reason in invalid and bool(invalid) == bool(reason)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The order of what is done to VFs around a change of the mode. Other tests prove that the kernel accepts the mode."""
+"""The order of changes to VFs around a change of the eswitch mode. Other tests check that kernels accept the mode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MLX5, ICE = "0000:16:00.1", "0000:c9:00.1"
 
 
 class Recorder(System):
-    """Notes what would be written, and fails the first write whose path ends with `fails`."""
+    """Records writes, and fails the first one whose path ends with `fails`."""
 
     def __init__(self, root: str, fails: str = "") -> None:
         super().__init__(root)

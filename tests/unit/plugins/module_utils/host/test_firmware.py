@@ -115,7 +115,7 @@ def test_a_value_that_already_runs_needs_no_boot(root: Path) -> None:
     assert len(back.changes) == 1 and not back.reboot
 
 
-def test_a_reboot_that_did_not_help_is_not_asked_for_again(root: Path) -> None:
+def test_a_reboot_that_did_not_help_is_not_requested_again(root: Path) -> None:
     notes = root / NOTES[1:]
     notes.parent.mkdir(parents=True)
     notes.write_text("first\n")

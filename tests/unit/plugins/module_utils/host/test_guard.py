@@ -22,7 +22,7 @@ CHANGE = Change("mtu", "mgmt0", "mtu", "1500", "9000")
 
 
 class Node:
-    """A node on which changes wait to be confirmed, and what is asked of its systemd."""
+    """A node with changes that wait for a confirmation. Records the commands for systemd."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "undo-7.json"
@@ -61,7 +61,7 @@ def test_a_confirmed_change_is_not_undone(
     assert "were confirmed" in capsys.readouterr().out
 
 
-def test_a_timer_that_has_just_gone_off_does_not_matter(node: Node) -> None:
+def test_a_timer_that_has_just_fired_does_not_matter(node: Node) -> None:
     node.timer = 5
     assert node.confirm()
 
@@ -85,7 +85,7 @@ def test_a_change_that_is_being_undone_cannot_be_confirmed(node: Node, monkeypat
 
 
 @pytest.mark.parametrize("how", ["killed", "failed"])
-def test_an_undo_that_ends_half_way_can_be_seen(node: Node, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+def test_an_unfinished_undo_can_be_seen(node: Node, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     def undo(*_given: object) -> list[str]:
         if how == "killed":
             raise KeyboardInterrupt
@@ -196,7 +196,7 @@ def test_the_time_to_confirm_starts_when_the_run_ends(node: Node, monkeypatch: p
 
 
 def test_a_boot_unit_is_removed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes last in a run and so first in an undo, which goes on after a change that it cannot undo."""
+    """It comes last in a run and so first in an undo, which continues after a change that it cannot undo."""
     files = {name: tmp_path / name for name in ("PROGRAM", "DESIRED", "UNIT_PATH")}
     for name, path in files.items():
         monkeypatch.setattr(program, name, str(path))

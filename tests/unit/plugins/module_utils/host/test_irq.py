@@ -59,14 +59,14 @@ def test_the_affinity_of_each_interrupt_is_restored(machine):
     assert shown(machine) == ["0-63", "7", "0-63"]
 
 
-def test_interrupts_of_the_kernel_are_left_to_it(machine):
+def test_interrupts_that_the_kernel_manages_are_not_changed(machine):
     (machine.root / "proc/irq/99/smp_affinity_list").chmod(0o444)
     run(machine, "local")
     assert shown(machine) == [machine.cpus, "0-63", machine.cpus]
 
 
 class Refusing(System):
-    """Answers the writes to one interrupt as a kernel does."""
+    """Refuses writes to one interrupt like a kernel."""
 
     def __init__(self, root: str, code: int) -> None:
         super().__init__(root)
@@ -78,7 +78,7 @@ class Refusing(System):
         super().write(path, value, step, fix)
 
 
-def test_a_kernel_that_refuses_only_at_a_write(machine):
+def test_a_refusal_at_the_write_is_skipped_or_undone(machine):
     assert run(machine, "local", Refusing(str(machine.root), errno.EIO)).changes
     assert shown(machine) == [machine.cpus, "0-63", machine.cpus]
     machine.write("/proc/irq/98/smp_affinity_list", "0-63")

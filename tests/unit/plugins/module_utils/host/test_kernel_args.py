@@ -203,7 +203,7 @@ def test_an_argument_that_conflicts_with_tuned_is_refused(machine: Machine) -> N
     assert "iommu=pt" not in machine.options()
 
 
-def test_an_argument_that_a_boot_has_not_brought_is_refused_and_not_waited_for(machine: Machine) -> None:
+def test_an_argument_that_a_boot_did_not_apply_is_refused(machine: Machine) -> None:
     first = machine.converge(kernel_args=["iommu=pt"])
     assert first.reboot == ["kernel arguments change at the next boot: +iommu=pt"]
     assert machine.converge(kernel_args=["iommu=pt"]).reboot
@@ -232,7 +232,7 @@ def test_a_removed_argument_needs_a_boot(machine: Machine) -> None:
         ("CPU implementer\t: 0x41", "passthrough", ["iommu.passthrough=1"]),
     ],
 )
-def test_the_iommu_setting_becomes_the_processors_own_arguments(
+def test_the_iommu_setting_becomes_the_arguments_of_the_processor(
     tmp_path: Path, cpu: str, word: str, present: list[str]
 ) -> None:
     machine = Machine(tmp_path, cpu=cpu)

@@ -58,7 +58,7 @@ def test_options_wait_for_one_boot_and_fail_if_it_did_not_apply_them(root: Path)
     assert not done.changes and not done.reboot
 
 
-def test_options_that_are_no_longer_wanted_leave(root: Path) -> None:
+def test_options_that_are_no_longer_wanted_are_removed(root: Path) -> None:
     _converge(root, module_options={"ib_core": "netns_mode=0", "mlx5_core": "prof_sel=2 debug_mask=0"})
     _converge(root, module_options={"mlx5-core": "prof_sel=2"})
     assert [line for line in (root / OPTIONS[1:]).read_text().splitlines() if line[0] != "#"] == [

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which NICs rules choose, how rules combine, and what is protected."""
+"""Which NICs rules choose, how rules combine, and which NICs are protected."""
 
 from __future__ import annotations
 

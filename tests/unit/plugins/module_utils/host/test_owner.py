@@ -214,7 +214,7 @@ def test_the_uuid_of_a_profile_without_one_is_computed_as_by_networkmanager() ->
     assert owner._made_up("netplan-rail0.nmconnection") == "da01d0ae-925a-35ae-a96e-31fe7d6563c7"
 
 
-def test_vfs_that_another_program_makes_are_refused(site: Site) -> None:
+def test_vfs_that_another_program_creates_are_refused(site: Site) -> None:
     fix = "(write 16 there or remove it, or leave the VFs to that program: externally_managed: true)"
     link = "/etc/systemd/network/10-rail.link"
     for text, count in (

@@ -35,7 +35,7 @@ def _machine(tmp_path: Path, name: str) -> Path:
     return build(name, tmp_path / "machine")
 
 
-def test_two_fields_change_and_no_other_bit(tmp_path: Path) -> None:
+def test_only_the_two_requested_register_fields_change(tmp_path: Path) -> None:
     root = _machine(tmp_path, "hgx-h100")
     addresses = list(Node(System(str(root))).devices)
     before = {one: _config(root, one) for one in addresses if one.startswith("0000")}
@@ -56,7 +56,7 @@ def test_two_fields_change_and_no_other_bit(tmp_path: Path) -> None:
     assert {one: _config(root, one) for one in before} == before
 
 
-def test_vfs_have_what_their_pf_has(tmp_path: Path) -> None:
+def test_a_setting_that_a_vf_shares_with_its_pf_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="a VF shares that of PF .*"):
         _converge(_machine(tmp_path, "sriov"), {"relaxed_ordering": True})
 
@@ -71,7 +71,7 @@ def _findings(root: Path) -> set[str]:
 
 
 def _enable(root: Path, *names: str) -> set[str]:
-    """All ports between GPUs and NICs as firmware or the kernel may leave them; the ports."""
+    """Enable ACS flags on all ports between GPUs and NICs, as firmware or the kernel may. Returns the ports."""
     system = System(str(root))
     node = Node(system)
     resource = AcsForGpudirect(system)
@@ -111,7 +111,7 @@ def test_a_data_direct_board_keeps_the_redirects_that_it_needs(tmp_path: Path) -
     assert words == {("SV", "RR", "UF"), ("SV", "CR", "UF"), ("RR", "CR", "UF")}
 
 
-def test_guests_devices_keep_their_isolation(tmp_path: Path) -> None:
+def test_devices_of_guests_keep_their_isolation(tmp_path: Path) -> None:
     root = _machine(tmp_path, "mi300x")
     port = min(_enable(root, "SV", "RR", "CR", "UF"))
     node = Node(System(str(root)))
@@ -124,6 +124,6 @@ def test_guests_devices_keep_their_isolation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "reason"), [("azure-vm", "virtual machine|meet below"), ("gb200", "meet below")])
-def test_machines_on_which_there_is_nothing_to_set(tmp_path: Path, name: str, reason: str) -> None:
+def test_machines_without_ports_to_change_are_refused(tmp_path: Path, name: str, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         _converge(_machine(tmp_path, name), acs="gpudirect")

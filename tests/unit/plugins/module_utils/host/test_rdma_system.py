@@ -14,7 +14,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.machi
 @pytest.fixture
 def machine():
     with Machine("cpu-rdma") as one:
-        one.remove(PARAMETER)  # ib_core is not loaded, unless a test says so
+        one.remove(PARAMETER)  # ib_core is not loaded, unless a test loads it
         yield one
 
 
@@ -28,7 +28,7 @@ def test_the_mode_is_set_now_and_for_the_next_boot(machine):
     assert not plan.reboot
 
 
-def test_without_rdma_there_is_only_the_next_boot(machine):
+def test_without_rdma_only_the_next_boot_is_configured(machine):
     plan = machine.planned(RdmaSystem, {}, rdma_netns_mode="shared")
     assert [change.setting for change in plan.changes] == ["rdma_netns_mode_at_boot"] and not plan.reboot
 
@@ -42,7 +42,7 @@ def test_a_pods_network_namespace_makes_the_mode_wait_for_a_reboot(machine, monk
     assert len(plan.reboot) == 1 and why in plan.reboot[0]
 
 
-def test_another_programs_file_is_replaced_and_restored(machine):
+def test_a_file_of_another_program_is_replaced_and_restored(machine):
     mine = "# mine\noptions ib_core netns_mode=1\n"
     place = machine.root / PATH.lstrip("/")
     place.parent.mkdir(parents=True)

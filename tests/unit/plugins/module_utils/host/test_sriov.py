@@ -46,7 +46,7 @@ def test_unsupported_values_are_refused_before_any_change(make_node: MakeNode) -
     assert len(failure.value.refusals) == len(node.settings)
 
 
-def test_the_default_routes_pf_is_left_alone(make_node: MakeNode) -> None:
+def test_the_pf_of_the_default_route_is_not_changed(make_node: MakeNode) -> None:
     node = make_node("sriov", {"driver": "ixgbe"}, {"num_vfs": 2})
     with pytest.raises(Refused, match="default route.*exclude it in the selector"):
         planned(node)

@@ -29,7 +29,7 @@ def raising(code: int, words: str = ""):
     return request
 
 
-def test_an_error_has_its_number_its_words_and_a_way_out():
+def test_an_error_has_its_number_its_text_and_a_fix():
     with pytest.raises(HostError) as raised:
         System().ask("set it", raising(errno.EBUSY, "Can't change it now"))
     assert raised.value.code == errno.EBUSY
@@ -59,7 +59,7 @@ def test_messages_of_a_request_that_succeeds_are_ignored():
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_a_list_that_changed_meanwhile_is_asked_for_again(old):
+def test_a_list_that_changed_meanwhile_is_read_again(old):
     """Of pyroute2 before 0.9 it is an error with the code -1, later only a flag of the messages."""
     asked = []
 
@@ -83,7 +83,7 @@ def test_a_recorded_tree_has_no_sockets(tmp_path):
         System(str(tmp_path)).socket("IPRoute")
 
 
-def test_folders_of_ours_go_with_their_last_file(tmp_path):
+def test_our_folders_are_removed_with_their_last_file(tmp_path):
     system = System(str(tmp_path))
     files = ("/opt/lanewise/fabric/fabric.pyz", "/etc/lanewise/fabric.json", "/etc/sysctl.d/90-lanewise.conf")
     for file in files:

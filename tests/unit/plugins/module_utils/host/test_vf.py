@@ -31,7 +31,7 @@ def machine():
         yield one
 
 
-def test_vfs_that_are_yet_to_be_made_have_no_values(machine):
+def test_vfs_that_do_not_exist_yet_have_no_values(machine):
     settings = {
         "num_vfs": 3,
         "vf": {"trust": True, "vlan": 100, "qos": 3},
@@ -57,7 +57,7 @@ def test_recreated_vfs_lose_their_settings(machine):
     assert [change.before for change in plan.changes] == [None, None]
 
 
-def test_what_the_vfs_are_without_the_kernel_is_not_guessed(machine):
+def test_settings_of_vfs_are_not_guessed_without_a_kernel(machine):
     with pytest.raises(HostError, match="a recorded tree has no kernel"):
         machine.planned(Vf, {LEGACY_PF: {"vf": {"trust": True}}})
 
@@ -79,7 +79,7 @@ def test_guids_are_for_infiniband_and_mac_addresses_for_ethernet(machine):
         ({"vfs": [{"index": "x", "trust": True}]}, "not an index or a range"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(machine, settings, reason):
+def test_contradicting_vf_settings_are_refused(machine, settings, reason):
     with pytest.raises(HostError, match=reason):
         machine.planned(Vf, {EMPTY_PF: {"num_vfs": 2, **settings}})
 

@@ -35,7 +35,7 @@ def test_vfs_change_from_one_driver_to_another(machine):
     assert [bool(change.interrupts) for change in plan.changes] == [True, False]
 
 
-def test_vfs_that_are_yet_to_be_made(machine):
+def test_a_driver_is_planned_for_vfs_that_do_not_exist_yet(machine):
     plan = machine.planned(VfDriver, {EMPTY_PF: {"num_vfs": 2, "vf": {"driver": "vfio-pci"}}})
     assert not plan.refusals and [change.before for change in plan.changes] == [None, None]
 

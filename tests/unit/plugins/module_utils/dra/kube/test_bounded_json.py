@@ -32,7 +32,7 @@ def depth(value: t.Any) -> int:
 
 
 def cut(value: t.Any, most: int) -> t.Any:
-    """What loads_cut promises, in plain words."""
+    """A simple model of loads_cut."""
     if isinstance(value, list):
         return [cut(item, most - 1) for item in value] if most else None
     if isinstance(value, dict):
@@ -65,13 +65,13 @@ def test_any_bytes_are_read_or_refused(text: bytes) -> None:
 
 @pytest.mark.parametrize("levels", [DEPTH, DEPTH + 1, 990, 5_000, 100_000])
 @pytest.mark.parametrize("brackets", [("[", "]"), ('{"a":', "}"), ('[{"]":', "}]")])
-def test_a_nested_part_spoils_only_itself(levels: int, brackets: tuple[str, str]) -> None:
+def test_a_too_deeply_nested_part_is_dropped_alone(levels: int, brackets: tuple[str, str]) -> None:
     nested = brackets[0] * levels + "1" + brackets[1] * levels
     text = f'{{"items": [{{"name": "a", "odd": {nested}}}, {{"name": "b"}}]}}'.encode()
     found = loads_cut(text)
     assert [item["name"] for item in found["items"]] == ["a", "b"]
     assert not is_nested_deeper(found)
-    repr(found), json.dumps(found), found == loads_cut(text)  # what a RecursionError would come from
+    repr(found), json.dumps(found), found == loads_cut(text)  # these would raise a RecursionError
     with pytest.raises(JsonError):
         loads(text)
 
@@ -95,7 +95,7 @@ def test_other_encodings_are_refused() -> None:
             loads_cut(json.dumps({"a": [[1]]}).encode(encoding), depth=1)
 
 
-def test_invalid_text_spoils_only_itself() -> None:
+def test_only_the_invalid_text_is_replaced() -> None:
     assert loads_cut(b'{"a": "x\xff", "b": "\\ud800\\uDC00 \\uD800", "c": 1}') == {
         "a": "x\ufffd",
         "b": "\U00010000 \ufffd",
@@ -110,7 +110,7 @@ def test_a_number_that_python_does_not_read_is_refused() -> None:
         loads(b"9" * 5000 + b"x")
 
 
-def test_a_long_list_takes_little_more_time_than_by_json_alone() -> None:
+def test_a_long_list_takes_little_more_time_than_with_json() -> None:
     item = {"metadata": {"name": "a" * 20, "labels": {f"l{n}": "v" * 30 for n in range(10)}}, "spec": {"x": [1, 2]}}
     text = json.dumps({"items": [item] * 20_000}).encode()
 

@@ -114,7 +114,7 @@ def test_a_value_finer_than_a_nano_cannot_be_written():
 @pytest.mark.parametrize(
     "value, whole", [("500m", 1), ("-500m", -1), ("2", 2), ("9223372036854775808", 0), ("1e30", 0)]
 )
-def test_integer_is_what_go_makes_of_it(value, whole):
+def test_integer_is_the_value_that_go_computes(value, whole):
     assert quantity.integer(quantity.parse(value)) == whole
 
 
@@ -132,7 +132,7 @@ def test_binary_text_reads_back(number):
 
 
 @given(st.text(alphabet="0123456789.+-eEinumkKMGTP ", max_size=12), st.text(alphabet="0123456789.eEmkKi", max_size=8))
-def test_parse_never_fails_otherwise_and_compares(one, other):
+def test_parse_raises_no_other_errors_and_agrees_with_compare(one, other):
     try:
         a, b = quantity.parse(one), quantity.parse(other)
     except quantity.QuantityError:

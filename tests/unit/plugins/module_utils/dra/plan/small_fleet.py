@@ -49,7 +49,7 @@ def node(name: str, gpus: int, cpu: str = "64") -> list[Object]:
 
 
 def pod(name: str, where: str, gpus: t.Sequence[int], kind: str = "ReplicaSet", **more: t.Any) -> list[Object]:
-    """A pod that runs, with a claim of its own for these GPUs. `more` are labels, annotations or fields of its spec."""
+    """A running pod with its own claim for these GPUs. `more` are labels, annotations or fields of its spec."""
     owner = [{"kind": kind, "name": "set", "uid": "set-uid", "controller": True}] if kind else []
     metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}", "ownerReferences": owner}
     metadata.update({key: more.pop(key) for key in ("labels", "annotations", "deletionTimestamp") if key in more})

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How many more of a workload fit: on example machines, and on random small nodes against a search of all ways."""
+"""How many more pods of a workload fit, on example machines."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _of(fleet: Fleet, driver: str) -> list[int]:
     return [number for number, offer in enumerate(first.offers) if offer.driver == driver]
 
 
-def test_pairs_of_a_machine(engine: Engine) -> None:
+def test_all_pairs_of_a_machine_are_counted(engine: Engine) -> None:
     names = ("one-pair", "two-pairs", "three-pairs")
     one, two, three = fits.fit(probed("hgx-h100"), [workload(name) for name in names], engine)
     assert (one.total, two.total, three.total) == (8, 4, 2)
@@ -126,7 +126,7 @@ def test_devices_in_use_are_not_counted(engine: Engine) -> None:
     assert nic >= 0
 
 
-def test_room_for_pods_ends_the_count(engine: Engine) -> None:
+def test_the_count_ends_when_pods_have_no_room(engine: Engine) -> None:
     fleet = cluster([node("a-0", cpu="10"), node("b-0", pods="3")])
     ask = {"containers": [{"resources": {"requests": {"cpu": "1500m"}}}]}
     (found,) = fits.fit(fleet, [workload("one-pair", **ask)], engine)

@@ -95,14 +95,14 @@ def counted(engine: Engine, *queues: Object, gpus: int = 1, spec: Object | None 
         (queue("red", 12), queue("blue", 12), 16),  # more than the nodes have
     ],
 )
-def test_guarantees_loans_and_limits(engine: Engine, red: Object, blue: Object, count: int) -> None:
+def test_guarantees_loans_and_limits_decide_the_count(engine: Engine, red: Object, blue: Object, count: int) -> None:
     found = counted(engine, _local(), red, blue)
     assert found.total == count and not found.at_most and not found.at_least
     assert found.over_quota == 16 - count
     assert found.quota == ("" if count == 16 else f"ClusterQueue red leaves {GPUS} for {count} more")
 
 
-def test_a_pool_that_belongs_to_nobody(engine: Engine) -> None:
+def test_the_quota_of_a_cohort_counts_for_all_queues(engine: Engine) -> None:
     quota = {"name": GPUS, "nominalQuota": "3"}
     group = {"coveredResources": [GPUS], "flavors": [{"name": "any", "resources": [quota]}]}
     pool = _object("Cohort", "all", {"resourceGroups": [group]})
@@ -144,7 +144,7 @@ def test_an_unknown_configuration_is_a_bound(engine: Engine) -> None:
     assert found.total == 16 and found.at_most and "configuration is not known" in found.notes[0]
 
 
-def test_jobs_that_wait_are_named(engine: Engine) -> None:
+def test_waiting_jobs_are_noted(engine: Engine) -> None:
     red = queue("red", 4)
     red["status"]["pendingWorkloads"] = 2
     found = counted(engine, _local(), red)
@@ -176,7 +176,7 @@ def test_a_capacity_is_charged_as_kueue_rounds_it(engine: Engine, asked: str | N
     assert found.total == 60 // charged
 
 
-# --- flavors with nodes of their own
+# --- flavors with their own nodes
 
 
 def two_flavors(near: int, far: int, **more: t.Any) -> Object:
@@ -220,13 +220,13 @@ def racks(engine: Engine, *queues: Object, pod: Object | None = None, taints: t.
     ],
 )
 def test_jobs_run_on_the_nodes_of_their_flavor(engine: Engine, near: int, far: int, count: int, reported: str) -> None:
-    """A job that is admitted to a flavor whose nodes are full waits, and takes its quota with it."""
+    """A job that is admitted to a flavor whose nodes are full waits and still uses its quota."""
     found = racks(engine, NEAR, FAR, two_flavors(near, far))
     assert found.total == count and reported in found.quota
     assert not found.at_most and not found.at_least and found.notes == ()
 
 
-def test_flavors_that_do_not_suit_a_pod_are_passed_over(engine: Engine) -> None:
+def test_flavors_that_do_not_suit_a_pod_are_skipped(engine: Engine) -> None:
     far = racks(engine, NEAR, FAR, two_flavors(3, 5), pod={"nodeSelector": {"rack": "2"}})
     assert far.total == 5 and far.nodes["a"].kind == fits.REFUSED
     other = {"nodeSelector": {"rack": "3"}}
@@ -239,7 +239,7 @@ def test_flavors_that_do_not_suit_a_pod_are_passed_over(engine: Engine) -> None:
     assert racks(engine, NEAR, FAR, two_flavors(3, 5), pod={"affinity": affinity}).total == 8
 
 
-def test_tolerations_of_a_flavor_are_those_of_its_jobs(engine: Engine) -> None:
+def test_jobs_get_the_tolerations_of_their_flavor(engine: Engine) -> None:
     taint = {"key": "gpus", "value": "x", "effect": "NoSchedule"}
     tolerant = flavor("near", nodeLabels={"rack": "1"}, tolerations=[{"key": "gpus", "operator": "Exists"}])
     assert racks(engine, tolerant, FAR, two_flavors(20, 0), taints=[taint]).total == 8
@@ -251,7 +251,7 @@ def test_tolerations_of_a_flavor_are_those_of_its_jobs(engine: Engine) -> None:
     assert racks(engine, tainted, FAR, two_flavors(3, 5), pod=pod).total == 8
 
 
-def test_what_is_not_known_of_flavors_is_a_bound(engine: Engine) -> None:
+def test_unknown_facts_about_flavors_make_the_count_a_bound(engine: Engine) -> None:
     queue_of_both = two_flavors(3, 5)
     unread = racks(engine, NEAR, queue_of_both)
     assert unread.at_most and any("flavor far is not among the objects" in one for one in unread.notes)

@@ -85,7 +85,7 @@ def site(engine: Engine) -> Site:
     return Site()
 
 
-def test_pairs_of_an_empty_fleet(site: Site, engine: Engine) -> None:
+def test_all_pairs_of_an_empty_fleet_are_counted(site: Site, engine: Engine) -> None:
     counts = {count: fits.fit(site.fleet(), [site.work(count)], engine)[0].total for count in range(1, MOST + 1)}
     assert counts == {count: len(NODES) * (GPUS // count) for count in counts}
 
@@ -138,7 +138,7 @@ def test_a_gpu_is_stranded_until_its_nearest_nic_is_released(site: Site, engine:
 
 
 @pytest.mark.parametrize("count", range(1, MOST + 1))
-def test_every_set_of_two_devices_in_use(site: Site, engine: Engine, count: int) -> None:
+def test_the_count_is_right_for_any_two_devices_in_use(site: Site, engine: Engine, count: int) -> None:
     """For any two devices in use on a board, the count is that of the pairs that are still whole."""
     devices = [*list(site.pairs)[:3], *list(site.pairs.values())[:3]]
     for held in itertools.combinations(devices, 2):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Room for a job: what is held, which pods are moved, and that no plan has fewer moves than the bound says."""
+"""Room for a job: what is held, which pods are moved, and that plans have the fewest moves."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def rules(*devices: tuple[str, str, str], name: str = "demo") -> list[Object]:
 FULL = [*node("a", 4), *node("b", 4), *pod("p", "a", [0]), *pod("q", "b", [0]), *pod("r", "b", [1])]
 
 
-def test_room_without_moves(engine: Engine) -> None:
+def test_room_is_found_without_moves(engine: Engine) -> None:
     found = ask(FULL, job(1, 3, moves=0), engine)
     assert found.fits and found.moves == () and found.optimal
     assert found.devices == tuple((DRIVER, "a", f"gpu-{one}") for one in (1, 2, 3))
@@ -148,7 +148,7 @@ def test_devices_that_share_counters_are_held_together(engine: Engine) -> None:
         ),
     ],
 )
-def test_pods_that_are_never_moved(engine: Engine, kind: str, more: Object, reported: str) -> None:
+def test_protected_pods_are_never_moved(engine: Engine, kind: str, more: Object, reported: str) -> None:
     objects = [*node("a", 1), *node("b", 1), *pod("p", "a", [0], kind, **more)]
     found, kept = movable(objects, Protect(labels={"tier": "gold"}, priority=1000))
     assert found == [] and reported in kept["team/p"]
@@ -217,8 +217,8 @@ class Case:
 
 
 @pytest.mark.parametrize("seed", range(FLEETS))
-def test_no_plan_has_fewer_moves(engine: Engine, seed: int) -> None:
-    """Against an exhaustive search of sets of pods: first if moved pods may wait, then if each needs a place."""
+def test_plans_have_the_fewest_moves(engine: Engine, seed: int) -> None:
+    """Compares with an exhaustive search of sets of pods: first if moved pods may wait, then if each needs a place."""
     case = Case(seed)
     best = next((gone for gone in case.all_sets() if case.fits(gone, engine)), None)
     free = room(case.fleet, replace(case.job, may_wait=True), case.movable, engine)

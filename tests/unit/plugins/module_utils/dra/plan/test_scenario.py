@@ -59,7 +59,7 @@ def _totals(fleet: Fleet, steps: list[Object], engine: Engine, work: Workload) -
     return [_counted(one, engine) for one in after(Scenario(fleet, (work,)), steps)]
 
 
-def test_a_nic_becomes_worse_and_is_replaced(engine: Engine) -> None:
+def test_a_nic_can_be_degraded_and_replaced(engine: Engine) -> None:
     fleet = cluster(NODES)
     _gpu, nic = _first_pair(fleet, engine)
     where = {"node": "a-0", "devices": [nic]}
@@ -170,8 +170,8 @@ def test_a_step_may_give_a_workload_another_template(engine: Engine) -> None:
     assert [_counted(one, engine) for one in then] == [4, 2]
 
 
-def test_nodes_of_a_machine_that_is_not_there_yet(engine: Engine) -> None:
-    """They are like a probed machine, in a rack of their own, with the allocatable resources of the step."""
+def test_nodes_of_a_probed_machine_can_be_added(engine: Engine) -> None:
+    """They are like a probed machine, in their own rack, with the allocatable resources of the step."""
     drivers = {**DRIVERS, "gpu.nvidia.com": {"version": "0.5.0"}}
     ask = {"containers": [{"resources": {"requests": {"cpu": "10"}}}]}
     start = Scenario(cluster(NODES), (workload("one-pair", **ask),), {"b200": facts("hgx-b200")}, None, drivers)
@@ -240,7 +240,7 @@ def test_a_quota_limits_huge_pages_by_both_names(name: str, engine: Engine) -> N
     assert found.total == 3 and found.quota == f"quota default/q leaves {name} for 3 more"
 
 
-def test_a_quota_charges_extended_resources_by_requests_alone() -> None:
+def test_a_quota_charges_extended_resources_only_by_requests() -> None:
     """As podComputeUsageHelper of pkg/quota/v1/evaluator/core/pods.go."""
     pod = {"containers": [{"resources": {"limits": {"hugepages-1Gi": "2Gi", "example.com/nic": "1", "cpu": "1"}}}]}
     found = quotas.usage(Workload("w", (), pod=pod), {})
@@ -250,7 +250,7 @@ def test_a_quota_charges_extended_resources_by_requests_alone() -> None:
     assert not found.keys() & {"example.com/nic", "limits.example.com/nic", "limits.hugepages-1Gi"}
 
 
-def test_a_quota_counts_the_most_of_alternatives_and_32_for_all() -> None:
+def test_a_quota_counts_the_maximum_of_alternatives_and_32_for_all() -> None:
     """As pkg/quota/v1/evaluator/core/resource_claims.go counts: the maximum over alternatives, and 32 for `all`."""
     body = {"deviceClassName": "a", "allocationMode": "ExactCount", "count": 2}
     subs = [{"name": "x", **body}, {"name": "y", **body, "count": 3}, {"name": "z", **body, "deviceClassName": "b"}]
@@ -338,7 +338,7 @@ def test_counts_of_all_steps_are_shown_side_by_side(engine: Engine) -> None:
 # --- what cannot be used
 
 
-def test_a_driver_that_is_not_known_counts_by_what_it_publishes(engine: Engine) -> None:
+def test_devices_of_an_unknown_driver_are_counted(engine: Engine) -> None:
     """A search needs no knowledge of a driver: its devices are in the slices."""
     device = {"name": "d", "attributes": {}}
     spec = {
@@ -359,7 +359,7 @@ def test_a_driver_that_is_not_known_counts_by_what_it_publishes(engine: Engine) 
     assert found.total == 1 and not found.at_least
 
 
-def test_a_fleet_of_facts_alone_has_what_drivers_would_publish(engine: Engine) -> None:
+def test_a_probed_fleet_has_the_devices_that_drivers_would_publish(engine: Engine) -> None:
     fleet = reader.probed({"n": facts("hgx-h100")}, {**DRIVERS, "gpu.nvidia.com": {"version": "0.5.0"}}, CLASSES)
     (found,) = fits.fit(fleet, [workload("one-pair")], engine)
     assert found.total == 8

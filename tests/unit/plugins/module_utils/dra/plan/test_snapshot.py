@@ -61,7 +61,7 @@ def _objects() -> list[Object]:
     return [*nodes, *published, *classes, held, pod, {"kind": "Secret", "metadata": {"name": "s"}, "data": SECRET}]
 
 
-def test_nothing_is_stored_that_no_plan_uses() -> None:
+def test_a_snapshot_stores_nothing_that_no_plan_uses() -> None:
     objects = _objects()
     assert json.dumps(objects).count(SECRET) > 15
     stored = [kept(one) for one in objects]
@@ -91,5 +91,5 @@ def test_the_plan_of_a_snapshot_is_that_of_the_cluster() -> None:
         {"kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "n"}, "status": {"allocation": "x"}},
     ],
 )
-def test_parts_of_another_form_are_left_out(broken: Object) -> None:
+def test_parts_of_the_wrong_type_are_left_out(broken: Object) -> None:
     assert kept(broken)["metadata"]["name"] == broken["metadata"]["name"]

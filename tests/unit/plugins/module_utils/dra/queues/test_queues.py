@@ -92,7 +92,7 @@ def _wrong(variables: Object, nodes: t.Any = None, objects: t.Any = None) -> dic
 
 
 def _queues(made: Compiled) -> dict[str, dict[str, dict[str, str]]]:
-    """What each ClusterQueue says of each resource."""
+    """The quotas of each ClusterQueue by resource."""
     return {
         one["metadata"]["name"]: {
             entry["name"]: {key: value for key, value in entry.items() if key != "name"}
@@ -183,7 +183,7 @@ def test_guarantees_above_the_fleet_are_refused() -> None:
     assert _compile({**QUEUES, "queues_teams": teams, "queues_pool": {"gpus": 7}}, two).warnings == []
 
 
-def test_what_is_unknown_is_no_error() -> None:
+def test_unknown_sums_are_warnings() -> None:
     """Without nodes, and where a driver's devices cannot be predicted, sums are unknown."""
     much = {**QUEUES, "queues_teams": [{**TEAMS[0], "guaranteed": {"pairs": 50}, "lend": {}}]}
     (reported,) = _compile(much, {}).warnings
@@ -218,7 +218,7 @@ def test_loans_change_quotas_until_they_are_overdue() -> None:
     assert late.overdue == ["red lends blue 3 gpus until 2026-11-23T00:00:00Z"] and late.loans == []
 
 
-def test_what_was_borrowed_cannot_be_lent() -> None:
+def test_borrowed_devices_cannot_be_lent() -> None:
     teams = [*TEAMS, {"name": "green", "namespaces": ["green"]}]
     loans = [
         {"from": "red", "to": "green", "devices": {"gpus": 2}, "until": "2026-12-01"},
@@ -264,7 +264,7 @@ def test_a_variant_never_takes_the_name_of_another_template() -> None:
     assert "its variant would be named near-queue" in _wrong(QUEUES, objects=objects)["queues_templates"]
 
 
-def test_variants_are_of_the_version_that_the_cluster_serves() -> None:
+def test_variants_have_the_version_that_the_cluster_serves() -> None:
     objects = [versions.convert(one, "resource.k8s.io/v1beta1") if versions.is_dra(one) else one for one in SITE]
     (variant,) = [one for one in _compile(QUEUES, objects=objects).objects if one["kind"] == "ResourceClaimTemplate"]
     assert variant["apiVersion"] == "resource.k8s.io/v1beta1" and "exactly" not in str(variant)
@@ -295,7 +295,7 @@ def test_bandwidth_is_charged_as_the_scheduler_rounds_it() -> None:
     assert wrong == {"queues_teams[0].guaranteed.bandwidth": SHORT_OF_BANDWIDTH}
 
 
-def test_devices_that_kueue_would_count_wrong() -> None:
+def test_devices_that_kueue_would_miscount_are_refused() -> None:
     several = PublishedNode((_share("nic-0-share", **RANGE), _share("nic-1-share", **{**RANGE, "default": "40G"})))
     wrong = _wrong(_bandwidth(), {"node": several})
     assert "have different request policies of bandwidth" in wrong["queues_resources[0].classes"]
@@ -359,7 +359,7 @@ def test_configuration_is_compared_with_what_runs() -> None:
         assert differences(part, hostile)
 
 
-def test_the_base_configuration_stays() -> None:
+def test_the_base_configuration_is_kept() -> None:
     part = _compile(QUEUES).configuration
     base = {
         "webhook": {"port": 9443},
@@ -387,7 +387,7 @@ def test_cpu_and_memory_can_be_counted() -> None:
     assert "also leaves out cpu" in wrong["queues_uncounted[0]"]
 
 
-def test_a_partition_is_charged_as_itself() -> None:
+def test_a_partition_is_not_charged_as_a_whole_gpu() -> None:
     """A probe only assumes which profiles there are. A claim for a small one is not charged as the whole GPU."""
     drivers: Object = {"gpu.nvidia.com": {"version": "0.5.0", "engine": "dynamic-mig"}, "lanewise.dev": {}}
     devices = [{"name": "gpu", "kind": "gpu", "share": {"partition": "1g.10gb"}}]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Hours of teams, who owes whom, and what is not known, from samples."""
+"""Hours, debts and gaps of teams, computed from samples."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def sample(minutes: float, **charged: float) -> Sample:
     return Sample(NOW + timedelta(minutes=minutes), {"gpus": shares}, {"gpus": 1})
 
 
-def test_borrowed_devices_are_owed_to_whoever_left_them_idle() -> None:
+def test_borrowed_devices_are_owed_to_the_teams_that_left_them_idle() -> None:
     found = usage.totals([sample(10, blue=6, red=2), sample(0, blue=4), sample(20)])
     assert found.known_hours == pytest.approx(1 / 3) and found.gaps == []
     assert found.hours["gpus"]["blue"] == pytest.approx(
@@ -100,7 +100,7 @@ def test_gaps_do_not_count() -> None:
     assert usage.lines(usage.totals([])) == ["no sample yet"]
 
 
-def test_what_is_borrowed_is_owed() -> None:
+def test_everything_that_is_borrowed_is_owed() -> None:
     """Whatever the samples: all that is borrowed is owed to a team, as long as a team has left something."""
     chance = random.Random(20261125)
     for _case in range(300):

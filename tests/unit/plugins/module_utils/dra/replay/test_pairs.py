@@ -30,7 +30,7 @@ def given(*devices: str) -> list[dict[str, str]]:
     return [{"driver": drivers[one[0]], "pool": "n", "device": one[1:]} for one in devices]
 
 
-def test_kinds_are_those_of_the_sites_drivers() -> None:
+def test_kinds_follow_from_the_drivers_of_the_site() -> None:
     found = kinds(SITE)
     assert found["accelerators.example.com"] == "gpu" and found["gpu-nics.example.com"] == "nic"
     assert found["gpu.nvidia.com"] == found["gaudi.intel.com"] == "gpu" and found["lanewise.dev"] == "nic"

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Streams of jobs: those of a CSV, drawn ones against their distribution, and what is made of what has run."""
+"""Streams of jobs: read from a CSV, generated from a distribution, and the score of their runs."""
 
 from __future__ import annotations
 

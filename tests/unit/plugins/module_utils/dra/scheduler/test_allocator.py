@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The scheduler's search, offline: what it finds, and what it says where it finds nothing.
+"""The search of the scheduler, offline: what it finds, and the reasons if it finds nothing.
 
 It has more than 500 lines because each field of a request needs its own cases.
 """
@@ -84,7 +84,7 @@ def refused(answer: Allocation | Refusal) -> Refusal:
     return answer
 
 
-def test_the_first_fit_in_order_of_drivers_and_devices(engine: Engine) -> None:
+def test_the_first_fit_is_found_in_order_of_drivers_and_devices(engine: Engine) -> None:
     node = [device("z", "b.example.com"), device("y"), device("x")]
     claim = spec(one("first", "b"), one("second", "a", count=2))
     assert got(allocate([claim], CLASSES, node, engine)) == [("first", "z"), ("second", "y"), ("second", "x")]
@@ -121,7 +121,7 @@ def test_a_bare_name_belongs_to_the_driver(engine: Engine) -> None:
     assert got(allocate([claim], CLASSES, node, engine)) == [("x", "d0"), ("x", "d1")]
 
 
-def test_distinct(engine: Engine) -> None:
+def test_distinct_attributes_need_different_values(engine: Engine) -> None:
     node = [device("d0", rail=1), device("d1", rail=1), device("d2", rail=2)]
     rule = {"distinctAttribute": "a.example.com/rail"}
     claim = spec(one("x", "a", count=2), constraints=[rule])
@@ -130,7 +130,7 @@ def test_distinct(engine: Engine) -> None:
     assert answer.kind == "constraint" and "not enough different values" in answer.reason
 
 
-def test_all(engine: Engine) -> None:
+def test_mode_all_takes_every_matching_device(engine: Engine) -> None:
     node = [device("d0"), device("d1")]
     claim = spec(one("x", "a", allocationMode="All"))
     first = allocate([claim], CLASSES, node, engine)
@@ -157,7 +157,7 @@ def test_admin_access_sees_devices_in_use(engine: Engine) -> None:
     assert got(allocate([spec(one("y", "a"))], CLASSES, node, engine, held=admin.results)) == [("y", "d0")]
 
 
-def test_taints(engine: Engine) -> None:
+def test_tainted_devices_need_a_toleration(engine: Engine) -> None:
     taint = {"key": "down", "value": "link", "effect": "NoSchedule"}
     node = [with_body(device("d0"), taints=[taint, {"key": "note", "effect": "None"}])]
     answer = refused(allocate([spec(one("x", "a"))], CLASSES, node, engine))
@@ -208,7 +208,9 @@ POLICY = {"default": "1", "validRange": {"min": "2", "max": "8", "step": "2"}}
         ("5", {"default": "1", "validValues": ["1", "4"]}, None),
     ],
 )
-def test_shared_capacity(asked: str | None, policy: Object | None, taken: str | None, engine: Engine) -> None:
+def test_shared_capacity_is_rounded_and_used_up(
+    asked: str | None, policy: Object | None, taken: str | None, engine: Engine
+) -> None:
     entry = {"value": "10", **({"requestPolicy": policy} if policy else {})}
     node = [with_body(device("d0"), capacity={"bandwidth": entry}, allowMultipleAllocations=True)]
     more = {"capacity": {"requests": {"bandwidth": asked}}} if asked else {}
@@ -235,7 +237,7 @@ def test_capacity_of_a_device_that_is_not_shared_is_a_filter(engine: Engine) -> 
     assert refused(allocate([claim], CLASSES, node, engine)).kind == "capacity"
 
 
-def test_several_claims_of_a_pod(engine: Engine) -> None:
+def test_several_claims_of_a_pod_are_allocated_together(engine: Engine) -> None:
     node = [device("d0"), device("d1")]
     answer = allocate([spec(one("x", "a")), spec(one("y", "a"))], CLASSES, node, engine)
     assert got(answer) == [("x", "d0"), ("y", "d1")]
@@ -243,7 +245,7 @@ def test_several_claims_of_a_pod(engine: Engine) -> None:
     assert refused(answer).reason == "requests x, y together need 3 devices, and 2 on this node fit"
 
 
-def test_more_than_a_claim_can_get(engine: Engine) -> None:
+def test_a_claim_cannot_get_more_than_32_devices(engine: Engine) -> None:
     node = [device(f"d{number}") for number in range(40)]
     assert refused(allocate([spec(one("x", "a", count=33))], CLASSES, node, engine)).kind == "limit"
     many = {"name": "many", "deviceClassName": "a", "count": 20}
@@ -262,7 +264,7 @@ def test_a_selector_that_fails_ends_the_search(engine: Engine) -> None:
     assert got(allocate([claim], CLASSES, node, engine)) == [("x", "d0")]
 
 
-def test_reasons(engine: Engine) -> None:
+def test_each_reason_names_its_path(engine: Engine) -> None:
     node = [device("d0", rail=0), device("d1", rail=1)]
     ask = 'has(device.attributes["a.example.com"].rail) && device.attributes["a.example.com"].rail == 7'
     for claim, kind, path, words in [
@@ -384,7 +386,7 @@ def test_requests_for_unknown_drivers_are_unknown(engine: Engine) -> None:
         (r"""'it\'s && so' == a && b""", [r"""'it\'s && so' == a""", "b"]),
     ],
 )
-def test_conjuncts(expression: str, parts: list[str]) -> None:
+def test_selectors_are_split_at_conjunctions(expression: str, parts: list[str]) -> None:
     assert conjuncts(expression) == parts
 
 
@@ -441,7 +443,7 @@ def test_a_budget_ends_the_search(engine: Engine) -> None:
     assert answer.kind == "budget" and answer.unknown and "not decided after 300 steps" in answer.reason
 
 
-# --- what ends the scheduling of a pod, and what only hides behind something else
+# --- errors that end the scheduling of a pod
 
 
 def test_a_device_that_is_never_evaluated_may_lack_an_attribute(engine: Engine) -> None:
@@ -453,7 +455,7 @@ def test_a_device_that_is_never_evaluated_may_lack_an_attribute(engine: Engine) 
 
 
 @pytest.mark.parametrize("amount", ["9999999999999999999999", "1e30", "9223372036854775807"])
-def test_an_amount_too_large_for_the_schedulers_arithmetic(amount: str, engine: Engine) -> None:
+def test_an_amount_too_large_for_the_scheduler_is_an_error(amount: str, engine: Engine) -> None:
     policy = {"default": "1", "validRange": {"min": "1", "step": "1"}}
     capacity = {"m": {"value": "10", "requestPolicy": policy}}
     node = [with_body(device("d0"), allowMultipleAllocations=True, capacity=capacity)]
@@ -497,7 +499,7 @@ def test_fields_that_the_scheduler_does_not_know_end_the_search(body: Object, pa
     assert refused(allocate([spec(one("r", "c"))], classes, [device("d0")], engine)).kind == "error"
 
 
-def test_repetitions_are_found() -> None:
+def test_repeated_groups_of_requests_are_found() -> None:
     requests = [one(f"{name}{i}", name) for i in range(3) for name in ("n", "g")]
     rules = [same(ROOT, f"n{i}", f"g{i}") for i in range(3)]
     claim = spec(*requests, constraints=[*rules, same(NUMA)])
@@ -611,7 +613,7 @@ def ways(claim: Object, node: list[Offer]) -> t.Iterator[list[tuple[str, Offer]]
 
 @settings(max_examples=300, deadline=None)
 @given(nodes(), claims())
-def test_finds_what_there_is_and_nothing_else(node: list[Offer], claim: Object) -> None:
+def test_an_allocation_is_found_if_and_only_if_one_exists(node: list[Offer], claim: Object) -> None:
     answer = allocate([claim], CLASSES, node, made_engine())
     possible = next(ways(claim, node), None)
     if isinstance(answer, Refusal):

@@ -70,7 +70,7 @@ def test_versions_sort_by_semantic_precedence(lower: str, higher: str) -> None:
         ("lanewise.dev", None, "numa_node", [NUMA_NODE, NUMA_NODE_DRANET]),
     ],
 )
-def test_a_drivers_version_decides_what_a_level_is_matched_by(
+def test_the_version_of_a_driver_decides_the_attributes_of_a_level(
     name: str, version: str | None, level: str, expected: list[str]
 ) -> None:
     assert knowledge(name, {"version": version} if version else {}).alignments(level) == expected
@@ -135,14 +135,14 @@ def test_drivers_whose_devices_a_probe_cannot_derive_are_listed() -> None:
         ("gpu.intel.com", "0.10.2", False),
     ],
 )
-def test_versions_after_the_last_known_one_are_warned_about(name: str, version: str, warned: bool) -> None:
+def test_versions_after_the_last_known_one_give_a_warning(name: str, version: str, warned: bool) -> None:
     words = knowledge(name, {"version": version}).beyond()
     assert bool(words) is warned
     if warned:
         assert version in words and f"dra_claims_drivers.{name}.version" in words
 
 
-def test_the_own_drivers_version_is_the_collections() -> None:
+def test_the_version_of_lanewise_dev_is_that_of_the_collection() -> None:
     galaxy = Path(__file__).resolve().parents[6] / "galaxy.yml"
     assert f"version: {DRIVERS['lanewise.dev'].newest}\n" in galaxy.read_text()
 
@@ -158,7 +158,7 @@ def test_intel_has_vfs_beside_gpus_and_addresses_from_0_10_on() -> None:
 
 
 @pytest.mark.parametrize(("version", "has"), [("0.5.0", True), ("0.6.0", False), ("0.6.1", False), ("0.7.0", True)])
-def test_gaudi_lost_its_serial_number_for_a_while(version: str, has: bool) -> None:
+def test_gaudi_0_6_has_no_serial_number(version: str, has: bool) -> None:
     assert bool(knowledge("gaudi.intel.com", {"version": version}).filter("gpu", "uuid")) is has
 
 

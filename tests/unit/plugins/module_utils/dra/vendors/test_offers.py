@@ -241,7 +241,7 @@ def test_real_nodes_publish_what_is_predicted_for_machines_of_their_kind(recorde
         assert device["attributes"].keys() | {"memory"} == ours.device["attributes"].keys() | blind
         for name, value in ours.device["attributes"].items():
             assert device["attributes"][name].keys() == value.keys()
-        if alike != "gb300":  # our table of models does not have it
+        if alike != "gb300":  # our table of models does not contain it
             assert device["attributes"]["architecture"] == ours.device["attributes"]["architecture"]
     shares = {} if alike == "gb300" else {"consumable_shares": "memory"}
     [memory] = {str(parse(one["capacity"]["memory"]["value"])) for one in real}
