@@ -53,7 +53,7 @@ def test_an_aligned_claim_is_kept_and_predicted(run):
     assert run(_ansible_check_mode=True)["claims"] == answer["claims"]
 
 
-def test_a_node_cannot_answer_for_containers_of_another_node(run, world):
+def test_cpus_of_a_container_count_only_from_the_node_of_its_pod(run, world):
     """Whatever it prints: the CPUs of a container count where they come from the node of its pod."""
     uid, container = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f", "c" * 64
     [pod] = world.pods

@@ -59,11 +59,11 @@ def test_a_requested_python_without_wheels_is_refused(choose):
 
 
 @pytest.mark.parametrize("asked", [None, "python3.15"])
-def test_a_sites_own_lock_allows_newer_pythons(choose, asked):
+def test_a_custom_lock_allows_newer_pythons(choose, asked):
     assert choose("3.15.1", "3.14.2", asked=asked, newer=True) == ("python3.15", [])
 
 
-def test_a_sites_own_lock_allows_no_older_pythons(choose):
+def test_a_custom_lock_does_not_allow_older_pythons(choose):
     found, problems = choose(python3="3.9.18", newer=True)
     assert not found and "needs Python 3.10 or later with venv" in problems[0]
 

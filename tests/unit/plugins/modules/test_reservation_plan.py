@@ -86,7 +86,7 @@ def test_no_pod_is_moved_for_a_job_that_a_quota_refuses(run: t.Any) -> None:
     assert answer["fits"] and answer["notes"] == [f"workload job: {reported}"]
 
 
-def test_what_is_not_modelled_of_a_job_is_said(run: t.Any) -> None:
+def test_unmodelled_parts_of_a_job_are_reported(run: t.Any) -> None:
     pod = {"affinity": {"podAntiAffinity": {"x": []}}, "schedulerName": "volcano"}
     answer = run(workload={**WORK, "pod": pod})
     assert [one.partition(": ")[2] for one in answer["notes"]] == [

@@ -86,7 +86,7 @@ def test_free_devices_are_taken_first_and_then_those_of_the_fewest_pods(run: t.A
     assert answer["lines"] == ["gold: 2 device(s) for 1 pod(s) of job; 0 pod(s) are ended for it"]
 
 
-def test_a_pod_loses_all_devices_and_only_the_asked_ones_are_taken(run: t.Any) -> None:
+def test_a_pod_loses_all_devices_and_only_the_requested_ones_are_taken(run: t.Any) -> None:
     answer = run(low("p", "a", [0, 1, 2]), devices=names("a", 1))
     assert answer["devices"] == names("a", 1) and answer["leaving"][0]["devices"] == names("a", 1)
 

@@ -44,7 +44,7 @@ def test_the_answer_has_the_topology_and_changes_nothing(run, machine):
     assert [gpu["nearest_nics"]["devices"] for gpu in answer["topology"]["gpus"]] == [[NIC0], ["0000:9b:00.0"]]
 
 
-def test_check_mode_reads_all_the_same(run):
+def test_check_mode_reads_like_a_normal_run(run):
     assert run(_ansible_check_mode=True)["topology"] == run()["topology"]
 
 
@@ -130,14 +130,14 @@ def test_a_missing_import_file_fails(run, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "<system", "<what/>", "not xml"])
-def test_an_import_file_of_another_kind_fails(run, tmp_path, text):
+def test_an_import_file_of_an_unknown_format_fails(run, tmp_path, text):
     path = tmp_path / "topology.xml"
     path.write_text(text, encoding="utf-8")
     answer = run(import_file=str(path))
     assert answer["failed"] and str(path) in answer["msg"]
 
 
-def test_broken_tree_is_an_answer_and_no_failure(run, machine):
+def test_a_broken_tree_does_not_fail_the_module(run, machine):
     machine.write(f"{machine.folder(NIC0)}/numa_node", b"\xff")
     answer = run()
     assert not answer.get("failed")

@@ -23,7 +23,7 @@ def _flipped(content, junk):
     return content[:at] + changed + content[at + 1 :]
 
 
-#: What is in a file afterwards.
+#: The content of a damaged file, by kind of damage.
 _CONTENTS = {
     "cut": lambda content, junk: content[: len(junk) % max(len(content), 1)],
     "empty": lambda content, junk: b"",
@@ -32,7 +32,7 @@ _CONTENTS = {
     "zeroes": lambda content, junk: content[: len(junk) % max(len(content), 1)].ljust(len(content), b"\0"),
     "odd": lambda content, junk: junk + b"\n",
 }
-#: What stands in the place of a file or folder; nothing for `gone`.
+#: What replaces a file or folder; `gone` only removes it.
 _ENTRIES = {
     "folder": os.mkdir,
     "fifo": os.mkfifo,
@@ -62,7 +62,7 @@ class Damage:
         shutil.rmtree(self._aside)
 
     def apply(self, kind, entry, junk=b"", other=None):
-        """Damage `entry`. `junk` gives bytes, and by its length a place; `other` is what takes its place."""
+        """Damage `entry`. `junk` gives bytes, and its length a position; `another` puts a copy of `other` there."""
         path = self._root / entry
         if not os.path.lexists(path) or not os.path.realpath(path.parent).startswith(f"{self._root}/"):
             return  # an earlier change removed it

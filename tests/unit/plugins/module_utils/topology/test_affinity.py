@@ -69,7 +69,7 @@ GPU_PATH = f"{SWITCH}/0000:19:00.0/0000:1a:00.0"
             function("pci0000:40/0000:40:01.1/0000:41:00.0", 1),
             "SYS",
         ),
-        # Grace: every root port is a domain of its own
+        # Grace: every root port has its own domain
         (
             function("pci0008:00/0008:00:00.0/0008:01:00.0", 0),
             function("pci0009:00/0009:00:00.0/0009:01:00.0", 0),
@@ -82,7 +82,7 @@ GPU_PATH = f"{SWITCH}/0000:19:00.0/0000:1a:00.0"
             "UNKNOWN",
         ),
         (PciFunction("0000:21:00.0"), PciFunction("0000:22:00.0"), "UNKNOWN"),
-        # Azure: every device has a root complex of its own
+        # Azure: every device has its own root complex
         (function(f"{VMBUS}/a/pci0001:00/0001:00:00.0"), function(f"{VMBUS}/b/pci0002:00/0002:00:00.0"), "UNKNOWN"),
         (function(f"{VMBUS}/a/pci0001:00/0001:00:00.0", 0), function(f"{VMBUS}/b/pci0002:00/0002:00:00.0", 0), "NODE"),
         # Intel VMD: the NVMe domain hangs on a function of the outer root complex
@@ -137,7 +137,7 @@ def functions(draw):
 
 
 @given(functions(), functions())
-def test_level_is_symmetric_and_never_near_without_a_reason(one, other):
+def test_level_is_symmetric_and_never_near_without_evidence(one, other):
     found, reverse = (level(*pair) for pair in ((one, other), (other, one)))
     assert found == reverse
     if found == "NODE":
@@ -248,7 +248,7 @@ def test_management_nic_on_the_same_switch_is_not_a_rail(tree):
     assert {nic.address: nic.rail for nic in topology.nics} == {"0000:1b:00.0": None, rail: 0}
 
 
-def test_two_gpus_of_a_switch_take_a_nic_each(tree):
+def test_two_gpus_of_a_switch_get_one_nic_each(tree):
     for slot, kind in enumerate((GPU, GPU, NIC, NIC)):
         tree.pci(f"{SWITCH}/0000:19:{slot:02x}.0/0000:{0x1A + slot:02x}:00.0", kind, 0)
     topology = tree.probe()
@@ -263,7 +263,7 @@ def test_two_gpus_share_a_switchs_only_nic(tree):
     assert [gpu.rail for gpu in topology.gpus] == [0, 0]
 
 
-def test_four_nics_a_gpu_are_four_rails(tree):
+def test_four_nics_per_gpu_are_four_rails(tree):
     for switch in range(2):
         above = f"pci0000:{switch}0/0000:{switch}0:01.0/0000:{switch}1:00.0"
         tree.pci(f"{above}/0000:{switch}2:00.0/0000:{switch}3:00.0", GPU, switch)
@@ -274,7 +274,7 @@ def test_four_nics_a_gpu_are_four_rails(tree):
     assert [nic.rail for nic in topology.nics] == list(range(8))
 
 
-def test_missing_nic_leaves_the_other_rails_their_numbers(tree):
+def test_a_missing_nic_does_not_renumber_the_other_rails(tree):
     for switch in range(3):
         above = f"pci0000:{switch}0/0000:{switch}0:01.0/0000:{switch}1:00.0"
         tree.pci(f"{above}/0000:{switch}2:00.0/0000:{switch}3:00.0", GPU, 0)

@@ -45,7 +45,7 @@ def test_nearest_is_what_the_probe_calls_nearest(name: str) -> None:
             assert board.nearest_nics(gpu["address"]) == (near["level"], tuple(near["devices"]))
 
 
-def test_a_shape_never_changes() -> None:
+def test_the_shape_of_known_facts_never_changes() -> None:
     """Slices and templates of earlier releases have this name."""
     facts: Facts = {
         "functions": {},

@@ -93,7 +93,7 @@ def test_capable_and_enabled_acs_controls_are_read():
     )
 
 
-def test_acs_may_have_nothing_enabled():
+def test_acs_may_have_no_control_enabled():
     data = space(extended=[(0x100, 0x000D, struct.pack("<HH", 0x1F, 0))])
     assert config_space.read_acs(reading(data)).enabled == []
 
@@ -107,7 +107,7 @@ def test_acs_is_unknown_with_64_bytes_only():
     assert config_space.read_acs(reading(data)) is None
 
 
-def test_reading_ends_if_extended_capabilities_form_a_circle():
+def test_reading_ends_if_extended_capabilities_form_a_cycle():
     assert (
         config_space.read_acs(reading(space(extended=[(0x100, 0x0001, b""), (0x140, 0x0002, b""), (0x100, 1, b"")])))
         is None
@@ -123,14 +123,14 @@ def test_without_a_pcie_capability_there_is_no_link():
     assert config_space.read_link(reading(space([(0x40, 0x01, b"")]))) is None
 
 
-def test_reading_ends_if_capabilities_form_a_circle():
+def test_reading_ends_if_capabilities_form_a_cycle():
     data = bytearray(space([(0x40, 0x01, b""), (0x50, 0x05, b"")]))
     data[0x51] = 0x40
     assert config_space.read_link(reading(bytes(data))) is None
 
 
 @given(st.binary(max_size=512))
-def test_no_config_space_raises(data):
+def test_any_config_space_is_read_without_an_error(data):
     config_space.read_acs(reading(data))
     config_space.read_link(reading(data))
 

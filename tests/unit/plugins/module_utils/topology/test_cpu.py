@@ -106,7 +106,7 @@ def test_a_numa_node_may_have_no_cpus(tree, reader):
     assert sets[1] == 0
 
 
-def test_node_with_a_missing_cpu_list_is_not_one_without_cpus(tree, reader):
+def test_a_missing_cpu_list_does_not_mean_that_a_node_has_no_cpus(tree, reader):
     tree.write("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal:       1024 kB")
     nodes, sets = cpu.read_numa_nodes(reader)
     assert nodes[0].cpus is None

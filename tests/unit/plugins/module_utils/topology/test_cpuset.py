@@ -22,7 +22,7 @@ def test_list_round_trip(cpus):
 
 
 @given(CPUS)
-def test_list_names_each_run_once(cpus):
+def test_list_names_each_range_once(cpus):
     runs = [part.split("-") for part in cpuset.to_list(bits_of(cpus)).split(",") if part]
     for run, following in zip(runs, runs[1:]):
         assert int(run[-1]) + 1 < int(following[0])
@@ -48,7 +48,7 @@ def test_any_text_gives_a_set_or_none(text):
     ("text", "expected"),
     [("", 0), ("0", 1), ("0-3,8", 0x10F), ("0-3\n", 0xF), (" 1 ", 2)],
 )
-def test_lists_are_read(text, expected):
+def test_cpu_lists_are_read(text, expected):
     assert cpuset.from_list(text) == expected
 
 

@@ -98,7 +98,7 @@ def test_degraded_uplink_of_a_switch_names_all_below(machine):
     assert one(machine, "link-degraded").devices == [GPU0, NIC0, "0000:1c:00.0"]
 
 
-def test_card_of_fewer_lanes_than_its_slot_is_not_degraded(machine):
+def test_a_card_with_fewer_lanes_than_its_slot_is_not_degraded(machine):
     for name in ("max_link_width", "current_link_width"):
         machine.write(f"{machine.folder(NIC0)}/{name}", "8")
     machine.write(f"{machine.folder('0000:19:01.0')}/current_link_width", "8")  # the port reports the same link
@@ -138,7 +138,7 @@ def test_port_down_on_a_rail_is_an_error(machine):
     assert "rail 1" in finding.summary and "Polling" in finding.summary
 
 
-def test_port_down_beside_one_that_carries_the_rail_is_only_information(machine):
+def test_a_port_down_is_information_if_another_carries_the_rail(machine):
     machine.port("mlx5_1", 2, state="1: DOWN", phys_state="3: Disabled")
     finding = one(machine, "rdma-port-down")
     assert finding.severity == "info" and "rail" not in finding.summary
@@ -300,7 +300,7 @@ def test_vf_without_driver_is_not_a_finding(machine):
 @pytest.mark.parametrize(
     ("identity", "reported"), [(("1d94", "55b7"), False), (("1ed5", "0323"), False), (("abcd", "1"), True)]
 )
-def test_gpus_of_any_maker_take_part_and_unlisted_ones_are_reported(machine, identity, reported):
+def test_gpus_of_any_vendor_are_used_and_unlisted_ones_are_reported(machine, identity, reported):
     vendor, device = identity
     path = f"{SWITCH}/0000:19:03.0/0000:1d:00.0"
     machine.pci(path, {**GPU, "class": "0x038000", "vendor": f"0x{vendor}", "device": f"0x{device:0>4}"}, 0, driver="d")

@@ -83,7 +83,7 @@ def test_a_narrower_connector_changes_the_fingerprint(machine, shape):
         ["0000:1a:00.0/0000:1a:00.0"],
     ],
 )
-def test_paths_that_contradict_each_other_make_no_circle(tree, paths):
+def test_paths_that_contradict_each_other_make_no_cycle(tree, paths):
     for path in paths:
         address = path.rpartition("/")[2]
         folder = f"sys/devices/pci0000:17/{path}"

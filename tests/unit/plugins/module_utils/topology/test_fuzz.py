@@ -167,7 +167,7 @@ def test_every_invalid_link_is_named(machine, monkeypatch):
 
 
 @pytest.mark.parametrize(("levels_deep", "believed"), [(50, 50), (150, 0)])
-def test_a_path_that_is_too_deep_is_not_believed(tmp_path, levels_deep, believed):
+def test_a_path_that_is_too_deep_is_not_used(tmp_path, levels_deep, believed):
     tree = healthy(tmp_path / "m")
     path = "pci0000:20/" + "/".join(f"0000:{number:02x}:00.0" for number in range(0x30, 0x30 + levels_deep))
     tree.link("sys/bus/pci/devices/0000:20:00.0", f"sys/devices/{path}/0000:20:00.0")

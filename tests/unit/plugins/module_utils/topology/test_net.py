@@ -274,7 +274,7 @@ def test_the_accelerated_vf_of_hyper_v_carries_the_default_route(tree):
     assert interface(tree, "eth0").address is None
 
 
-def test_circle_of_interfaces_ends(tree, nic):
+def test_a_cycle_of_interfaces_ends(tree, nic):
     tree.net("eth0", nic)
     tree.net("x")
     tree.link(f"{tree.folder(nic)}/net/eth0/lower_x", "sys/devices/virtual/net/x")

@@ -36,7 +36,7 @@ def test_override_is_reported_with_what_was_read(vm):
     assert finding.evidence == ["0001:00:00.0: NUMA node None read, 1 stated"]
 
 
-def test_override_does_not_reach_kubernetes(vm):
+def test_an_override_does_not_change_kubernetes_attributes(vm):
     function = vm.probe({"address": "0001:00:00.0", "numa_node": 1}).functions["0001:00:00.0"]
     assert "numaNode" not in function.kubernetes
 
@@ -61,7 +61,7 @@ def test_override_by_slot_is_of_every_function_of_the_card(tree):
     assert functions["0000:17:01.0"].numa_node is None
 
 
-def test_stated_rail_stops_derived_ones(tree):
+def test_a_stated_rail_disables_derived_rails(tree):
     for bus, kind in ((0x18, GPU), (0x28, GPU), (0x19, NIC), (0x29, NIC)):
         tree.pci(f"pci0000:{bus & 0xF0 | 7:02x}/0000:{bus & 0xF0 | 7:02x}:{bus & 7:02x}.0/0000:{bus:02x}:00.0", kind, 0)
     topology = tree.probe({"address": "0000:19:00.0", "rail": 5})
@@ -73,7 +73,7 @@ def test_stated_rail_stops_derived_ones(tree):
 
 
 @pytest.mark.parametrize("entry", [{"address": "0009:00:00.0", "numa_node": 0}, {"slot": "7", "rail": 1}])
-def test_override_that_matches_nothing(vm, entry):
+def test_an_override_that_matches_nothing_is_reported(vm, entry):
     assert "override-unmatched" in ids(vm.probe(entry))
 
 

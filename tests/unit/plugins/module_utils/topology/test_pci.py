@@ -244,7 +244,7 @@ def test_vf_whose_link_leads_elsewhere_has_no_pf(tree, pf):
     assert "which cannot be its PF" in topology.source.unreadable[0]
 
 
-def test_local_cpus_alone_do_not_reach_kubernetes(tree):
+def test_local_cpus_alone_give_no_kubernetes_attribute(tree):
     tree.nodes("0-3", "4-7")
     tree.pci(PATH, {**GPU, "local_cpulist": "4-7"})
     assert "numaNode" not in tree.probe().functions["0000:18:00.0"].kubernetes

@@ -177,7 +177,7 @@ def test_vfs_are_as_near_as_their_pf_and_follow_its_overrides(tmp_path: Path) ->
     assert read["board"] != before[device_name(other)]["board"]
 
 
-def test_what_the_node_needs_is_withheld() -> None:
+def test_devices_that_the_node_needs_are_withheld() -> None:
     result = publication(probed.facts("sriov"))
     reasons = {address: reason.split()[0:3] for address, reason in result.withheld.items()}
     assert reasons["0000:01:00.0"] == ["it", "carries", "the"]  # below bond0.100, which has the default route

@@ -20,7 +20,7 @@ def test_text_is_stripped(tree, reader):
     assert reader.text("/sys/a") == "word"
 
 
-def test_missing_file_is_nothing_to_report(reader):
+def test_a_missing_file_is_not_reported(reader):
     assert reader.text("/sys/none") is None
     assert reader.unreadable_count == 0
 
@@ -50,7 +50,7 @@ def test_link_in_place_of_an_attribute_is_not_followed(tree, reader, tmp_path):
     assert reader.unreadable_count == 1
 
 
-def test_directory_that_leads_out_of_the_root_is_not_entered(tree, reader, tmp_path):
+def test_a_directory_outside_the_root_is_not_entered(tree, reader, tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside/cpulist").write_text("0-99\n", encoding="utf-8")
     (tmp_path / "outside/link").symlink_to("away")
@@ -70,7 +70,7 @@ def test_a_looping_link_is_unreadable(tree, reader):
     assert reader.unreadable_count == 2
 
 
-def test_bytes_that_are_no_text(tree, reader):
+def test_bytes_that_are_not_utf_8_are_unreadable(tree, reader):
     tree.write("sys/a", b"\xff\xfe\n")
     assert reader.text("/sys/a") is None
     assert reader.unreadable == ["/sys/a: not UTF-8 text"]

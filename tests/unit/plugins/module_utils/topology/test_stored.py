@@ -49,7 +49,7 @@ def test_values_of_an_unknown_format_are_refused(value: t.Any) -> None:
     assert not isinstance(refused.value, NewerForm)
 
 
-def test_a_newer_form_is_read_only_where_it_says_so() -> None:
+def test_a_newer_format_is_read_only_if_it_declares_compatibility() -> None:
     forms = Forms(conversions=CHAIN)
     with pytest.raises(NewerForm, match="its format is 5, and this release knows up to 3"):
         forms.read({"format": 5, "c": 1})

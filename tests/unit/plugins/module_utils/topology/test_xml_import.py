@@ -112,7 +112,7 @@ def pair(bus, gpu, nic):
     )
 
 
-def test_switches_of_one_bus_id_are_switches_of_their_own():
+def test_switches_with_the_same_bus_id_stay_separate():
     """RCCL's model topo_4p4h, whose author gave all switches of a level one bus id."""
     node = load(
         '<system version="2"><cpu numaid="1"><pci busid="0000:c3:00.0" class="0x060400">'
@@ -299,7 +299,7 @@ def test_lstopo_single_node_does_not_prove_locality():
         "</object></topology>",
     ],
 )
-def test_usb_controller_with_an_interface_is_no_nic(document):
+def test_a_usb_controller_with_an_interface_is_not_a_nic(document):
     node = load(document)
     assert [(one.name, one.kind, one.address) for one in node.interfaces] == [("usb0", "usb", "0000:00:14.0")]
     assert node.functions["0000:00:14.0"].kind == "other"
@@ -338,7 +338,7 @@ def test_lstopo_1_names_packages_sockets():
     assert load(old).packages == load(LSTOPO).packages
 
 
-def test_lstopo_3_says_the_same_and_the_programming_interface():
+def test_lstopo_3_also_has_the_programming_interface():
     second, third = as_dict(load(LSTOPO)), as_dict(load(LSTOPO_3))
     codes = {address: function["class_code"] for address, function in third["functions"].items()}
     assert codes == {
