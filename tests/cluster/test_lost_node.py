@@ -59,7 +59,7 @@ def site() -> t.Iterator[QueueSite]:
             made = QueueSite(Queueing(plane, lease_seconds=8), {name: machine("hgx-h100") for name in NODES})
             compiled = made.compile(QUEUES, CLAIMS)
             made.queueing.configure(compiled.configuration)
-            made.open(compiled)
+            made.apply_queues(compiled)
             yield made
     except Missing as missing:
         pytest.skip(str(missing))

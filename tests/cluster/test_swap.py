@@ -175,7 +175,7 @@ def test_disruption_budgets_are_respected(fleet: Fleet, playbooks: Playbooks) ->
             {"metadata": {"name": f"low-{number}", "labels": {"app": "web"}}, "spec": fleet.pod_spec("low")},
         )
     fleet.bound(8)
-    fleet.run("web")
+    fleet.mark_running("web")
     budgets = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
     budget = {"metadata": {"name": "web"}, "spec": {"minAvailable": 7, "selector": {"matchLabels": {"app": "web"}}}}
     fleet.plane.expect("POST", budgets, budget)

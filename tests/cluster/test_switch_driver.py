@@ -104,5 +104,5 @@ def test_after_a_failure_the_node_is_reported_as_cordoned(fleet: Fleet) -> None:
     fleet.plane.expect("POST", PODS, {"metadata": {"name": "x"}, "spec": pod})
     output = fleet.switch(DRANET, switch_driver_drain=True)
     assert "Evict the node's pods" in output
-    assert "gpu-01 stays cordoned. When this is fixed, run the playbook again: it continues" in output
+    assert "gpu-01 stays cordoned. When this is fixed, run the playbook again to continue" in output
     assert fleet.state() == (True, True, False)
