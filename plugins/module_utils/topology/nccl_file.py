@@ -32,6 +32,8 @@ MOST_ELEMENTS = 160
 #: NCCL's names of architectures (kvDictCpuArch).
 _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "arm64", "ppc64le": "ppc64", "ppc64": "ppc64"}
 _BRIDGE = "060400"
+#: Of a vendor in CPUID. The kernel removes blanks at the ends, so a shorter one is not what NCCL compares with.
+_VENDOR_LENGTH = 12
 _PLAIN = re.compile(r"[0-9A-Za-z:.,/_ -]{1,4096}")
 
 #: Switches by their addresses, from the outermost.
@@ -180,16 +182,18 @@ def _common(chains: t.Sequence[Chain]) -> Chain:
 
 def _processor(system: SystemFacts) -> dict[str, t.Any]:
     """The attributes of a processor. NCCL reads them itself only for the NUMA nodes of its GPUs and NICs. But it puts a
-    network without a PCI function below the first node of the file, and ends if that one has no vendor (x86-64)."""
-    values: dict[str, t.Any] = {"arch": _ARCHITECTURES.get(system["architecture"] or "")}
-    vendor, family = system.get("cpu_vendor") or "", system.get("cpu_family")
-    if (
-        values["arch"] == "x86_64" and len(vendor) == 12
-    ):  # CPUID has 12 characters; the kernel strips blanks at the ends
-        values["vendor"] = vendor
-        if family is not None and family < 15:  # NCCL counts the families from 15 on in another way than the kernel
-            values.update(familyid=family, modelid=system.get("cpu_model_number"))
-    return values
+    network without a PCI function below the first node of the file, and ends if that one has no vendor (x86-64).
+
+    With the vendor it needs both numbers, except of AMD. It counts families above 14 differently from the kernel.
+    """
+    arch = _ARCHITECTURES.get(system["architecture"] or "")
+    vendor = system.get("cpu_vendor") or ""
+    family, number = system.get("cpu_family"), system.get("cpu_model_number")
+    if arch != "x86_64" or len(vendor) != _VENDOR_LENGTH:
+        return {"arch": arch}
+    if family is not None and number is not None and family < 15:
+        return {"arch": arch, "vendor": vendor, "familyid": family, "modelid": number}
+    return {"arch": arch, "vendor": vendor} if vendor == "AuthenticAMD" else {"arch": arch}
 
 
 def _mask(bits: int) -> str:

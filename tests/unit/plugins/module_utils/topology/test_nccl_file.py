@@ -278,6 +278,9 @@ def test_each_processor_has_the_attributes_that_nccl_gives_it(name, tmp_path):
     [
         ({"cpu_vendor": "GenuineIntel", "cpu_family": 6, "cpu_model_number": 143}, ("GenuineIntel", "6", "143")),
         ({"cpu_vendor": "AuthenticAMD", "cpu_family": 25, "cpu_model_number": 17}, ("AuthenticAMD", None, None)),
+        ({"cpu_vendor": "GenuineIntel", "cpu_family": 6}, (None, None, None)),
+        ({"cpu_vendor": "GenuineIntel", "cpu_family": 19, "cpu_model_number": 1}, (None, None, None)),
+        ({"cpu_vendor": "AuthenticAMD"}, ("AuthenticAMD", None, None)),
         ({"cpu_vendor": "Shanghai", "cpu_family": 7, "cpu_model_number": 91}, (None, None, None)),
         ({"cpu_vendor": None}, (None, None, None)),
         ({}, (None, None, None)),
