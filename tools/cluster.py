@@ -253,6 +253,8 @@ def _build(source: Module, program: str, position: str) -> None:
     with locked(source.cache):
         if (source.cache / program).exists():
             return
+        for abandoned in source.cache.glob(".building-*"):  # by a build that was killed
+            shutil.rmtree(abandoned)
         variables = _go(source)
         start = time.monotonic()
         minutes = SECONDS.get(program, 60) / 60

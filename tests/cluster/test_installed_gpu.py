@@ -35,7 +35,7 @@ def place(text: str, address: str) -> tuple[str | None, list[str]]:
 
 
 def accepted(text: str, address: str, folder: Path) -> None:
-    """NCCL computes with a file, and has our GPU where the file has it."""
+    """NCCL starts with a file, and has the GPU where the file has it."""
     (folder / "nccl.xml").write_text(text)
     try:
         used = nccl.topology(folder / "nccl.xml")

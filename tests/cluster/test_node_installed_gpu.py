@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
 from ansible_collections.lanewise.dra.tests.cluster.node import Node
-from ansible_collections.lanewise.dra.tests.nvidia.driver import SLICES, NvidiaDriver
+from ansible_collections.lanewise.dra.tests.nvidia.driver import SLICES, WAYS, NvidiaDriver
 from ansible_collections.lanewise.dra.tests.nvidia.installed import Installed
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
@@ -63,22 +63,17 @@ def _usr(tmp_path: Path) -> t.Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(tmp_path / "usr")], check=True)
 
 
-#: How many pods share a GPU, with the options of NVIDIA's driver and what the site states of it.
-WAYS: dict[int, tuple[dict[str, t.Any], dict[str, t.Any]]] = {
-    1: ({}, {}),
-    2: (
-        {"gates": {"ConsumableShares": True}, "shares": "memory"},
-        {"engine": "consumable-shares", "consumable_shares": "memory"},
-    ),
-}
+#: How many pods share a GPU, with the way in which NVIDIA's driver runs then, and what the site states beside it.
+SHARERS: dict[int, tuple[str, dict[str, str]]] = {1: ("plain", {}), 2: ("memory", {"engine": "consumable-shares"})}
 
 
-@pytest.mark.parametrize("sharers", WAYS)
+@pytest.mark.parametrize("sharers", SHARERS)
 def test_pods_get_the_gpus_of_this_machine_and_compute_on_them(
     node: Node, usr: Path, tmp_path: Path, sharers: int
 ) -> None:
     """Each GPU is for one pod, or for two with two fifths of its memory. One pod more has to wait."""
-    options, stated = WAYS[sharers]
+    way, engine = SHARERS[sharers]
+    stated, options = WAYS[way]
     facts = as_dict(probe("/"))
     assert {gpu["address"] for gpu in facts["gpus"]} >= {folder.name for folder in GPUS.iterdir()}
     try:
@@ -93,7 +88,7 @@ def test_pods_get_the_gpus_of_this_machine_and_compute_on_them(
         if sharers > 1:
             smallest = min(int(one["capacity"]["memory"]["value"].removesuffix("Mi")) for one in published.values())
             gpu["share"] = {"memory": f"{smallest * 2 // 5}Mi"}
-        drivers = {"gpu.nvidia.com": {"version": "0.5.0", **stated}}
+        drivers = {"gpu.nvidia.com": {"version": "0.5.0", **stated, **engine}}
         template = {"name": "gpu", "namespace": "default", "devices": [gpu]}
         site = gpu_claims.apply(node, gpu_claims.variables("0.5.0", [template], drivers=drivers), facts)
         assert [one.nodes for one in site.reach] == [[node.name]]

@@ -28,8 +28,7 @@ _OF_DEVICE = (
     "nvmlDeviceGetPersistenceMode nvmlDeviceGetSupportedEventTypes nvmlDeviceGetUUID nvmlDeviceGetVirtualizationMode "
     "nvmlDeviceIsMigDeviceHandle nvmlDeviceGetGpuInstanceId nvmlDeviceGetComputeInstanceId"
 ).split()
-
-
+#: Of no GPU.
 _NO_UUID = "GPU-00000000-0000-0000-0000-000000000000"
 
 

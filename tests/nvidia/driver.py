@@ -10,6 +10,7 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
+from ansible_collections.lanewise.dra.tests.nvidia.installed import Installed
 from ansible_collections.lanewise.dra.tests.nvidia.root import Root
 from ansible_collections.lanewise.dra.tools.cluster import NVIDIA, programs
 
@@ -68,7 +69,7 @@ class NvidiaDriver:
         self,
         plane: ControlPlane,
         node: str,
-        root: Root,
+        root: Root | Installed,
         version: str = "0.5.0",
         *,
         kubelet: Path = Path("/var/lib/kubelet"),

@@ -22,6 +22,7 @@ import tempfile
 import typing as t
 from pathlib import Path
 
+import pynvml as nvml
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
 from ansible_collections.lanewise.dra.tests.nvidia import nccl
 from ansible_collections.lanewise.dra.tests.nvidia.answers import answers
@@ -131,7 +132,11 @@ def main() -> int:
     parser.add_argument("--nccl", action="store_true", help="also record the topology that PyTorch's NCCL finds")
     parser.add_argument("--slices", action="store_true", help="also run NVIDIA's DRA driver, and record its slices")
     arguments = parser.parse_args()
-    recording: dict[str, t.Any] = {"nvml": answers(), "tree": vars(Tree())}
+    try:
+        recording: dict[str, t.Any] = {"nvml": answers(), "tree": vars(Tree())}
+    except nvml.NVMLError as error:
+        print(f"NVML does not answer ({error}): run this on a machine with an NVIDIA driver and a GPU", file=sys.stderr)
+        return 1
     if arguments.nccl:
         recording["nccl"] = nccl.topology()
     if arguments.slices:
