@@ -33,7 +33,7 @@ def _content(path: Path, read: t.Callable[[int], bytes]) -> bytes | int | None:
 
 def test_every_sysctl_reads_the_same_as_by_a_plain_read() -> None:
     files = [
-        path for folder in (CONF / "lo", CONF / "default") for path in folder.iterdir() if path.stat().st_mode & 0o400
+        path for folder in (CONF / "lo", CONF / "default") for path in folder.iterdir() if os.access(path, os.R_OK)
     ]
     assert len(files) > 50
     for path in files:
