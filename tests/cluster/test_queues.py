@@ -188,6 +188,12 @@ def test_two_teams_lend_each_other_idle_quota(site: QueueSite, work: Work) -> No
     assert "request (13) > maximum capacity (12)" in condition["message"], condition
 
 
+def _pending_jobs(site: QueueSite, name: str) -> int:
+    """The number of jobs that wait in a ClusterQueue, according to Kueue, which updates it after the job's status."""
+    (queue,) = [one for one in site.objects()["ClusterQueue"] if one["metadata"]["name"] == name]
+    return int((queue.get("status") or {}).get("pendingWorkloads") or 0)
+
+
 def test_a_plan_predicts_what_is_admitted(site: QueueSite, work: Work) -> None:
     """The plan counts a team's own quota and what it can borrow now, while the owner uses a part of that."""
     fig, elm = {"name": "fig", "guaranteed": {"pairs": 5}, "borrow": {"gpus": 4}}, {"name": "elm"}
@@ -211,6 +217,7 @@ def test_a_plan_predicts_what_is_admitted(site: QueueSite, work: Work) -> None:
     (waiting,) = set(work.jobs["fig"]) - set(work.running("fig"))
     condition = queueing.condition("fig", waiting, "QuotaReserved")
     assert condition["status"] == "False" and "insufficient" in condition["message"], condition
+    site.plane.wait_for(lambda: _pending_jobs(site, "fig") == 1, "Kueue to count the waiting job", TIMEOUT)
     (later,) = fits.fit(
         reader.read(objects_of(site.objects()), kueue_configuration=queueing.configuration), [job], made_engine()
     )
