@@ -35,11 +35,11 @@ from .dra.kube.problems import Problems
 from .kernel import netns
 
 if t.TYPE_CHECKING:
-    from .claims.unclean import Entry
+    from .claims.unclean import UncleanDevice
     from .publish.inventory import Inventory
 
-_OWN_PYTHON = Paths().hook_python
-_SECONDS = 5
+_DRIVER_PYTHON = Paths().hook_python
+_READYZ_TIMEOUT = 5
 #: Seconds after which a container should have started with its prepared devices.
 PATIENCE = 120
 
@@ -59,29 +59,29 @@ def main(arguments: t.Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="serve kubelet")
     run.add_argument("--instance", help="the UID of the driver's pod, if two may run side by side")
-    run.add_argument("--node-name", help="the name of the Node, for a driver in a pod; default: that of the settings")
-    own = _OWN_PYTHON if _OWN_PYTHON.exists() else Path(sys.executable)
-    run.add_argument("--hook-python", type=Path, default=own, help="the Python of the hook, default: %(default)s")
-    for name, does in (
+    run.add_argument("--node-name", help="name of the Node, for a driver in a pod; default: that in the settings")
+    python = _DRIVER_PYTHON if _DRIVER_PYTHON.exists() else Path(sys.executable)
+    run.add_argument("--hook-python", type=Path, default=python, help="the Python of the hook, default: %(default)s")
+    for name, handler in (
         ("status", _status),
         ("inventory", _inventory),
         ("doctor", _doctor),
         ("check", _check),
         ("withdraw", _withdraw),
     ):
-        command = commands.add_parser(name, help=(does.__doc__ or "").splitlines()[0].lower().rstrip("."))
+        command = commands.add_parser(name, help=(handler.__doc__ or "").splitlines()[0].lower().rstrip("."))
         command.add_argument("--json", action="store_true", help="print JSON")
-        command.set_defaults(does=does)
-    asked = parser.parse_args(arguments)
-    given = {field.name: getattr(asked, field.name, None) for field in dataclasses.fields(Paths)}
-    paths = Paths(**{name: value for name, value in given.items() if value is not None})
+        command.set_defaults(handler=handler)
+    options = parser.parse_args(arguments)
+    overrides = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(Paths)}
+    paths = Paths(**{name: value for name, value in overrides.items() if value is not None})
     try:
-        if asked.command == "run":
+        if options.command == "run":
             from .daemon import Daemon
 
-            Daemon(paths, asked.root, asked.instance, asked.node_name).run()
+            Daemon(paths, options.root, options.instance, options.node_name).run()
             return 0
-        return int(asked.does(paths, load(paths.settings), asked))
+        return int(options.handler(paths, load(paths.settings), options))
     except DriverError as error:
         print(f"lanewise-driver: {error.message}", file=sys.stderr)
     except Problems as problems:
@@ -95,8 +95,8 @@ def _print(answer: t.Any) -> None:
     print(json.dumps(answer, indent=1, sort_keys=True))
 
 
-def _ready(settings: Settings) -> list[str]:
-    """Why the running driver is not ready, as reported by its readiness endpoint."""
+def _not_ready_reasons(settings: Settings) -> list[str]:
+    """Why the running driver is not ready, according to its readiness endpoint."""
     if not settings.metrics_address:
         return []
     host, port = settings.metrics_address
@@ -105,13 +105,13 @@ def _ready(settings: Settings) -> list[str]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         try:
-            with opener.open(url, timeout=_SECONDS):
+            with opener.open(url, timeout=_READYZ_TIMEOUT):
                 return []
         except urllib.error.HTTPError as error:
             reasons = error.read().decode(errors="replace").splitlines()
-            return reasons or [f"it answers with status {error.code} at {url}, without a reason"]
-    except (OSError, http.client.HTTPException) as error:  # it may stop while it answers
-        return [f"it does not answer at {url}: {getattr(error, 'reason', error)}"]
+            return reasons or [f"the driver answers with status {error.code} at {url}, without a reason"]
+    except (OSError, http.client.HTTPException) as error:  # the driver may stop while it answers
+        return [f"the driver does not answer at {url}: {getattr(error, 'reason', error)}"]
 
 
 def _records(paths: Paths) -> tuple[list[Record], list[str]]:
@@ -122,11 +122,11 @@ def _records(paths: Paths) -> tuple[list[Record], list[str]]:
     return records, [error.message for error in unreadable]
 
 
-def _status(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
+def _status(paths: Paths, settings: Settings, options: argparse.Namespace) -> int:
     """Show whether the driver is ready, and the claims on this node."""
-    reasons = _ready(settings)
+    reasons = _not_ready_reasons(settings)
     records, broken = _records(paths)
-    if asked.json:
+    if options.json:
         claims = [dataclasses.asdict(one) for one in records]
         _print({"ready": not reasons, "reasons": [*reasons, *broken], "claims": claims})
         return int(bool(reasons or broken))
@@ -145,7 +145,7 @@ def _pod(record: Record) -> str:
     return record.pod.name if record.pod else "any"
 
 
-def _probed(paths: Paths, settings: Settings, root: str) -> Inventory:
+def _make_inventory(paths: Paths, settings: Settings, root: str) -> Inventory:
     from .claims import share_state
     from .publish.inventory import Inventory
 
@@ -155,21 +155,21 @@ def _probed(paths: Paths, settings: Settings, root: str) -> Inventory:
     return Inventory(lambda: settings, lambda: held, root, lambda: unclean, lambda: share_state.held(records))
 
 
-def _unclean(paths: Paths) -> list[tuple[str, Entry]]:
+def _unclean(paths: Paths) -> list[tuple[str, UncleanDevice]]:
     """The devices whose original state could not be restored after a pod had them."""
-    from .claims.unclean import Unclean
+    from .claims.unclean import UncleanDevices
 
-    return sorted(Unclean(paths.unclean_dir, boot_id()).all().items())
+    return sorted(UncleanDevices(paths.unclean_dir, boot_id()).all().items())
 
 
-def _inventory(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
+def _inventory(paths: Paths, settings: Settings, options: argparse.Namespace) -> int:
     """Show the published devices, the shares that claims have of them, and the withheld ones with the reason."""
     from .claims import share_report
 
-    inventory = _probed(paths, settings, asked.root)
+    inventory = _make_inventory(paths, settings, options.root)
     publication = inventory.refresh()
     shares = share_report.shares(_records(paths)[0], boot_id(), inventory)
-    if asked.json:
+    if options.json:
         _print(
             {
                 "devices": publication.devices,
@@ -194,11 +194,11 @@ def _inventory(paths: Paths, settings: Settings, asked: argparse.Namespace) -> i
     return 0
 
 
-def _doctor(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
+def _doctor(paths: Paths, settings: Settings, options: argparse.Namespace) -> int:
     """Check everything that pods need to get their devices; exit status 1 if something is wrong."""
-    findings = [{"check": name, "wrong": wrong} for name, wrong in _checks(paths, settings, asked.root)]
+    findings = [{"check": name, "wrong": wrong} for name, wrong in _checks(paths, settings, options.root)]
     wrong = [entry for entry in findings if entry["wrong"]]
-    if asked.json:
+    if options.json:
         _print(findings)
     else:
         for entry in findings:
@@ -208,16 +208,16 @@ def _doctor(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
     return int(bool(wrong))
 
 
-def _check(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
+def _check(paths: Paths, settings: Settings, options: argparse.Namespace) -> int:
     """Check the settings; exit status 1 if they are invalid."""
-    if asked.json:
+    if options.json:
         _print({"settings": str(paths.settings), "node": settings.node})
     else:
         print(f"{paths.settings} is valid")
     return 0
 
 
-def _withdraw(paths: Paths, settings: Settings, asked: argparse.Namespace) -> int:
+def _withdraw(paths: Paths, settings: Settings, options: argparse.Namespace) -> int:
     """Delete this node's ResourceSlices. A running driver publishes them again."""
     from .api import cluster
     from .daemon import access
@@ -227,7 +227,7 @@ def _withdraw(paths: Paths, settings: Settings, asked: argparse.Namespace) -> in
     found, _version = api.slices()
     for entry in found:
         api.delete_slice(entry)
-    if asked.json:
+    if options.json:
         _print({"deleted": [entry["metadata"]["name"] for entry in found]})
     else:
         print(f"{len(found)} deleted")
@@ -239,14 +239,14 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
     from .daemon import access
     from .dra.config.interface_config import DRIVER
 
-    yield "it runs as root", [] if os.geteuid() == 0 else ["moving interfaces needs root"]
+    yield "the command runs as root", [] if os.geteuid() == 0 else ["moving interfaces needs root: use sudo"]
     kubelet = paths.registry_dir
-    there = [] if kubelet.is_dir() else [f"{kubelet} does not exist: check that kubelet runs on this machine"]
-    yield f"kubelet looks for drivers in {kubelet}", there
-    yield "the driver is ready", _ready(settings)
+    problems = [] if kubelet.is_dir() else [f"{kubelet} does not exist: check that kubelet runs on this machine"]
+    yield f"kubelet looks for drivers in {kubelet}", problems
+    yield "the driver is ready", _not_ready_reasons(settings)
     yield "the node's configuration was restored at boot", _failed_units()
     hook = [str(path) for path in (paths.hook_program, paths.hook_script) if not path.exists()]
-    yield "the hook of containers is in place", [f"{path} does not exist: start the driver" for path in hook]
+    yield "the container hook is installed", [f"{path} does not exist: start the driver" for path in hook]
     try:
         api = cluster.Cluster(lambda: access(settings), DRIVER, settings.node)
         api.node_object()
@@ -256,37 +256,39 @@ def _checks(paths: Paths, settings: Settings, root: str) -> t.Iterator[tuple[str
         yield f"{published} devices are published", [] if found else ["there is no ResourceSlice of this node"]
     except DriverError as error:
         yield f"the API server knows the node {settings.node}", [error.message]
-    publication = _probed(paths, settings, root).refresh()
+    publication = _make_inventory(paths, settings, root).refresh()
     yield (
-        f"the node has {len(publication.devices)} devices to give",
+        f"the node has {len(publication.devices)} devices to publish",
         [] if publication.devices else ["see 'lanewise-driver inventory' for what is withheld and why"],
     )
     records, broken = _records(paths)
     yield "the records of claims can be read", broken
-    yield "containers fetch what is prepared for them", _unfetched(paths, records)
+    yield "containers have started with their prepared devices", _not_started(paths, records)
     lost = [
         f"claim {record.namespace}/{record.name}: the network namespace of pod {_pod(record)} is gone"
         for record in records
         if record.phase == ATTACHED and not netns.alive(paths.pin(record.uid))
     ]
     yield "pods have their network namespaces", lost
-    yield "devices are as they were before pods had them", [f"{name}: {one.text}" for name, one in _unclean(paths)]
+    yield "devices are in their original state", [f"{name}: {one.text}" for name, one in _unclean(paths)]
     if settings.rail_addresses:
-        yield from _rails(paths, settings, records)
+        yield from _rail_checks(paths, settings, records)
 
 
-def _rails(paths: Paths, settings: Settings, records: t.Sequence[Record]) -> t.Iterator[tuple[str, list[str]]]:
-    """The checks of addresses of rails."""
+def _rail_checks(paths: Paths, settings: Settings, records: t.Sequence[Record]) -> t.Iterator[tuple[str, list[str]]]:
+    """The checks of the rails' addresses."""
     from .claims import rail_check
 
     for one, used in rail_check.in_use(records, settings.rail_addresses):
-        says = f"{used} of {one.usable} addresses of {one.range} on rail {one.rail} are in use"
-        yield says, ["all are, so claims wait; see per_node in docs/addresses.md"] if used >= one.usable else []
-    yield "pods send to each rail by its interface", rail_check.misled(records, paths.pin)
+        title = f"{used} of {one.usable} addresses of {one.range} on rail {one.rail} are in use"
+        wrong = ["no address is left, so new claims wait; see per_node in docs/addresses.md"]
+        yield title, wrong if used >= one.usable else []
+    yield "pods send to each rail through its interface", rail_check.misrouted(records, paths.pin)
 
 
-def _unfetched(paths: Paths, records: t.Sequence[Record]) -> list[str]:
-    """A finding for each claim whose containers have not started for too long. Its devices may be in the pod then."""
+def _not_started(paths: Paths, records: t.Sequence[Record]) -> list[str]:
+    """A finding for each claim whose containers have not started for too long. Its devices may already be in the
+    pod."""
     from .claims.claim_files import awaited
 
     return [

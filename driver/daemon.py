@@ -19,20 +19,20 @@ from pathlib import Path
 
 from .api import access as credentials
 from .api import cluster, events
-from .api.token import Renewal
-from .base import logs, metrics, pace
+from .api.token import TokenRenewer
+from .base import activity, logs, metrics
 from .base.paths import Paths
 from .base.settings import Settings, SettingsFile
 from .claims import claim_status, share_metrics
 from .claims.service import Service
 from .dra.config.interface_config import DRIVER
-from .hook.early import Early
+from .hook.early import EarlyAttacher
 from .hook.install import install_hook
 from .hook.server import HookServer
 from .kubelet.plugin import Plugin
 from .publish.inventory import Device, Inventory
 from .publish.publisher import Publisher
-from .publish.withheld import Withheld, listed
+from .publish.withheld import WithheldLog, listed
 from .topology.publish import Publication, without_link
 from .topology.publish_shares import HeldShares
 from .web import Web
@@ -72,27 +72,29 @@ class Daemon:
         self.status = claim_status.Writer(self.cluster, reporter=self.reporter, metrics=self.metrics)
         self.inventory = Inventory(lambda: self.settings.current, self._held, root, self._unclean, self._held_shares)
         self.service = Service(paths, self.cluster, self.inventory, self.status, self.metrics, reporter=self.reporter)
-        busy, holds = self.service.pace.busy, self.service.holds
+        busy, holds_interface = self.service.activity.busy, self.service.holds_interface
         self.metrics.registry.register(share_metrics.ShareMetrics(self.service.shares))
-        self.publisher = Publisher(self.cluster, self.inventory, self.settings, self._published, busy, holds)
-        self.service.ledger.on_released = self.publisher.wake_at_leisure
+        self.publisher = Publisher(
+            self.cluster, self.inventory, self.settings, self._on_published, busy, holds_interface
+        )
+        self.service.ledger.on_released = self.publisher.wake_when_idle
         self.service.ledger.on_withheld = self.publisher.wake
         self.status.busy = busy
         self.plugin = Plugin(paths, self.service, self.metrics, instance)
         self.hooks = HookServer(paths, self.service, self.metrics, instance)
-        self.early = Early(self.service, self.metrics)
+        self.early = EarlyAttacher(self.service, self.metrics)
         self.web: Web | None = None
         if settings.metrics_address:
             host, port = settings.metrics_address
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            self.web = Web(address, self.metrics, self.reasons)
-        self.renewal: Renewal | None = None
+            self.web = Web(address, self.metrics, self.not_ready_reasons)
+        self.token_renewer: TokenRenewer | None = None
         if settings.token_file and settings.renew_token:
-            self.renewal = Renewal(self.cluster, Path(settings.token_file))
+            self.token_renewer = TokenRenewer(self.cluster, Path(settings.token_file))
         self._stopping = threading.Event()
         #: Whether the last `recover` or `reconcile` did everything. Only the main thread sets it.
         self._settled = False
-        self._withheld = Withheld()
+        self._withheld = WithheldLog()
         #: Devices whose links were down at the last check.
         self._down: set[str] = set()
 
@@ -126,14 +128,14 @@ class Daemon:
         self.status.start()
         self.reporter.start()
         self._settled = self.service.recover()  # before requests for claims arrive
-        if self.renewal:
-            self.renewal.start()
+        if self.token_renewer:
+            self.token_renewer.start()
         self.publisher.start()
         self.hooks.start()
         self.early.start()
         self.plugin.start()
         threading.Thread(target=self._check_health, name="health", daemon=True).start()
-        pace.tune()
+        activity.tune_interpreter()
         _notify_manager("READY=1")
 
     def _stop(self) -> None:
@@ -143,8 +145,8 @@ class Daemon:
         self.early.stop()
         self.hooks.stop()
         self.publisher.stop()
-        if self.renewal:
-            self.renewal.stop()
+        if self.token_renewer:
+            self.token_renewer.stop()
         self.service.close()
         self.status.stop()
         self.reporter.stop()
@@ -179,25 +181,25 @@ class Daemon:
         self.publisher.reload_settings()
         logs.setup(self.settings.current.log_level)
 
-    def _published(self, publication: Publication) -> None:
+    def _on_published(self, publication: Publication) -> None:
         held = len(self.service.held())
-        self.service.shares.refresh()  # a link can have another speed, a setting another value
+        self.service.shares.refresh()  # a link speed or a setting may have changed
         self.metrics.published()
         self.metrics.devices(metrics.PUBLISHED, len(publication.devices))
         self.metrics.devices(metrics.WITHHELD, len(publication.withheld))
         self.metrics.devices(metrics.ALLOCATED, held)
-        self.metrics.registered(not self.plugin.unregistered)
+        self.metrics.registered(not self.plugin.registration_problem)
         self.plugin.health_changed()
         self._withheld.report(publication.withheld)
         self._report_links(publication)
 
     def _report_links(self, publication: Publication) -> None:
-        """Report on the Node which devices are not given to new pods because their links are down: the scheduler's
-        message for a waiting pod says only that it cannot allocate all claims."""
+        """Report on the Node which devices new pods do not get because their links are down: the scheduler's message
+        for a waiting pod only says that it cannot allocate all claims."""
         down = without_link(publication)
         new, up, self._down = down - self._down, self._down - down, down
         if up:
-            log.info("no longer without link: %s", listed(sorted(up)))
+            log.info("links are up again: %s", listed(sorted(up)))
         if new:
             log.info("new pods do not get these devices while their links are down: %s", listed(sorted(new)))
         if new and self.publisher.node:
@@ -206,19 +208,19 @@ class Daemon:
             fix = "Check cables and switch ports; until a link is up, pods that need one of them stay pending."
             self.reporter.send(events.node(self.publisher.node), events.LINK_DOWN, what, fix)
 
-    def reasons(self) -> list[str]:
+    def not_ready_reasons(self) -> list[str]:
         """Why the driver is not ready; empty if it is."""
         found = []
-        if self.plugin.unregistered:
-            found.append(f"kubelet does not use the driver: {self.plugin.unregistered}")
+        if self.plugin.registration_problem:
+            found.append(f"kubelet does not use the driver: {self.plugin.registration_problem}")
         if self.publisher.problem:
             found.append(f"the devices are not published: {self.publisher.problem}")
         elif self.publisher.last_published is None:
             found.append("the devices are not published yet")
         if self.settings.problem:
             found.append(f"{self.settings.path} is invalid, the previous settings stay in use: {self.settings.problem}")
-        if self.renewal and self.renewal.problem:
-            found.append(f"the token is not renewed: {self.renewal.problem}")
+        if self.token_renewer and self.token_renewer.problem:
+            found.append(f"the token is not renewed: {self.token_renewer.problem}")
         if not self._settled:
             found.append("operations from before the start are not finished yet; see the driver's log")
         found.extend(f"{problem}; trying again" for problem in self.service.shares.problems)

@@ -6,7 +6,8 @@
 
 Processes of the node and pods in its network can connect, without authentication. So the server uses one thread and a
 bounded number of connections and bytes, without keep-alive: clients cannot take resources from the service for kubelet.
-A client that sends its request at once is answered even among many silent ones, because those are dropped first.
+A client that sends its request immediately is answered even if many others send nothing, because those are dropped
+first.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from .base.metrics import Metrics
 log = logging.getLogger(__name__)
 
 #: Maximum connections; the oldest is dropped for a new one.
-CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 #: Maximum seconds of a connection, and maximum bytes of a request.
-SECONDS, REQUEST_BYTES = 5.0, 8192
-#: Seconds that the thread sleeps for each second of CPU time, and the longest sleep: a flood of requests must not keep
-#: the interpreter from threads that attach devices.
-REST, LONGEST_REST = 3.0, 0.2
+CONNECTION_SECONDS, REQUEST_BYTES = 5.0, 8192
+#: Seconds that the thread sleeps for each second of CPU time, and the longest sleep: a flood of requests must not block
+#: the threads that attach devices.
+SLEEP_PER_CPU_SECOND, LONGEST_SLEEP = 3.0, 0.2
 _BATCH = 16  # connections accepted between two checks of the existing ones
 _TEXT = "text/plain; charset=utf-8"
 _PHRASES = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Error", 503: "Not Ready"}
@@ -51,14 +52,14 @@ class _Connection:
 class Web:
     """Serves /metrics, /healthz (the process answers) and /readyz (503 with the reasons, one a line, or 200).
 
-    `address` is `host:port`, an IPv6 host in brackets; port 0 selects a free one. `reasons` returns why the driver is
-    not ready.
+    `address` is `host:port`, an IPv6 host in brackets; port 0 selects a free one. `not_ready_reasons` returns why the
+    driver is not ready.
     """
 
-    def __init__(self, address: str, metrics: Metrics, reasons: t.Callable[[], t.Sequence[str]]) -> None:
+    def __init__(self, address: str, metrics: Metrics, not_ready_reasons: t.Callable[[], t.Sequence[str]]) -> None:
         self.address = address
         self.metrics = metrics
-        self.reasons = reasons
+        self.not_ready_reasons = not_ready_reasons
         self._listener: socket.socket | None = None
         self._wake: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -73,7 +74,7 @@ class Web:
         host, _unused, port = self.address.rpartition(":")
         host = host.strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, int(port)), family=family, backlog=CONNECTIONS)
+        self._listener = socket.create_server((host, int(port)), family=family, backlog=MAX_CONNECTIONS)
         self._listener.setblocking(False)
         self._wake, wake = socket.socketpair()
         loop = _Loop(self._listener, wake, self.answer)
@@ -96,9 +97,9 @@ class Web:
         if path == "/healthz":
             return 200, _TEXT, b"ok\n"
         if path == "/readyz":
-            reasons = self.reasons()
-            text = "".join(f"{reason}\n" for reason in reasons) or "ok\n"
-            return 503 if reasons else 200, _TEXT, text.encode()
+            not_ready_reasons = self.not_ready_reasons()
+            text = "".join(f"{reason}\n" for reason in not_ready_reasons) or "ok\n"
+            return 503 if not_ready_reasons else 200, _TEXT, text.encode()
         return 404, _TEXT, b"not found\n"
 
 
@@ -119,7 +120,7 @@ class _Loop:
         self._selector.register(self._wake, selectors.EVENT_READ, _WAKE)
         try:
             while True:
-                ready = self._selector.select(SECONDS if self._connections else None)
+                ready = self._selector.select(CONNECTION_SECONDS if self._connections else None)
                 if any(key.data == _WAKE for key, _events in ready):
                     return
                 before = time.thread_time()
@@ -129,8 +130,8 @@ class _Loop:
                         self._serve(key.data)
                 if any(key.data == _LISTENER for key, _events in ready):
                     self._accept()
-                self._drop_late()
-                time.sleep(min(REST * (time.thread_time() - before), LONGEST_REST))
+                self._drop_expired()
+                time.sleep(min(SLEEP_PER_CPU_SECOND * (time.thread_time() - before), LONGEST_SLEEP))
         except Exception:
             log.exception("the HTTP server failed: metrics and readiness are not served until the driver restarts")
         finally:
@@ -146,19 +147,19 @@ class _Loop:
                 accepted, _address = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError as error:  # such as too many open files, or a client that has disconnected
+            except OSError as error:  # for example too many open files, or the client has disconnected
                 log.debug("a connection could not be accepted: %s", error)
-                time.sleep(LONGEST_REST)
+                time.sleep(LONGEST_SLEEP)
                 return
             accepted.setblocking(False)
-            while len(self._connections) >= CONNECTIONS:
+            while len(self._connections) >= MAX_CONNECTIONS:
                 self._close(next(iter(self._connections.values())))
-            connection = _Connection(accepted, time.monotonic() + SECONDS)
+            connection = _Connection(accepted, time.monotonic() + CONNECTION_SECONDS)
             self._connections[accepted] = connection
             self._selector.register(accepted, selectors.EVENT_READ, connection)
             self._serve(connection)  # most clients have sent their request by now
 
-    def _drop_late(self) -> None:
+    def _drop_expired(self) -> None:
         now = time.monotonic()
         for connection in [one for one in self._connections.values() if one.end < now]:
             self._close(connection)
@@ -192,7 +193,7 @@ class _Loop:
             self._close(connection)
 
     def _response(self, request: bytes) -> bytes:
-        status, kind, body = 400, _TEXT, b"no HTTP request\n"
+        status, kind, body = 400, _TEXT, b"not an HTTP request\n"
         words = request.partition(b"\r\n")[0].split(b" ")
         if len(words) == 3 and words[2].startswith(b"HTTP/1.") and b"\r\n\r\n" in request:
             method, path = (word.decode("ascii", "replace") for word in words[:2])

@@ -4,8 +4,8 @@
 
 """The Kubernetes API server: credentials, requests, the node's token, Events.
 
-Objects are dictionaries as in the API, those of resource.k8s.io always as v1. This room imports `base` and `dra.kube`.
-It depends neither on the kernel nor on how a claim is prepared.
+Objects are dictionaries as in the API; those of resource.k8s.io are always v1. This package imports `base` and
+`dra.kube`. It depends neither on the kernel nor on how a claim is prepared.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from ..base import trace
 from ..base.errors import DriverError, Unreachable
 from ..base.objects import Object
 from ..dra.kube import versions
-from ..dra.kube.bounded_json import JsonError, loads_cut
+from ..dra.kube.bounded_json import JsonError, loads_pruned
 from . import access as credentials
 from .access import Access, AccessError
 
@@ -38,7 +38,7 @@ WATCH_SECONDS = 120
 _CONNECTIONS = 24  # kept open, more than kubelet's concurrent calls: a new one costs both sides 3 ms of CPU time
 _RETRIED = (429, 500, 502, 503, 504)
 JSON, MERGE = "application/json", "application/merge-patch+json"
-#: The reason of a 404 because of an unknown path, not a missing object.
+#: The reason of a 404 for an unknown path instead of a missing object.
 NOT_SERVED = "NotServed"
 
 
@@ -67,7 +67,7 @@ class Request:
 
 
 class _Waiting(threading.local):
-    """What a thread does while it waits for the response to its next request."""
+    """The action that a thread runs while it waits for the response to its next request."""
 
     action: t.Callable[[], None] | None = None
 
@@ -77,8 +77,8 @@ _waiting = _Waiting()
 
 @contextlib.contextmanager
 def while_waiting(action: t.Callable[[], None] | None) -> t.Iterator[None]:
-    """This thread runs the action once in the block: after a request is sent, before the response is read. So it costs
-    no time if the server is slower, and needs no other thread, which would compete for the interpreter."""
+    """Run the action in this thread once within the block: after a request is sent, before the response is read. It
+    costs no time if the server is slower, and needs no second thread, which would compete for the interpreter."""
     _waiting.action = action
     try:
         yield
@@ -187,9 +187,9 @@ class Client:
         content_type: str = JSON,
         patience: float | None = None,
     ) -> Object:
-        """The JSON object of the response, as `bounded_json.loads_cut` reads it. `patience` is the number of seconds
-        for which a failed request is retried; 0 means one attempt."""
-        wanted = Request(method, path, body, query, content_type)
+        """Send a request and return the JSON object of the response, as `bounded_json.loads_pruned` reads it.
+        `patience` is the number of seconds for which a failed request is retried; 0 means one attempt."""
+        request = Request(method, path, body, query, content_type)
         deadline = time.monotonic() + (self._patience if patience is None else patience)
         delay = 0.1
         fresh = False
@@ -197,8 +197,8 @@ class Client:
             wait = 0.0
             last: DriverError
             try:
-                with trace.step(str(wanted)):
-                    return self._once(wanted)
+                with trace.step(str(request)):
+                    return self._once(request)
             except ApiError as error:
                 if error.status == 401 and not fresh:
                     # the token file may have been replaced after it was read
@@ -217,27 +217,27 @@ class Client:
             time.sleep(wait)
             delay = min(delay * 2, 2.0)
 
-    def _once(self, wanted: Request) -> Object:
-        response = self.open(wanted)
+    def _once(self, request: Request) -> Object:
+        response = self.open(request)
         try:
-            return t.cast("Object", loads_cut(response.data)) if response.data else {}
+            return t.cast("Object", loads_pruned(response.data)) if response.data else {}
         except JsonError as error:
-            raise Unreachable(f"{wanted}: the response is not valid JSON: {error}") from error
+            raise Unreachable(f"{request}: the response is not valid JSON: {error}") from error
 
-    def open(self, wanted: Request, stream: bool = False) -> urllib3.BaseHTTPResponse:
+    def open(self, request: Request, stream: bool = False) -> urllib3.BaseHTTPResponse:
         """The response to one attempt; with `stream` its body is not read yet, and may take as long as a watch."""
         connection = self._connection()
-        query = f"?{urllib.parse.urlencode(wanted.query)}" if wanted.query else ""
-        url = connection.prefix + wanted.path + query
+        query = f"?{urllib.parse.urlencode(request.query)}" if request.query else ""
+        url = connection.prefix + request.path + query
         headers = {"Accept": JSON, "User-Agent": f"{self.driver}/{self.node}", **connection.headers()}
         content = None
-        if wanted.body is not None:
-            content = json.dumps(wanted.body, separators=(",", ":")).encode()
-            headers["Content-Type"] = wanted.content_type
+        if request.body is not None:
+            content = json.dumps(request.body, separators=(",", ":")).encode()
+            headers["Content-Type"] = request.content_type
         timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=WATCH_SECONDS + 10 if stream else _READ_SECONDS)
         try:
             response = connection.pool.urlopen(
-                wanted.method,
+                request.method,
                 url,
                 body=content,
                 headers=headers,
@@ -247,11 +247,11 @@ class Client:
                 preload_content=not stream,
             )
         except urllib3.exceptions.HTTPError as error:
-            raise Unreachable(f"the API server does not answer {wanted}: {error}") from error
+            raise Unreachable(f"the API server does not answer {request}: {error}") from error
         if response.status >= 300:
             data = response.data
             response.release_conn()
-            raise _refusal(response, data, str(wanted))
+            raise _refusal(response, data, str(request))
         return response
 
     @property
@@ -294,7 +294,7 @@ class Client:
                     continue
                 raise
             return _as_v1(answer, version)
-        raise AssertionError
+        raise AssertionError("the second attempt returns or raises")
 
 
 def _as_v1(answer: Object, version: str) -> Object:
@@ -314,7 +314,7 @@ def _refusal(response: urllib3.BaseHTTPResponse, data: bytes, what: str) -> ApiE
     """The error of a response: with the API's reason and message if it is a Status, else with the start of its text."""
     reason, message = NOT_SERVED if response.status == 404 else "", data[:500].decode(errors="replace").strip()
     try:
-        status = loads_cut(data)
+        status = loads_pruned(data)
         if status.get("kind") == "Status":
             reason, message = status.get("reason") or "", status.get("message") or ""
             if response.status == 404 and not (status.get("details") or {}).get("name"):

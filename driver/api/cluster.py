@@ -20,7 +20,7 @@ import urllib3
 from ..base.errors import Unreachable
 from ..base.objects import Object
 from ..dra.kube import versions
-from ..dra.kube.bounded_json import DEPTH, is_nested_deeper, loads_cut
+from ..dra.kube.bounded_json import DEPTH, is_nested_deeper, loads_pruned
 from . import features
 from .client import MERGE, WATCH_SECONDS, ApiError, Client, Request, while_waiting
 from .events import shortened
@@ -38,8 +38,8 @@ class Cluster(Client):
     """The objects that one driver on one node uses; errors and threads as in `Client`."""
 
     def claim(self, namespace: str, name: str, meanwhile: t.Callable[[], None] | None = None) -> Object | None:
-        """The ResourceClaim as v1; None if there is none of this name. Callers check its UID. `meanwhile` is called
-        while the server works on the request, as a rule."""
+        """The ResourceClaim as v1; None if there is none of this name. Callers check its UID. `meanwhile` is
+        usually called while the server works on the request."""
         with while_waiting(meanwhile):
             return self._found(
                 lambda: self.resource("GET", f"/namespaces/{_part(namespace)}/resourceclaims/{_part(name)}")
@@ -92,7 +92,7 @@ class Cluster(Client):
                     return False
                 if error.status != 409:
                     raise
-        message = f"the status of claim {namespace}/{name} was not written: it changed during each of"
+        message = f"the status of claim {namespace}/{name} was not written: the claim changed during each of"
         raise Unreachable(f"{message} {_CONFLICTS} attempts")
 
     def event(self, regarding: Object, reason: str, note: str, warning: bool = False, action: str = "Prepare") -> None:
@@ -119,7 +119,8 @@ class Cluster(Client):
         self.request("POST", f"/apis/events.k8s.io/v1/namespaces/{_part(namespace)}/events", body)
 
     def token(self, namespace: str, account: str, node: Object, seconds: int) -> Object:
-        """A TokenRequest for a service account, bound to a Node: `status.token` and `status.expirationTimestamp`."""
+        """Request a token for a service account, bound to a Node. Returns the TokenRequest, with `status.token` and
+        `status.expirationTimestamp`."""
         metadata = node["metadata"]
         bound = {"apiVersion": "v1", "kind": "Node", "name": metadata["name"], "uid": metadata["uid"]}
         body: Object = {
@@ -132,7 +133,7 @@ class Cluster(Client):
 
     def slices(self) -> tuple[list[Object], str]:
         """This driver's slices of this node as v1, and the resourceVersion to watch from."""
-        answer = self.resource("GET", "/resourceslices", query=self._own(), patience=0)
+        answer = self.resource("GET", "/resourceslices", query=self._own_slices(), patience=0)
         kind = {"apiVersion": versions.V1, "kind": "ResourceSlice"}
         return [{**item, **kind} for item in answer["items"]], answer["metadata"]["resourceVersion"]
 
@@ -142,7 +143,7 @@ class Cluster(Client):
         answer = self.resource("GET", "/resourceslices", query=query)
         return [item for item in answer.get("items") or () if isinstance(item, dict)]
 
-    def _own(self) -> dict[str, str]:
+    def _own_slices(self) -> dict[str, str]:
         return {"fieldSelector": f"spec.driver={self.driver},spec.nodeName={self.node}"}
 
     def watch_slices(self, since: str) -> t.Iterator[tuple[str, Object]]:
@@ -152,7 +153,7 @@ class Cluster(Client):
         version. Raises ApiError with status 410 if `since` is too old: then list the slices again.
         """
         query = {
-            **self._own(),
+            **self._own_slices(),
             "watch": "true",
             "resourceVersion": since,
             "allowWatchBookmarks": "true",
@@ -164,7 +165,7 @@ class Cluster(Client):
             for chunk in response.stream(65536):
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
-                    event = loads_cut(line)
+                    event = loads_pruned(line)
                     if event["type"] == "ERROR":
                         status = event["object"]
                         raise ApiError(status.get("code", 500), status.get("reason", ""), status.get("message", ""))
@@ -175,19 +176,20 @@ class Cluster(Client):
             response.close()
 
     def create_slice(self, desired: Object, dry_run: bool = False) -> Object:
-        """The slice as stored. Raises ApiError with status 409 if there is one of this name."""
+        """Create a slice and return it as stored. Raises ApiError with status 409 if one of this name exists."""
         query = {"dryRun": "All"} if dry_run else {}
         return self.resource("POST", "/resourceslices", desired, query, patience=0)
 
     def update_slice(self, changed: Object) -> Object:
-        """The slice as stored. Raises ApiError with status 409 if it has changed since it was read."""
+        """Update a slice and return it as stored. Raises ApiError with status 409 if it has changed since it was
+        read."""
         return self.resource("PUT", f"/resourceslices/{_part(changed['metadata']['name'])}", changed, patience=0)
 
     def delete_slice(self, obsolete: Object) -> None:
         """Delete exactly this slice. It is not an error if it is gone already, or has been replaced."""
         metadata = obsolete["metadata"]
-        exactly = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-        body: Object = {"preconditions": exactly}
+        preconditions = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        body: Object = {"preconditions": preconditions}
         try:
             self.resource("DELETE", f"/resourceslices/{_part(metadata['name'])}", body, patience=0)
         except ApiError as error:

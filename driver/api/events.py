@@ -4,10 +4,10 @@
 
 """Kubernetes Events about pods, claims and the node: what went wrong, and what to do.
 
-A thread sends them, so that no operation waits for the API server. If it does not answer, they are lost, but the log
-has them all. Kubelet and container runtimes retry often, so an event is not repeated for a while, and there is a limit
-on all events, and a lower one for each namespace, so that no tenant can use up the limit. What is kept is bounded in
-number and length, whatever tenants write.
+A thread sends them, so that no operation waits for the API server. If the server does not answer, they are lost, but
+the log has them all. Kubelet and container runtimes retry often, so an event is not repeated for a while, and there is
+a limit on all events, and a lower one for each namespace, so that no tenant can use up the limit. The memory for events
+is bounded, whatever tenants write.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SHARE = "ShareGuaranteeChanged"
 
 #: Seconds for which the same event about the same object is not sent again.
 SILENCE = 300.0
-#: Events that may be sent at once, and seconds until one more may: in all, and for one namespace.
+#: Events that may be sent in a burst, and seconds until one more may: in total, and for one namespace.
 BURST, INTERVAL = 30, 2.0
 NAMESPACE_BURST, NAMESPACE_INTERVAL = 10, 10.0
 #: Maximum bytes of an event's note, a limit of the API server.

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from ..base.objects import Object
 from ..dra.kube import comparison, versions
 
-#: The ends of the paths of fields that devices for shares have.
-_OF_SHARES = ("allowMultipleAllocations", "requestPolicy")
+#: The last parts of the paths of fields that devices for shares have.
+_SHARE_FIELDS = ("allowMultipleAllocations", "requestPolicy")
 _PROBE = "lanewise-dra-features"
 #: The first minor version whose scheduler compares lists. That of 1.36 ignores the values, even if its gate is on.
 _LISTS_SINCE = 37
@@ -34,12 +34,13 @@ class Features:
 
 
 def cut(features: Features, lost: t.Iterable[str]) -> Features:
-    """The features without those whose fields the server did not keep: paths, as `comparison.dropped` returns them."""
+    """The features without those that need the fields in `lost`, which the server did not keep: paths, as
+    `comparison.dropped` returns them."""
     lost = list(lost)
     taints = features.taints and not any(".taints" in path for path in lost)
     counters = features.counters and not any("ounters" in path for path in lost)
     lists = features.lists and not any(path.endswith(".strings") for path in lost)
-    shares = features.shares and not any(path.endswith(_OF_SHARES) for path in lost)
+    shares = features.shares and not any(path.endswith(_SHARE_FIELDS) for path in lost)
     return replace(features, taints=taints, counters=counters, lists=lists, shares=shares)
 
 

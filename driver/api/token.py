@@ -4,8 +4,8 @@
 
 """The service account token of a driver that runs outside of pods: bound to the Node, and renewed by the driver.
 
-A token is bound to the Node object by its name and UID, and becomes invalid with it. It names its account and node
-itself, so only its path is a setting.
+A token is bound to the Node object by name and UID, and becomes invalid when the Node is deleted. It contains the names
+of its account and node, so only its path is a setting.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 _MODE = 0o600
 #: The requested lifetimes, the longest first: the policy of an earlier release allows a day. The server may give less.
 _SECONDS = (7 * 24 * 3600, 24 * 3600)
-_LIFE = 0.5  # the share of a token's lifetime after which it is renewed
+_RENEW_AFTER = 0.5  # of a token's lifetime
 _FIRST_DELAY, _MOST_DELAY = 5.0, 300.0
 _STOP_SECONDS = 3.0
 _LONGEST_SLEEP = 3600.0  # the clock may jump, and an administrator may replace the token
@@ -49,11 +49,11 @@ class Token:
 
     def due(self) -> float:
         """When it should be renewed."""
-        return self.issued + (self.expires - self.issued) * _LIFE
+        return self.issued + (self.expires - self.issued) * _RENEW_AFTER
 
 
 def read(text: str) -> Token:
-    """The content of a service account's token, unverified. Raises AccessError if it is not a valid one."""
+    """The content of a service account token; its signature is not verified. Raises AccessError if it is not valid."""
     try:
         body = text.strip().split(".")[1]
         claims = loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
@@ -70,7 +70,7 @@ def read(text: str) -> Token:
             return token
         raise ValueError("it expires before it was issued")
     except (IndexError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise AccessError(f"it is not a valid service account token: {error!r}") from error
+        raise AccessError(f"not a valid service account token: {error!r}") from error
 
 
 def _refused(token: Token, error: ApiError) -> str:
@@ -84,7 +84,7 @@ def _refused(token: Token, error: ApiError) -> str:
     return f"the token expired on {when}, while the node was off or could not reach the API server. {fix}"
 
 
-class Renewal:
+class TokenRenewer:
     """Renews the token in a file, in a thread.
 
     Half of a token's lifetime is left when it is renewed, so the API server may be down for hours. The file is replaced
@@ -102,7 +102,7 @@ class Renewal:
 
     def start(self) -> None:
         """Raises OSError if the folder of the token cannot be read."""
-        files.sweep(self._path.parent, self._path.name)  # leftovers of a killed process, which are secret
+        files.sweep(self._path.parent, self._path.name)  # leftovers of a killed process contain secrets
         self._thread.start()
 
     def stop(self) -> None:

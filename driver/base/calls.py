@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Values that pass between the rooms: requests of `kubelet` and `hook`, and the answers of `claims`. They do not depend
-on gRPC, sockets or the kernel.
+"""Values that packages of the driver pass to each other: requests of `kubelet` and `hook`, and answers of `claims`.
+They do not depend on gRPC, sockets or the kernel.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ class AttachRequest:
 
     `netns` is the path of the container's network namespace: a file descriptor that the hook opened and sent along,
     valid until attach returns. A process ID could have been reused, or belong to another PID namespace, so `pid` is for
-    messages only. `annotations` are the container's: CRI-O, and containerd if it is configured so, adds to its own
-    those of the pod, which a tenant writes.
+    messages only. `annotations` are the container's. CRI-O adds those of the pod, which a tenant writes, to its own;
+    so does containerd if configured that way.
     """
 
     uid: str
@@ -134,12 +134,12 @@ class AttachRequest:
 
     @property
     def pod_namespace(self) -> str:
-        """The pod's namespace; empty as `pod_uid`."""
+        """The pod's namespace; empty under the same conditions as `pod_uid`."""
         return self._agreed("namespace")
 
     @property
     def pod_name(self) -> str:
-        """The pod's name; empty as `pod_uid`."""
+        """The pod's name; empty under the same conditions as `pod_uid`."""
         return self._agreed("name")
 
 
@@ -154,7 +154,7 @@ class Service(t.Protocol):
         """Prepare a claim's devices; idempotent. Returns every device of the claim that this driver serves."""
 
     def unprepare(self, claim: ClaimRef) -> None:
-        """Take back everything of a claim. An unknown claim is not an error."""
+        """Take back all devices of a claim and remove its files. An unknown claim is not an error."""
 
     def attach(self, request: AttachRequest) -> None:
         """Move a claim's devices into its pod; idempotent. Returns when they are ready for use."""

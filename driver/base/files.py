@@ -21,8 +21,8 @@ _ABANDONED = 60
 
 
 class PowerCut(enum.Enum):
-    """What remains after a power cut right after a write. Each fsync commits the filesystem's journal, which takes
-    milliseconds on many disks: KEEPS_NEW needs two, KEEPS_EITHER one, MAY_EMPTY none."""
+    """What a file contains after a power cut that follows a write immediately. Each fsync commits the filesystem's
+    journal, which takes milliseconds on many disks: KEEPS_NEW needs two, KEEPS_EITHER one, MAY_EMPTY none."""
 
     KEEPS_NEW = "the new content"
     KEEPS_EITHER = "the old content or the new"
@@ -36,7 +36,7 @@ def replace(path: Path, content: bytes, mode: int, power_cut: PowerCut = PowerCu
         if path.read_bytes() == content:
             return
     draft = Path(f"{path}.{secrets.token_hex(4)}{UNFINISHED}")
-    descriptor = _draft(draft, mode)
+    descriptor = _create_draft(draft, mode)
     try:
         try:
             written = 0
@@ -55,7 +55,7 @@ def replace(path: Path, content: bytes, mode: int, power_cut: PowerCut = PowerCu
         _synchronize(path.parent)
 
 
-def _draft(path: Path, mode: int) -> int:
+def _create_draft(path: Path, mode: int) -> int:
     """A new file, open for writing; its folder is created if it is missing. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -89,7 +89,8 @@ def remove(path: Path) -> None:
 
 
 def sweep(folder: Path, prefix: str = "") -> None:
-    """Remove unfinished files of killed writers. Only old ones: another instance may be writing. Raises OSError."""
+    """Remove unfinished files that killed writers left. Recent ones stay: another instance may be writing. Raises
+    OSError."""
     for draft in folder.glob(f"{prefix}*{UNFINISHED}"):
         try:
             if time.time() - draft.stat().st_mtime > _ABANDONED:

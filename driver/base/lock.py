@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Locks between threads and processes: during an update two instances of the driver run side by side.
+"""Locks between threads and between processes: during an update two instances of the driver run side by side.
 
 They are file locks, so the kernel releases them when their holder dies. Another process polls for a lock; threads of
 one process wake each other.
@@ -22,7 +22,7 @@ from pathlib import Path
 from . import trace
 from .errors import Busy, DriverError
 
-#: Seconds to wait for other operations. Kubelet's timeout for a call is 45.
+#: Seconds to wait for other operations. Kubelet's timeout for a call is 45 s.
 PATIENCE = 25.0
 _RETRY = 0.005
 
@@ -73,7 +73,7 @@ def serialized(path: Path | None, patience: float = PATIENCE) -> t.Iterator[None
         os.close(descriptor)
 
 
-class Owned:
+class InstanceLock:
     """A lock that is held until release or the end of the process, so that no two processes serve the same socket: the
     older one would remove the newer one's socket when it ends."""
 
@@ -109,7 +109,8 @@ _queues_lock = threading.Lock()
 
 @contextlib.contextmanager
 def _turn(path: Path, end: float, busy: str) -> t.Iterator[None]:
-    """Hold this thread's turn among the threads that want the lock `path`. Raises Busy as `_take`."""
+    """Wait until no other thread of this process uses the lock `path`, and keep others waiting within the block. Raises
+    Busy as `_take`."""
     with _queues_lock:
         queue = _queues.setdefault(path, _Queue())
         queue.users += 1
@@ -142,11 +143,11 @@ class Locks:
         with contextlib.ExitStack() as stack:
             for name in sorted(set(names)):
                 with trace.step(f"take the lock {name}"):
-                    stack.enter_context(self._one(name, end))
+                    stack.enter_context(self._hold_one(name, end))
             yield
 
     @contextlib.contextmanager
-    def _one(self, name: str, end: float) -> t.Iterator[None]:
+    def _hold_one(self, name: str, end: float) -> t.Iterator[None]:
         try:
             if not self.folder.is_dir():
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -4,7 +4,7 @@
 
 """Log records as JSON, one per line, each with its claim and pod.
 
-with logs.about(claim=uid, pod="training/worker-0"):
+with logs.context(claim=uid, pod="training/worker-0"):
     log.info("attached", extra={"device": name})
 """
 
@@ -20,31 +20,31 @@ import typing as t
 
 from .errors import bounded
 
-#: The fields that a line may have beside its message, set by `about` or a call's `extra`.
+#: The fields that a line may have in addition to its message, set by `context` or a call's `extra`.
 FIELDS = ("claim", "claim_name", "pod", "pod_uid", "container", "device", "interface", "operation", "step", "instance")
 
 #: Maximum characters of a message and of each field: parts of both come from tenants and container runtimes.
 MESSAGE, FIELD = 8192, 512
 
-_about: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar("about", default=None)
+_context: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar("context", default=None)
 
 
 @contextlib.contextmanager
-def about(**fields: str) -> t.Iterator[None]:
+def context(**fields: str) -> t.Iterator[None]:
     """Add fields to all lines that this thread writes within the block. Raises KeyError for an unknown field."""
     for name in fields:
         if name not in FIELDS:
             raise KeyError(name)
     given = {name: bounded(value, FIELD) for name, value in fields.items() if value}
-    token = _about.set({**(_about.get() or {}), **given})
+    token = _context.set({**(_context.get() or {}), **given})
     try:
         yield
     finally:
-        _about.reset(token)
+        _context.reset(token)
 
 
 class Conditions:
-    """Logs conditions that are checked again and again: once when they appear or change, not each time.
+    """Logs conditions that are checked repeatedly: only when they appear or change.
 
     A key names a condition, such as a claim that cannot be recovered. May be used from any thread.
     """
@@ -69,7 +69,7 @@ class Conditions:
         self._logged.pop(key, None)
 
 
-class Lines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One JSON object per line: time (RFC 3339, UTC), level, message, part, the fields above, error, trace."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -79,7 +79,7 @@ class Lines(logging.Formatter):
             "level": record.levelname.lower(),
             "message": bounded(record.getMessage(), MESSAGE),
             "part": record.name.removeprefix("lanewise_driver."),
-            **(_about.get() or {}),
+            **(_context.get() or {}),
         }
         line.update((name, bounded(str(record.__dict__[name]), FIELD)) for name in FIELDS if name in record.__dict__)
         if record.exc_info and record.exc_info[1] is not None:
@@ -94,10 +94,10 @@ def setup(level: str = "info", stream: t.TextIO | None = None) -> None:
     Raises ValueError for an unknown level.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(Lines())
+    handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.setLevel(level.upper())
-    for old in [old for old in root.handlers if isinstance(old.formatter, Lines)]:
+    for old in [old for old in root.handlers if isinstance(old.formatter, JsonFormatter)]:
         root.removeHandler(old)
     root.addHandler(handler)
     # libraries log each request and retry

@@ -30,8 +30,8 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 @dataclass
-class Measured:
-    """An operation while it is timed, and whether it counts."""
+class Measurement:
+    """The measurement of one operation. If `counts` is False at its end, it is not recorded."""
 
     counts: bool = True
 
@@ -70,14 +70,14 @@ class Metrics:
             self._operations.labels(operation, "ok")
 
     @contextlib.contextmanager
-    def operation(self, name: str) -> t.Iterator[Measured]:
-        """Time the block as operation `name`; the exception that leaves it decides the outcome. The block may find that
-        there is nothing to do, and that this does not count."""
+    def operation(self, name: str) -> t.Iterator[Measurement]:
+        """Time the block as operation `name`; the exception that it raises determines the outcome. If there was nothing
+        to do, the block sets `counts` of the yielded measurement to False."""
         start = time.monotonic()
         outcome = "failed"
-        measured = Measured()
+        measurement = Measurement()
         try:
-            yield measured
+            yield measurement
             outcome = "ok"
         except Refused:
             outcome = "refused"
@@ -89,7 +89,7 @@ class Metrics:
             outcome = "kernel"
             raise
         finally:
-            if measured.counts:
+            if measurement.counts:
                 self._operations.labels(name, outcome).observe(time.monotonic() - start)
 
     def devices(self, state: str, count: int) -> None:

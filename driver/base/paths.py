@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Where the driver keeps its files. All paths come from one `Paths`, so that a test or another kubelet has its own."""
+"""Where the driver stores its files. All paths come from one `Paths`, so that a test or a second kubelet can use
+others."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from pathlib import Path
 from ..dra.config.interface_config import DRIVER
 from .errors import DriverError
 
-#: What fits into sun_path of an AF_UNIX address, without the trailing NUL. Kubernetes' helper assumes 108, and its bind
-#: then fails at exactly 108 bytes.
+#: Maximum bytes of sun_path in an AF_UNIX address, without the trailing NUL. Kubernetes' helper assumes 108, and its
+#: bind then fails at exactly 108 bytes.
 LONGEST_SOCKET = 107
 
 
@@ -114,7 +115,7 @@ class Paths:
         return self.metadata_dir / uid / "map.json"
 
     def pod_facts(self, uid: str) -> Path:
-        """What a claim's map is made of besides its record."""
+        """The data for a claim's map that is not in its record."""
         return self.metadata_dir / uid / "facts.json"
 
     def pin(self, uid: str) -> Path:
@@ -126,7 +127,7 @@ class Paths:
         return self.attached_dir / uid
 
     def early(self, uid: str) -> Path:
-        """The file that marks a claim as attached early; it is no longer empty once a container has started."""
+        """The file that marks a claim as attached early; it is empty until a container has started."""
         return self.early_dir / uid
 
     def service_socket(self, instance: str | None = None) -> Path:
@@ -140,7 +141,7 @@ class Paths:
         return _fitting(self.plugin_dir, [f"dra-{instance}.sock", f"dra-{_short(instance)}.sock"])
 
     def registration_socket(self, instance: str | None = None) -> Path:
-        """The socket by which kubelet finds the driver, named as by Kubernetes' own helper
+        """The socket by which kubelet finds the driver, with the same name as in Kubernetes' own helper
         (k8s.io/dynamic-resource-allocation/kubeletplugin, RollingUpdateRegistrarSocketFile; its third form is for
         longer driver names than this one).
 

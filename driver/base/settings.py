@@ -50,7 +50,7 @@ from ..topology.publish_shares import ShareRule
 from ..topology.selector import Selector, like
 from .objects import Object, ObjectView
 
-#: What pods can get variables for (claims/environment.py).
+#: The libraries for which pods can get variables (claims/environment.py).
 POD_ENVIRONMENT = ("nccl", "nccl_topology", "ucx", "vllm")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _ALIAS_BYTES = limits.ATTRIBUTE_VALUE_BYTES
@@ -121,7 +121,7 @@ def load(path: Path) -> Settings:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Refuses duplicate keys, of which PyYAML keeps the last."""
+        """Refuses duplicate keys; PyYAML would silently use the last one."""
 
     def mapping(loader: Loader, node: yaml.MappingNode) -> dict[t.Hashable, object]:
         keys = [loader.construct_object(key, deep=True) for key, _value in node.value]
@@ -150,7 +150,7 @@ def load(path: Path) -> Settings:
 
 
 class SettingsFile:
-    """The settings of a file, read again when it changes. A file with errors changes nothing.
+    """The settings of a file, read again when it changes. If the file is invalid, the previous settings stay in use.
 
     `current` holds the last valid settings; `problem` says what is wrong with the file now, or is empty.
     """
@@ -198,7 +198,7 @@ def _boolean(reader: Reader, value: object, path: str) -> bool | None:
     return reader.boolean(value, path)
 
 
-def _absolute(reader: Reader, value: object, path: str) -> str | None:
+def _absolute_path(reader: Reader, value: object, path: str) -> str | None:
     text = reader.string(value, path)
     if text is not None and not text.startswith("/"):
         reader.problem(path, "must be an absolute path", "bad-path")
@@ -206,7 +206,7 @@ def _absolute(reader: Reader, value: object, path: str) -> str | None:
     return text
 
 
-def _address(reader: Reader, value: object, path: str) -> tuple[str, int] | None:
+def _metrics_address(reader: Reader, value: object, path: str) -> tuple[str, int] | None:
     if value == "":
         return None
     text = reader.string(value, path)
@@ -244,7 +244,7 @@ def _pod_environment(reader: Reader, value: object, path: str) -> tuple[str, ...
 
 def _rails(reader: Reader, value: object, path: str) -> tuple[tuple[str, int], ...]:
     found = []
-    for key, item in reader.free_mapping(value, path).items():
+    for key, item in reader.any_mapping(value, path).items():
         number = reader.integer(item, child(path, key), 0)
         if number is not None:
             found.append((key, number))
@@ -268,7 +268,7 @@ def _rail_addresses(reader: Reader, value: object, path: str) -> tuple[RailRange
 
 def _aliases(reader: Reader, value: object, path: str) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
-    for key, item in reader.free_mapping(value, path).items():
+    for key, item in reader.any_mapping(value, path).items():
         place = child(path, key)
         text = reader.string(item, place)
         if not key or (not ADDRESS.match(key) and (limits.size(key) > _INTERFACE_BYTES or set(key) & set("/: "))):
@@ -286,7 +286,7 @@ def _locality(reader: Reader, value: object, path: str) -> tuple[ObjectView, ...
     found = []
     for item, place in reader.items(value, path):
         before = len(reader.problems)
-        item = reader.free_mapping(item, place)
+        item = reader.any_mapping(item, place)
         if len(reader.problems) > before:
             continue
         try:
@@ -301,11 +301,11 @@ def _locality(reader: Reader, value: object, path: str) -> tuple[ObjectView, ...
 
 _READERS: dict[str, t.Callable[[Reader, object, str], object]] = {
     "node_name": _node_name,
-    "kubeconfig": _absolute,
-    "token_file": _absolute,
+    "kubeconfig": _absolute_path,
+    "token_file": _absolute_path,
     "renew_token": _boolean,
     "log_level": _choice(*LOG_LEVELS),
-    "metrics_address": _address,
+    "metrics_address": _metrics_address,
     "include": read_selectors,
     "exclude": read_selectors,
     "management": _patterns,

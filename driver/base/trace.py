@@ -28,26 +28,26 @@ _tracing: contextvars.ContextVar[bool] = contextvars.ContextVar("tracing", defau
 
 
 def operation(name: str) -> t.ContextManager[None]:
-    """Trace the steps in the block, and log how long all of it took."""
+    """Trace the steps in the block, and log the total duration."""
     return _operation(name) if log.isEnabledFor(logging.DEBUG) else _NOTHING
 
 
 def step(name: str, device: str = "") -> t.ContextManager[None]:
     """A step of this thread's operation; steps may be nested. Outside of operations nothing is logged."""
-    return _Timed(name, device) if _tracing.get() else _NOTHING
+    return _TimedStep(name, device) if _tracing.get() else _NOTHING
 
 
 @contextlib.contextmanager
 def _operation(name: str) -> t.Iterator[None]:
     token = _tracing.set(True)
     try:
-        with _Timed(f"{name}, total", ""):
+        with _TimedStep(f"{name}, total", ""):
             yield
     finally:
         _tracing.reset(token)
 
 
-class _Timed:
+class _TimedStep:
     def __init__(self, name: str, device: str) -> None:
         self._name = name
         self._device = device

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The life of a claim on this node: prepared, attached, detached, forgotten.
+"""The life cycle of a claim on this node: prepared, attached, detached, removed.
 
 Records on disk are the source of truth; the CDI spec, device metadata, the claim's status and device health follow from
-them. This room imports every other one except `hook` and `kubelet`; only `daemon` and `cli` import it.
+them. This package imports all others of the driver except `hook` and `kubelet`; only `daemon` and `cli` import it.
 """
 
 from __future__ import annotations

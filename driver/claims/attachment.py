@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Attach: a container of a claim's pod is about to start, and gets the claim's devices. Attaching never waits for the
-API server."""
+"""Attaching a claim's devices when a container of its pod is about to start. Attaching never waits for the API
+server."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Attachment:
                 f"the container's annotations {request.contradiction} differ: the pod itself must not set them"
             )
         if not request.pod_uid:
-            raise Refused("the container runtime does not say which pod the container belongs to")
+            raise Refused("the container runtime does not report which pod the container belongs to")
         if not record.is_for(request.pod_uid):
             self._assign(record.uid, request.pod_uid)
             raise Refused(f"claim {record.claim} is not for the pod {request.pod_uid}")

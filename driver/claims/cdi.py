@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The CDI spec of a claim: what a container runtime changes in the containers that use it.
+"""The CDI spec of a claim: the changes that a container runtime makes to containers that use it.
 
 One file per claim. Each allocated device is a CDI device, with its device nodes and the mount of its request's
-metadata. The createRuntime hook, which asks the driver to attach the claim's interfaces, is beside the devices:
+metadata. The createRuntime hook, which requests the driver to attach the claim's interfaces, is outside of the devices:
 runtimes add that part once per container, however many of the devices the container has.
 Only fields of CDI 0.5.0 are used, so containerd since 1.7.0 and every CRI-O with CDI support can read it: the library
 refuses specs of a newer version than its own.
@@ -32,7 +32,7 @@ HOOK_WAIT = 30
 #: Additional seconds until the runtime kills the hook, so that the hook can report why it gave up.
 HOOK_GRACE = 5
 
-#: What runs hook.sh: the node's POSIX shell.
+#: The node's POSIX shell, which runs hook.sh.
 SHELL = "/bin/sh"
 
 #: The environment of hooks, instead of the runtime's.
@@ -81,18 +81,18 @@ def identifier(uid: str, device: Device) -> str:
 
 
 @dataclass(frozen=True)
-class Common:
-    """What every container of a claim gets once, whichever of its requests it has. A variable is `NAME=value`."""
+class CommonEdits:
+    """The changes to every container of a claim, whichever of its requests it has. A variable is `NAME=value`."""
 
     variables: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
 
 
-_NOTHING = Common()
+_NOTHING = CommonEdits()
 
 
 def write(
-    paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True, common: Common = _NOTHING
+    paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True, common: CommonEdits = _NOTHING
 ) -> list[str]:
     """Write the spec of claim `uid` atomically, and only if it differs. Returns the CDI IDs in the devices' order.
 
@@ -111,7 +111,7 @@ def write(
 
 
 def specification(
-    paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True, common: Common = _NOTHING
+    paths: Paths, uid: str, devices: t.Sequence[Device], hook: bool = True, common: CommonEdits = _NOTHING
 ) -> Object:
     """The content of the spec."""
     names = [_name(uid, device) for device in devices]

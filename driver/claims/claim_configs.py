@@ -56,8 +56,9 @@ class Configs:
 
 
 @dataclass
-class Asked:
-    """One allocated device: the path of its result, its request, and whether it is for admin access and is ours."""
+class AllocatedDevice:
+    """One allocated device: the path of its result, its request, whether it is for admin access, and whether it is one
+    of this driver's devices."""
 
     path: str
     request: str
@@ -116,10 +117,10 @@ def refusal(problems: t.Sequence[Problem]) -> Refused:
     return Refused("; ".join(texts))
 
 
-def check(asked: t.Sequence[Asked], configs: Configs, namespace: str) -> None:
+def check(devices: t.Sequence[AllocatedDevice], configs: Configs, namespace: str) -> None:
     """Check the configurations, and whether the classes let a claim of this namespace set what it sets. Configurations
     of the claim that cover no request with a device of ours are ignored. Raises Refused."""
-    held = [one for one in asked if not one.admin]
+    held = [one for one in devices if not one.admin]
     ours = [one for one in held if one.ours]
     problems: list[Problem] = []
     size = 0
@@ -156,18 +157,18 @@ def _problems(config: Config) -> list[Problem]:
     return found
 
 
-def _tenancy(one: Asked, configs: Configs, of_claim: list[Config], namespace: str) -> list[Problem]:
+def _tenancy(one: AllocatedDevice, configs: Configs, of_claim: list[Config], namespace: str) -> list[Problem]:
     """What the DeviceClass of a request refuses. All configurations are valid."""
     policies = [config for config in configs.policies if config.covers(one.request)]
     if len(policies) > 1:
         return [
             Problem(policies[1].path, f"the DeviceClass of request {one.request} has more than one policy", "tenancy")
         ]
-    allow = tenancy.allowed(policies[0].fields if policies else None, namespace)
+    allow = tenancy.allowed_settings(policies[0].fields if policies else None, namespace)
     if allow is None:
         says = f"the DeviceClass of request {one.request} is not for claims of namespace {namespace}"
         return [Problem(one.path, says, "tenancy", "use another class")]
-    of_class = tenancy.settings_of(
+    of_class = tenancy.class_settings(
         config.fields for config in configs.settings if config.of_class and config.covers(one.request)
     )
     return [
@@ -179,5 +180,5 @@ def _tenancy(one: Asked, configs: Configs, of_claim: list[Config], namespace: st
         )
         for config in of_claim
         if config.covers(one.request)
-        for name, says in tenancy.refused(allow, of_class, config.fields)
+        for name, says in tenancy.refused_fields(allow, of_class, config.fields)
     ]

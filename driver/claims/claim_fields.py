@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Reading the fields of a claim, which others wrote: each has the type that is asked for, or is refused by its path."""
+"""Reading the fields of a claim, which others wrote: a field of another type is refused with its path."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class ClaimFiles:
         ]
 
     def read_facts(self, record: Record) -> None:
-        """Add to a record what is stored beside it. Without that, its pod has no map."""
+        """Add to a record the data that is stored beside it. Without that data its pod has no map."""
         with _disk():
             try:
                 add_facts(record, self.paths.pod_facts(record.uid).read_bytes())
@@ -80,18 +80,18 @@ class ClaimFiles:
                 files.remove(path)
 
     def write_nccl_topology(self, text: str) -> None:
-        """Write the node's topology file for NCCL. Pods that run keep the one that they have."""
+        """Write the node's topology file for NCCL. Running pods keep their previous one."""
         with _disk():
             files.replace(self.paths.nccl_topology, text.encode(), 0o644, files.PowerCut.MAY_EMPTY)
 
-    def _common(self, record: Record) -> cdi.Common:
+    def _common(self, record: Record) -> cdi.CommonEdits:
         """The variables of a claim's map, and the files that they name."""
         if not record.mapped:
-            return cdi.Common()
+            return cdi.CommonEdits()
         mounts = [cdi.Mount(self.paths.pod_map(record.uid), pod_map.container_path(record))]
         if "nccl_topology" in record.variables and "nccl_topology" not in pod_map.left_out(record):
             mounts.append(cdi.Mount(self.paths.nccl_topology, pod_map.NCCL_FILE))
-        return cdi.Common(tuple(pod_map.variables(record)), tuple(mounts))
+        return cdi.CommonEdits(tuple(pod_map.variables(record)), tuple(mounts))
 
     def write_metadata(self, record: Record) -> dict[str, cdi.Mount]:
         """Write the metadata files and the map only. Returns what to mount, by main request."""
@@ -128,8 +128,8 @@ class ClaimFiles:
         return tuple(self.live_nodes(device))
 
     def set_attached(self, uid: str, attached: bool) -> None:
-        """Mark the claim's devices as attached in its pinned namespace, so that hooks need not ask the driver. The mark
-        is removed before any of them is touched."""
+        """Mark the claim's devices as attached in its pinned namespace, so that hooks need not contact the driver. The
+        mark is removed before any of the devices is changed."""
         with _disk():
             if attached:
                 self.paths.attached_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -139,8 +139,8 @@ class ClaimFiles:
                 self.paths.early(uid).unlink(missing_ok=True)
 
     def set_early(self, uid: str, early: bool) -> None:
-        """Mark whether no container has started yet with the claim's devices. Hooks that find them attached update the
-        mark themselves. It only helps to find out why a pod does not start."""
+        """Mark the claim as attached before any container has started, or remove that mark. Hooks that find the devices
+        attached update the mark themselves. It is only used to find out why a pod does not start."""
         with contextlib.suppress(OSError):
             if early:
                 self.paths.early_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from ..base.errors import DriverError
 from ..base.metrics import Metrics
 from ..base.objects import Object
 from ..dra.config.interface_config import DRIVER
-from ..shares.share import Divided
+from ..shares.share import DividedBandwidth
 from .records import ATTACHED, DeviceKey, DeviceRecord, Record
 
 log = logging.getLogger(__name__)
@@ -42,9 +42,9 @@ _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
 _MESSAGE_BYTES = 1024
 #: Maximum addresses of a device in the API (NetworkDeviceDataMaxIPs in pkg/apis/resource/types.go).
-MOST_ADDRESSES = 16
+MAX_ADDRESSES = 16
 #: The API server compares the old allocation with the new one, opaque configurations byte by byte, but writes these
-#: without blanks: one that was stored with blanks then counts as changed, whatever is patched.
+#: without blanks: a configuration that was stored with blanks then counts as changed, whatever the patch is.
 _ALLOCATION = "status.allocation"
 _BLANKS = (
     "its opaque configuration, or that of its DeviceClass, was stored with blanks between the JSON tokens, so the API "
@@ -85,7 +85,7 @@ def devices(
     for device in record.devices:
         status = _device(record, device, failure, (problems or {}).get(device.key))
         if device.share:
-            alone = Divided.recorded([device.share])
+            alone = DividedBandwidth.recorded([device.share])
             as_allocated = device.share.shown(alone, alone.guarantees([device.share])[0])
             status["data"] = {"share": (shares or {}).get(device.share_id, as_allocated)}
         found.append(status)
@@ -132,18 +132,18 @@ def _addresses(network: NetworkData) -> list[str]:
 
 def _within_limits(network: NetworkData) -> Object:
     """Network data within the limit of the API server, which refuses the whole status because of one more address."""
-    addresses = _addresses(network)[:MOST_ADDRESSES]
+    addresses = _addresses(network)[:MAX_ADDRESSES]
     kept = {name: value for name, value in network.items() if name != "ips"}
     return {**kept, "ips": addresses} if addresses else kept
 
 
 def _left_out(network: NetworkData | None) -> str:
     found = len(_addresses(network)) if network else 0
-    return f"; {MOST_ADDRESSES} of its {found} addresses are listed" if found > MOST_ADDRESSES else ""
+    return f"; {MAX_ADDRESSES} of its {found} addresses are listed" if found > MAX_ADDRESSES else ""
 
 
 @dataclass
-class _Waiting:
+class _PendingStatus:
     claim: ClaimRef
     devices: list[Object] = field(default_factory=list)
     due: float = 0.0
@@ -172,7 +172,7 @@ class Writer:
         self._reporter = reporter
         self._metrics = metrics
         self._settle = settle
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _PendingStatus] = {}
         self._changed = threading.Condition()
         self._stopping = False
         self._busy = False
@@ -198,7 +198,7 @@ class Writer:
         with self._changed:
             due = time.monotonic() + (self._settle if settle is None else settle)
             latest = due if urgent else due + BUSY_SECONDS
-            self._waiting[claim.uid] = _Waiting(claim, devices, due, latest, done)
+            self._waiting[claim.uid] = _PendingStatus(claim, devices, due, latest, done)
             self._changed.notify_all()
 
     def start(self) -> None:
@@ -257,14 +257,14 @@ class Writer:
             due = {uid: waiting for uid, waiting in due.items() if waiting.latest <= now}
         return min(due, key=lambda uid: due[uid].due, default=""), BUSY_STEP
 
-    def _write(self, waiting: _Waiting) -> bool:
+    def _write(self, waiting: _PendingStatus) -> bool:
         """Write a status. Returns whether to try again."""
         claim = waiting.claim
         if claim.uid in self._refused:
             if not waiting.devices:
                 self._refused.pop(claim.uid, None)
             return False
-        with logs.about(claim=claim.uid, claim_name=str(claim)):
+        with logs.context(claim=claim.uid, claim_name=str(claim)):
             try:
                 self._cluster.set_claim_devices(claim.namespace, claim.name, claim.uid, waiting.devices)
             except ApiError as error:
@@ -274,12 +274,12 @@ class Writer:
                 return True
             except Exception:
                 log.exception("could not write the claim's status: a bug in the driver")
-                self._count()
+                self._count_error()
                 return False
         self._conditions.clear(claim.uid)
         return False
 
-    def _refused_by_server(self, waiting: _Waiting, error: ApiError) -> bool:
+    def _refused_by_server(self, waiting: _PendingStatus, error: ApiError) -> bool:
         """Log and report an error of the server. Returns whether to try again."""
         claim = waiting.claim
         if error.status in _TEMPORARY:
@@ -288,7 +288,7 @@ class Writer:
         if error.status == 404:
             log.info("the claim's status is not written, as the claim is gone: %s", error.message)
             return False
-        self._count()
+        self._count_error()
         if error.status == 422 and _ALLOCATION in error.message and waiting.devices:
             self._refused[claim.uid] = None
             while len(self._refused) > _REMEMBERED:
@@ -306,6 +306,6 @@ class Writer:
         message = f"could not write the claim's status, trying again: {error.message}"
         self._conditions.report(claim.uid, logging.WARNING, message)
 
-    def _count(self) -> None:
+    def _count_error(self) -> None:
         if self._metrics:
             self._metrics.error("status")

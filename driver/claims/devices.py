@@ -18,7 +18,7 @@ from ..publish.device import Device
 from . import health
 from .claim_status import HealthProblem
 from .ledger import Ledger
-from .needs import Inventory
+from .protocols import Inventory
 from .records import ATTACHED, PREPARED, DeviceKey, Record
 
 log = logging.getLogger(__name__)
@@ -51,13 +51,13 @@ class Devices:
         for record in self._ledger.store.all()[0]:
             if record.phase != ATTACHED:
                 continue
-            with logs.about(claim=record.uid):
+            with logs.context(claim=record.uid):
                 try:
                     changed |= self._check(record)
                 except Busy:
                     pass  # it may be about to be detached
                 except Exception:
-                    log.exception("the devices in the pod could not be checked")  # go on with those of other pods
+                    log.exception("the devices in the pod could not be checked")  # continue with other pods
                     if self._metrics:
                         self._metrics.error("health")
         return changed
@@ -90,8 +90,8 @@ class Devices:
             with contextlib.suppress(Busy):
                 try:
                     with self._ledger.device_if_free(entry.lock):
-                        if self._is_given(name) and not entry.config:
-                            continue  # an entry with `config` is of a parent: claims may have other children of it
+                        if self._may_be_in_pod(name) and not entry.config:
+                            continue  # an entry with `config` is for a parent: claims may have other children of it
                         siblings = self._ledger.siblings(entry.known) if entry.known and entry.config else None
                         changed |= self._ledger.unclean.retry(entry, siblings)
                 except KernelError as error:
@@ -99,8 +99,8 @@ class Devices:
                     self._errors.report(name, logging.ERROR, message)
         return changed
 
-    def _is_given(self, name: str) -> bool:
-        """Whether a device, of which the caller has the lock, may be in a pod."""
+    def _may_be_in_pod(self, name: str) -> bool:
+        """Whether a device may be in a pod. The caller holds the device's lock."""
         given = [record for record in self._ledger.store.all()[0] if record.phase != PREPARED]
         return any(device.own_name == name for record in given for device in record.held)
 
@@ -111,11 +111,11 @@ def _log_changes(
     for key, problem in changed.items():
         if known.get(key) != problem:
             text = problem.message
-            log.warning("%s in pod %s is unhealthy: %s", _named(key), record.pod, text, extra={"device": key[0]})
+            log.warning("%s in pod %s is unhealthy: %s", _device_text(key), record.pod, text, extra={"device": key[0]})
     for key in known.keys() - changed.keys():
-        log.info("%s in pod %s is healthy again", _named(key), record.pod, extra={"device": key[0]})
+        log.info("%s in pod %s is healthy again", _device_text(key), record.pod, extra={"device": key[0]})
 
 
-def _named(key: DeviceKey) -> str:
+def _device_text(key: DeviceKey) -> str:
     device, share = key
     return f"share {share} of {device}" if share else device

@@ -4,8 +4,8 @@
 
 """Which variables of the setting `pod_environment` a claim's pod gets.
 
-A variable of a library holds for a whole container, so it must be right for all claims of the pod: a list of RDMA
-devices has those of the other claims too. Where that is unknown, the variable is left out, with the reason.
+A variable of a library applies to a whole container, so it must be right for all claims of the pod: a list of RDMA
+devices includes those of the other claims. If they are unknown, the variable is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..dra.config.interface_config import DRIVER
 from ..kernel import rdma
 from ..publish.device import Device
 from . import peers
-from .needs import Cluster, Inventory
+from .protocols import Cluster, Inventory
 from .records import Record
 
-#: Other claims of the pod that are read. Each costs a request.
+#: Maximum number of other claims of the pod that are read. Each costs a request.
 MOST_CLAIMS = 16
 #: Variables that name devices, and so depend on the pod's other claims.
-_NAMING = ("nccl", "ucx", "vllm")
+_DEVICE_LISTS = ("nccl", "ucx", "vllm")
 
 
 @dataclass
@@ -41,9 +41,9 @@ def choose(wanted: t.Sequence[str], record: Record, pod: Object, cluster: Cluste
     """The variables for a claim whose pod is `pod`. Raises Unreachable if the API server does not answer, and
     DriverError if the node cannot be probed."""
     choice = Choice(list(wanted))
-    naming = [name for name in wanted if name in _NAMING]
+    naming = [name for name in wanted if name in _DEVICE_LISTS]
     if naming:
-        reason, gpus = _beside(choice, record, pod, cluster, inventory)
+        reason, gpus = _add_other_claims(choice, record, pod, cluster, inventory)
         if reason:
             choice.left_out = dict.fromkeys(naming, reason)
         elif gpus and "vllm" in naming:
@@ -51,13 +51,15 @@ def choose(wanted: t.Sequence[str], record: Record, pod: Object, cluster: Cluste
     if "nccl_topology" in wanted:
         places = inventory.places
         if not places.nccl:
-            choice.left_out["nccl_topology"] = places.no_nccl
+            choice.left_out["nccl_topology"] = places.no_nccl_reason
     return choice
 
 
-def _beside(choice: Choice, record: Record, pod: Object, cluster: Cluster, inventory: Inventory) -> tuple[str, str]:
-    """Add the RDMA devices of the pod's other claims. Returns why they are unknown, and why the claim's GPUs may not be
-    all GPUs of the pod; each is empty if that is not so."""
+def _add_other_claims(
+    choice: Choice, record: Record, pod: Object, cluster: Cluster, inventory: Inventory
+) -> tuple[str, str]:
+    """Add the RDMA devices of the pod's other claims to `choice`. Returns why they are unknown, and why the pod may
+    have more GPUs than the claim; each is empty if that is not the case."""
     names = claims_of(pod)
     if names is None or len(names - {record.name}) > MOST_CLAIMS:
         return f"the pod's claims are unknown, or more than {MOST_CLAIMS + 1}", ""
@@ -82,8 +84,9 @@ def _beside(choice: Choice, record: Record, pod: Object, cluster: Cluster, inven
 
 
 def _rdma_devices(device: Device) -> list[str]:
-    """Their names now: the kernel may have renumbered them since the last probe. A pod may have them already."""
-    return (rdma.links(device.address) if device.address else []) or list(device.rdma_devices)
+    """The current names of a device's RDMA devices, which the kernel may have renumbered since the last probe. They are
+    not on the node if the pod has them already; then the names of the probe."""
+    return (rdma.devices(device.address) if device.address else []) or list(device.rdma_devices)
 
 
 def claims_of(pod: Object) -> set[str] | None:

@@ -35,7 +35,7 @@ def devices(
         taints = {taint["key"] for taint in device.get("taints", ())}
         message = "its link is down" if taints & {publish.LINK_DOWN, publish.MISSING} else ""
         if publish.UNCLEAN in taints:
-            message = "its original state could not be restored after a pod had it; it is not given to pods"
+            message = "its original state could not be restored after a pod had it; it is withheld from pods"
         found[device["name"]] = _health(node, device["name"], now, message)
     for record in records:
         for one in record.held:

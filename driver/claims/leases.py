@@ -44,12 +44,12 @@ class Leases:
                 self._started().start(key, self._ledger.paths.pin(record.uid), lease, device.config)
 
     def drop(self, record: Record) -> None:
-        """End the renewal of a claim's leases, release them and take them out of the record. Waits for a renewal that
-        is under way, which may wait for its server: the caller should not hold the devices' locks."""
+        """End the renewal of a claim's leases, release them and remove them from the record. Waits for a running
+        renewal, which may wait for its server, so the caller should not hold the devices' locks."""
         for device in record.held:
             for lease in device.leases:
                 renewer = self._started()
-                if not renewer.stop(_key(record, device, lease)):  # as after an attach that failed
+                if not renewer.stop(_key(record, device, lease)):  # for example after a failed attach
                     renewer.release(self._ledger.paths.pin(record.uid), lease)
             device.leases = []
 

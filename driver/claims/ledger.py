@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The ledger: what is recorded of the claims on this node, and what is reported about them.
+"""The ledger: the records of the claims on this node, and the reports about them.
 
 It alone reads and writes records, takes the locks of claims and devices, and reports to the claim's status, to events
 and to the publisher. It never touches a device.
@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 
 from ..api import events
 from ..base import files, logs, trace
+from ..base.activity import Activity
 from ..base.calls import ClaimRef, Pod
 from ..base.errors import DriverError
 from ..base.lock import PATIENCE, Locks
 from ..base.objects import Object
-from ..base.pace import Pace
 from ..base.paths import Paths
 from ..interface import host_state
 from ..interface.children import Siblings
@@ -32,10 +32,10 @@ from ..topology.publish_shares import MACVLAN
 from . import claim_status
 from .claim_files import ClaimFiles
 from .claim_status import HealthProblem
-from .needs import Inventory
+from .protocols import Inventory
 from .rail_addresses import RailAddresses
 from .records import PREPARED, DeviceKey, DeviceRecord, Record, Store, Unreadable, boot_id
-from .unclean import Unclean
+from .unclean import UncleanDevices
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ _RESERVATION = "reserve"
 
 
 @dataclass(frozen=True)
-class _Saved:
-    """What this process needs of the last record that it saved for a claim, without reading the file again."""
+class _SavedRecord:
+    """The parts of the last saved record of a claim that this process needs often, without reading the file again."""
 
     #: The names on the node of the interfaces that move to the pod: not those of parents, which stay.
     interfaces: frozenset[str]
@@ -55,7 +55,7 @@ class _Saved:
     waiting_for: str
 
     @classmethod
-    def of(cls, record: Record) -> _Saved:
+    def of(cls, record: Record) -> _SavedRecord:
         waits = record.phase == PREPARED and record.pod and record.held
         moved = [device.known.interface for device in record.held if "child" not in device.config]
         names = frozenset(name for name in moved if name)
@@ -89,21 +89,21 @@ class Ledger:
         self.pending_status = Store(paths.pending_status_dir)
         self.files = ClaimFiles(paths, mounts, lambda: inventory.settings.rdma_management, node)
         self.addresses = RailAddresses(paths.rail_addresses, self.boot, self.store)
-        self.unclean = Unclean(paths.unclean_dir, self.boot)
+        self.unclean = UncleanDevices(paths.unclean_dir, self.boot)
         self.locks = Locks(paths.run_dir / "locks", patience)
-        self.pace = Pace()
+        self.activity = Activity()
         #: By claim and device or share: the problems of devices in pods.
         self.problems: dict[str, dict[DeviceKey, HealthProblem]] = {}
         #: Called with the reason when a claim's devices are free again, and when a device is withheld from now on.
         self.on_released: t.Callable[[str], None] = lambda reason: None
         self.on_withheld: t.Callable[[str], None] = lambda reason: None
-        #: What the status of a claim says of its shares in force, by their IDs; called with the claim's UID.
+        #: Returns the shares in force of a claim for its status, by their IDs; called with the claim's UID.
         self.shown_shares: t.Callable[[str], t.Mapping[str, Object]] = lambda uid: {}
         self._inventory = inventory
         self._status = status
         self._reporter = reporter
         self._without_waiting = Locks(self.locks.folder, 0.0)
-        self._saved: dict[str, _Saved] = {}
+        self._saved: dict[str, _SavedRecord] = {}
         self._unreadable = logs.Conditions(log)
 
     # locks
@@ -111,11 +111,11 @@ class Ledger:
     @contextlib.contextmanager
     def claim(self, uid: str) -> t.Iterator[None]:
         """Hold a claim's lock for an operation on it. Raises Busy."""
-        with self.pace.working(), self.locks.hold(f"claim-{uid}"):
+        with self.activity.operation(), self.locks.hold(f"claim-{uid}"):
             yield
 
     def claim_if_free(self, uid: str) -> t.ContextManager[None]:
-        """Hold a claim's lock; raises Busy at once if an operation has it."""
+        """Hold a claim's lock; raises Busy immediately if an operation has it."""
         return self._without_waiting.hold(f"claim-{uid}")
 
     def devices(self, record: Record) -> t.ContextManager[None]:
@@ -123,7 +123,7 @@ class Ledger:
         return self.locks.hold(*(f"device-{device.lock}" for device in record.held))
 
     def device_if_free(self, lock: str) -> t.ContextManager[None]:
-        """Hold the lock of a device; raises Busy at once if an operation has it."""
+        """Hold the lock of a device; raises Busy immediately if an operation has it."""
         return self._without_waiting.hold(f"device-{lock}")
 
     def reservation(self) -> t.ContextManager[None]:
@@ -134,8 +134,8 @@ class Ledger:
     # records; the caller holds the claim's lock
 
     def load(self, uid: str) -> Record | None:
-        """A claim's record, as of this boot. None if there is none, or if it was corrupt and has been renamed. Raises
-        Unreadable for the record of a newer driver, and if the file cannot be read."""
+        """A claim's record, updated to this boot. None if there is none, or if it was corrupt and has been renamed.
+        Raises Unreadable for the record of a newer driver, and if the file cannot be read."""
         try:
             record = self.store.load(uid)
         except Unreadable as error:
@@ -171,8 +171,8 @@ class Ledger:
                 device.known = now
 
     def _device_now(self, device: DeviceRecord) -> Device | None:
-        """The device of a claim as of the last probe: for a share its VF, or the parent of its macvlan. None if there
-        is no such device now."""
+        """The device of a claim according to the last probe: for a share its VF, or the parent of its macvlan. None if
+        it does not exist now."""
         now = self._inventory.device(device.device)
         if now is None or device.share is None:
             return now
@@ -194,7 +194,7 @@ class Ledger:
         except BaseException:
             record.phase, record.since = before
             raise
-        self._saved[record.uid] = _Saved.of(record)
+        self._saved[record.uid] = _SavedRecord.of(record)
 
     def remove(self, uid: str, pending_status: bool) -> None:
         """Remove a claim's record. `pending_status` keeps it in another folder until `clear_status` has succeeded."""
@@ -209,7 +209,7 @@ class Ledger:
     def release_addresses(self, uid: str) -> None:
         """Take back the addresses of a claim after its record is removed. The caller holds the claim's lock. Raises
         Busy and DriverError."""
-        if self.addresses.holds(uid):
+        if self.addresses.has_addresses(uid):
             with self.reservation():
                 self.addresses.release(uid)
 
@@ -243,7 +243,7 @@ class Ledger:
             return None
         return record.pod if record else None
 
-    def holds(self, interface: str) -> bool:
+    def holds_interface(self, interface: str) -> bool:
         """Whether a claim that this process has worked on has a device whose interface had this name on the node.
         Called for each netlink event of an interface."""
         return any(interface in saved.interfaces for saved in list(self._saved.values()))

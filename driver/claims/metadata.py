@@ -49,7 +49,7 @@ def write(
     paths: Paths, claim: ClaimRef, devices: t.Sequence[DeviceMetadata], pod_claim_name: str | None = None
 ) -> dict[str, Mount]:
     """Write a claim's files at prepare, and again when network data is added or removed. Existing files keep their
-    inode and get the new content with the next generation; unchanged ones are not touched.
+    inode and get the new content with the next generation; unchanged files are not written.
 
     `pod_claim_name` is the value of the claim's annotation POD_CLAIM_NAME, None if it has none.
     Returns what to mount, by main request. Raises OSError.
@@ -68,7 +68,7 @@ def write(
                 new["metadata"]["generation"] = generation + 1
                 files.overwrite(path, _stream(new))
         else:
-            # the driver writes it again at its start, before any container starts
+            # the driver writes it again when it starts, before any container starts
             files.replace(path, _stream(_object(claim, pod_claim_name, members, 1)), 0o644, files.PowerCut.MAY_EMPTY)
         mounts[request] = Mount(path, container_path(claim.name, request, pod_claim_name))
     return mounts

@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Handing claims that outlive their pod to the next pod; kubelet does not prepare them again.
+"""Assigning claims that outlive their pod to the next pod, because kubelet does not prepare them again.
 
 Only the API server knows a claim's current pod, and it may be slow or down. So attach does not wait for it: a thread
-asks it, and the hook, which retries by itself, finds the answer.
+sends the request, and the hook, which retries, finds the result.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 #: Maximum concurrent look-ups, and maximum stored answers.
 THREADS, ANSWERS = 4, 64
-#: Seconds for which an answer is valid: a hook retries within a second.
-KEPT = 10.0
+#: Seconds for which a result is valid: a hook retries within a second.
+ANSWER_SECONDS = 10.0
 
 Key = tuple[str, str]
 
@@ -36,20 +36,21 @@ class _Answer:
 
 
 class NextPod:
-    """`look` is called with the UIDs of a claim and a pod. It assigns the record to that pod or raises DriverError."""
+    """`assign` is called with the UIDs of a claim and a pod. It assigns the record to that pod or raises
+    DriverError."""
 
-    def __init__(self, look: t.Callable[[str, str], None]) -> None:
-        self._look = look
+    def __init__(self, assign: t.Callable[[str, str], None]) -> None:
+        self._assign = assign
         self._lock = threading.Lock()
         self._running: set[Key] = set()
         self._answers: dict[Key, _Answer] = {}
 
     def ask(self, uid: str, pod_uid: str) -> None:
-        """Returns if `look` has succeeded. Raises its error, and Busy while it runs. Never blocks."""
+        """Returns if `assign` has succeeded. Raises its error, and Busy while it runs. Never blocks."""
         key = (uid, pod_uid)
         with self._lock:
             answer = self._answers.pop(key, None)
-            if answer and time.monotonic() - answer.at < KEPT:
+            if answer and time.monotonic() - answer.at < ANSWER_SECONDS:
                 if answer.error:
                     raise answer.error
                 return
@@ -68,7 +69,7 @@ class NextPod:
     def _run(self, key: Key) -> None:
         error: DriverError | None = None
         try:
-            self._look(*key)
+            self._assign(*key)
         except DriverError as met:
             error = met
         except Exception as met:
@@ -82,4 +83,4 @@ class NextPod:
 
 
 def _unknown(uid: str) -> Busy:
-    return Busy(f"claim {uid} was prepared for another pod; asking the API server for its current pod")
+    return Busy(f"claim {uid} was prepared for another pod; requesting its current pod from the API server")

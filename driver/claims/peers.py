@@ -4,8 +4,8 @@
 
 """The devices of other drivers in a claim: their PCI addresses and UUIDs, from those drivers' ResourceSlices.
 
-Claims without such devices cost no request. What another driver publishes is only used in a bounded form: an address
-must be that of a GPU which this node's probe has found, everything else is unknown.
+Claims without such devices cost no request. What another driver publishes is validated: an address must be that of a
+GPU that this node's probe has found, otherwise it is unknown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .records import DeviceRecord, PeerRecord
 #: Attributes with a PCI address: Kubernetes' own, then those that drivers used before it existed.
 _ADDRESSES = ("resource.kubernetes.io/pciBusID", "pciBusID", "pcieBusID", "pciAddress", "pciAddr")
 _UUID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
-#: Drivers of a claim whose slices are read. Each costs a request.
+#: Maximum number of a claim's drivers whose slices are read. Each costs a request.
 MOST_DRIVERS = 4
 
 Attributes = t.Mapping[str, t.Any]
@@ -41,7 +41,7 @@ class Slices(t.Protocol):
 def peers(claim: Object, cluster: Slices, places: t.Callable[[], Places]) -> list[PeerRecord]:
     """The devices that other drivers give to a claim, in the order of its allocation; without `levels`.
 
-    Results that are not valid are left out: the API server never writes such. `places` is only called if there are
+    Invalid results are left out; the API server never writes such results. `places` is only called if there are
     devices. Raises Unreachable if the API server does not answer.
     """
     found = [one for one in map(_peer, results(claim)) if one]

@@ -100,16 +100,16 @@ def plan(
 
     `claim` is a v1 ResourceClaim, whose pod :func:`check_pod` checks. `uid` is the UID that kubelet asks for, `known`
     the devices of the pool `node` by name, `withheld` why others are not published, `others` the records of all claims,
-    this one's too if it has one, `offers` the divided NICs by the names of the devices for shares, `unclean` the names
-    of devices that are withheld because their original state could not be restored. Raises Refused, or Busy where
-    trying again may help.
+    including this claim's if it has one, `offers` the divided NICs by the names of the devices for shares, `unclean`
+    the names of devices that are withheld because their original state could not be restored. Raises Refused, or Busy
+    if retrying may help.
     """
     owner = consumer(claim, uid)
     results = _results(claim, node, known, withheld or {})
     configs = claim_configs.read(claim)
     metadata = get(claim, "metadata", dict, "")
     namespace = get(metadata, "namespace", str, "metadata")
-    claim_configs.check(_asked(claim), configs, namespace)
+    claim_configs.check(_allocated_devices(claim), configs, namespace)
     record = Record(
         uid=uid,
         namespace=namespace,
@@ -123,14 +123,15 @@ def plan(
     recorded = list(others)
     others = [other for other in recorded if other.uid != uid]
     own = [device for other in recorded if other.uid == uid for device in other.held]
-    market = share_plan.Market(offers or {}, [*others, record], own, unclean)  # a claim may have two shares of a NIC
+    # with the new record, because a claim may have two shares of a NIC
+    share_context = share_plan.ShareContext(offers or {}, [*others, record], own, unclean)
     for result in results:
         device = _device(result)
         if result.known.device.get("allowMultipleAllocations") and not result.admin:
-            device = share_plan.give(device, _ask(result, device, record), market)
+            device = share_plan.assign(device, _share_request(result, device, record), share_context)
         record.devices.append(device)
         _check_free(result, device, record, others)
-    named = [_named(device, result) for device, result in zip(record.devices, results, strict=True)]
+    named = [_named_device(device, result) for device, result in zip(record.devices, results, strict=True)]
     pod_names.check(named, [other for other in others if owner and other.is_for(owner.uid)])
     return record
 
@@ -176,7 +177,7 @@ def _ours(claim: Object) -> list[tuple[str, Object]]:
     return found
 
 
-def _asked(claim: Object) -> list[claim_configs.Asked]:
+def _allocated_devices(claim: Object) -> list[claim_configs.AllocatedDevice]:
     """The requests of a claim with devices of any driver."""
     found = []
     for index, value in enumerate(get(allocated(claim), "results", list, "status.allocation.devices", [])):
@@ -184,7 +185,7 @@ def _asked(claim: Object) -> list[claim_configs.Asked]:
         entry = mapping(value, path)
         admin = get(entry, "adminAccess", bool, path, False)
         ours = get(entry, "driver", str, path) == DRIVER
-        found.append(claim_configs.Asked(path, get(entry, "request", str, path), admin, ours))
+        found.append(claim_configs.AllocatedDevice(path, get(entry, "request", str, path), admin, ours))
     return found
 
 
@@ -286,7 +287,7 @@ def _check_shared(results: list[_Result], configs: list[Config]) -> None:
 
 def _merged(result: _Result) -> Object:
     """The merged fields of a device's configurations. Raises Refused."""
-    fields = interface_config.joined(config.fields for config in result.configs)
+    fields = interface_config.merge_configs(config.fields for config in result.configs)
     if len(result.configs) > 1:
         # each is valid by itself, but they may contradict each other
         problems = interface_config.validate(fields, result.configs[-1].path, complete=False)
@@ -341,11 +342,11 @@ def _check_infiniband(result: _Result, config: Object) -> None:
         raise Refused(f"{where}.type: {result.device} is InfiniBand, which does not support macvlan; use ipvlan")
 
 
-def _ask(result: _Result, device: DeviceRecord, record: Record) -> share_plan.Ask:
+def _share_request(result: _Result, device: DeviceRecord, record: Record) -> share_plan.ShareRequest:
     def place(name: str) -> str:
         return _place(result, name) if name in device.config else result.path
 
-    return share_plan.Ask(result.path, record.uid, record.namespace, result.consumed, place)
+    return share_plan.ShareRequest(result.path, record.uid, record.namespace, result.consumed, place)
 
 
 def _check_free(result: _Result, device: DeviceRecord, record: Record, others: t.Iterable[Record]) -> None:
@@ -361,6 +362,6 @@ def _check_free(result: _Result, device: DeviceRecord, record: Record, others: t
                 raise Busy(f"{result.path}.device: claim {other.claim} ({other.uid}) still has {what}")
 
 
-def _named(device: DeviceRecord, result: _Result) -> pod_names.Named:
+def _named_device(device: DeviceRecord, result: _Result) -> pod_names.NamedDevice:
     name = _place(result, "name") if "name" in device.config else f"{result.path}.device"
-    return pod_names.Named(device, name, _place(result, "vrf") if "vrf" in device.config else "")
+    return pod_names.NamedDevice(device, name, _place(result, "vrf") if "vrf" in device.config else "")

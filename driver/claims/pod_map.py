@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The map of a claim for its pod: which GPU goes with which NIC, RDMA device, rail and addresses.
+"""The map of a claim for its pod: which GPU belongs to which NIC, RDMA device, rail and addresses.
 
 It is a file in the pod, and variables. Everything is keyed by PCI address and UUID, never by a number that a process
-assigns itself. What is not known is `UNKNOWN`. docs/pod-map.md describes the file and the variables.
+assigns. What is not known is `UNKNOWN`. docs/pod-map.md describes the file and the variables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TWO_PORTS = "mlx4_core"
 
 
 class Pair(t.NamedTuple):
-    """A GPU and the NIC that it goes with."""
+    """A GPU and the NIC assigned to it."""
 
     gpu: PeerRecord
     nic: DeviceRecord
@@ -42,8 +42,8 @@ class Pair(t.NamedTuple):
 
 
 def container_path(record: Record) -> str:
-    """Where the pod finds the map: as Kubernetes' device metadata, by the claim's name in the pod if it is from a
-    template."""
+    """The path of the map in the pod. Like Kubernetes' device metadata, it contains the claim's name in the pod if the
+    claim is from a template."""
     if record.pod_claim_name:
         return f"{FOLDER}/resourceclaimtemplates/{record.pod_claim_name}.json"
     return f"{FOLDER}/resourceclaims/{record.name}.json"
@@ -55,7 +55,7 @@ def is_gpu(peer: PeerRecord) -> bool:
 
 
 def pairs(record: Record) -> list[Pair]:
-    """The NIC that each GPU goes with, in the order of the GPUs' addresses. Among the NICs nearest to a GPU, those of
+    """The NIC assigned to each GPU, in the order of the GPUs' addresses. Among the NICs nearest to a GPU, those of
     its rail come first, then those with the fewest GPUs so far. GPUs whose distance to every NIC is unknown are left
     out."""
     nics = {device.device: device for device in record.held if device.known.address}
@@ -77,7 +77,7 @@ def pairs(record: Record) -> list[Pair]:
 
 
 def content(record: Record, node: str) -> Object:
-    """The map as its file has it. Addresses of interfaces are in it once they are attached."""
+    """The content of the map's file. It contains addresses of interfaces once they are attached."""
     environment = dict(variable.split("=", 1) for variable in variables(record))
     claim = {"namespace": record.namespace, "name": record.name, "uid": record.uid}
     if record.pod_claim_name:
@@ -150,8 +150,8 @@ def _rail(device: DeviceRecord) -> int | None:
 def variables(record: Record) -> list[str]:
     """The variables of the claim's containers, each `NAME=value`.
 
-    A runtime keeps one value of a variable that several claims of a pod set. So those of libraries are the same in all
-    claims of a pod, and those that only say something of the claim have its name in theirs.
+    If several claims of a pod set the same variable, a runtime keeps one value. So variables of libraries are the same
+    in all claims of a pod, and variables about a single claim contain its name.
     """
     if not record.mapped:
         return []
@@ -222,7 +222,7 @@ def _addresses(record: Record) -> list[str]:
 
 
 def _own_variable(record: Record) -> list[str]:
-    """The pairs of a claim, in a variable with its name; none for names with dots, which could be confused."""
+    """The pairs of a claim, in a variable with its name; none for names with dots, which would be ambiguous."""
     name = record.pod_claim_name or record.name
     if "." in name:
         return []
@@ -240,7 +240,7 @@ def _own_variable(record: Record) -> list[str]:
 
 
 def _nic_words(pair: Pair) -> Object:
-    """What a variable says of the NIC of a pair."""
+    """The part of a variable about the NIC of a pair."""
     nic, rail = pair.nic, _rail(pair.nic)
     return {
         "nic": nic.known.address,

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The names of a pod's interfaces and VRFs: no two interfaces have the same, be they of one claim or of several."""
+"""The names of a pod's interfaces and VRFs, which must be unique among all claims of the pod."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLUSTER_INTERFACE = "eth0"
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedDevice:
     """A device with the fields of the claim that decide its interface's name and its VRF."""
 
     device: DeviceRecord
@@ -25,8 +25,8 @@ class Named:
     vrf_path: str
 
 
-class _Taken:
-    """Names in the pod's namespace, each with what has it, and the tables of VRFs, which several interfaces share."""
+class _TakenNames:
+    """Names in use in the pod's namespace, each with its owner, and the tables of VRFs, which interfaces can share."""
 
     def __init__(self, others: t.Iterable[Record]) -> None:
         self.names = {CLUSTER_INTERFACE: "that of the cluster's network"}
@@ -42,7 +42,7 @@ class _Taken:
             self.names[vrf["name"]] = f"that of the VRF of {device.device}"
             self.tables[vrf["name"]] = vrf["table"]
 
-    def add_interface(self, one: Named) -> None:
+    def add_interface(self, one: NamedDevice) -> None:
         """Raises Refused if the name of a device's interface is taken."""
         name = one.device.interface
         if name in self.names:
@@ -52,7 +52,7 @@ class _Taken:
             )
         self.names[name] = f"that of {one.device.device}"
 
-    def add_vrf(self, one: Named) -> None:
+    def add_vrf(self, one: NamedDevice) -> None:
         """Raises Refused if the VRF has another table than before, or the name of an interface."""
         vrf = one.device.config["vrf"]
         name, table = vrf["name"], vrf["table"]
@@ -66,9 +66,9 @@ class _Taken:
         self.tables[name] = table
 
 
-def check(devices: t.Sequence[Named], others: t.Iterable[Record]) -> None:
+def check(devices: t.Sequence[NamedDevice], others: t.Iterable[Record]) -> None:
     """Check the names of a claim's devices against each other and the pod's other claims. Raises Refused."""
-    taken = _Taken(others)
+    taken = _TakenNames(others)
     for one in devices:
         if one.device.interface:
             taken.add_interface(one)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Prepare and unprepare: from a claim in the API server to its record and CDI spec, and back to nothing."""
+"""Prepare and unprepare: creating the record and CDI spec of a claim in the API server, and removing them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from . import environment, peers
 from .claim_configs import refusal
 from .leases import Leases
 from .ledger import Ledger
-from .needs import Cluster, Inventory, check_needed
 from .plan import check_pod, consumer, plan
+from .protocols import Cluster, Inventory, check_needed
 from .records import PREPARED, PeerRecord, Record
 from .transfer import Transfer
 
@@ -42,7 +42,7 @@ Check = t.Callable[[], Object]
 
 
 class Preparation:
-    """Prepares and forgets claims. Callers hold the claim's lock, except for `assign`."""
+    """Prepares claims and removes them. Callers hold the claim's lock, except for `assign`."""
 
     def __init__(
         self, ledger: Ledger, cluster: Cluster, inventory: Inventory, transfer: Transfer, leases: Leases
@@ -59,9 +59,9 @@ class Preparation:
         self._reads.shutdown(wait=False, cancel_futures=True)
 
     def prepare(self, reference: ClaimRef) -> list[PreparedDevice]:
-        """Check a claim and write its record, metadata and CDI spec. A claim that was prepared before, and is allocated
-        as it was, keeps its record. Raises DriverError; nothing of a new claim is left then."""
-        claim = self._cluster.claim(reference.namespace, reference.name, self._inventory.look_ahead)
+        """Check a claim and write its record, metadata and CDI spec. A claim that was prepared before with
+        the same allocation keeps its record. Raises DriverError after removing everything of a new claim."""
+        claim = self._cluster.claim(reference.namespace, reference.name, self._inventory.prefetch)
         if claim is None:
             raise Refused(f"claim {reference} does not exist")
         check = self._check_of(consumer(claim, reference.uid))
@@ -72,7 +72,7 @@ class Preparation:
             log.warning("the claim's allocation or pod has changed: its devices are taken back and prepared again")
             self.forget(reference.uid, old)
             old = None
-        fresh = old is None or old.phase == PREPARED  # else the pod has its map already
+        fresh = old is None or old.phase == PREPARED  # otherwise the pod has its map already
         found = peers.peers(claim, self._cluster, lambda: self._inventory.places) if fresh else []
         record = old or self._reserve(claim, reference, found)
         try:
@@ -142,7 +142,7 @@ class Preparation:
         record.peers, record.mapped = found, True
 
     def _choose_variables(self, record: Record, check: Check) -> None:
-        """Record which variables of the settings a claim's pod gets. The default is none, and costs nothing."""
+        """Record which variables of the settings a claim's pod gets. By default there are none."""
         wanted = self._inventory.settings.pod_environment
         if record.phase != PREPARED or record.pod is None or not (wanted or record.variables):
             return
@@ -173,7 +173,7 @@ class Preparation:
         try:
             self._ledger.save(record, PREPARED)
         except BaseException:
-            with contextlib.suppress(DriverError):  # without a record they are free at the next start, too
+            with contextlib.suppress(DriverError):  # without a record they also become free at the next start
                 addresses.release(record.uid)
             raise
 
@@ -194,8 +194,8 @@ class Preparation:
         )
 
     def _offers(self, names: t.Collection[str]) -> dict[str, Offer]:
-        """The divided NICs among the devices with these names, probed again if none of a NIC's free VFs was on the node
-        at the last probe: pods had them."""
+        """The divided NICs among the devices with these names. Probes again if no free VF of a NIC was on the node at
+        the last probe, because pods had them then."""
         offers = self._divided(names)
         used = {device.known.address for record in self._ledger.records() for device in record.held} if offers else ()
         for offer in offers.values():
@@ -243,7 +243,7 @@ class Preparation:
             known = device.known
             if not known.address or not known.rdma_devices:
                 continue
-            now = rdma.links(known.address)
+            now = rdma.devices(known.address)
             if not now:
                 raise Busy(f"{device.device}: its RDMA device is not on the node now")
             if now != sorted(known.rdma_devices):

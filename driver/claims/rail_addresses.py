@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Hands out addresses of the node's ranges to devices of claims, and takes them back.
+"""Assigns addresses of the node's ranges to devices of claims, and takes them back.
 
-The claims' records say which claim has an address. A separate file says it too, from before a record is written until
-after it is removed, so no two claims get the same address, whenever the driver is killed. The file also lists the
-returned addresses in order: addresses that were never used are handed out first, then the one that was returned first.
+The claims' records contain their addresses. A separate file contains them too, from before a record is written until
+after it is removed, so no two claims get the same address even if the driver is killed. The file also lists the
+returned addresses in order: addresses that were never used are assigned first, then the one that was returned first.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _LEAST_IPV6_MTU = 1280
 
 
 @dataclass
-class _Order:
-    """The content of the file: by address the UID of the claim that has it, and the returned addresses, the first one
-    first. `boot` is the boot in which it was written."""
+class _Assignments:
+    """The content of the file: the UIDs of the claims by their addresses (`held`), and the returned addresses, oldest
+    first (`freed`). `boot` is the boot in which it was written."""
 
     boot: str = ""
     held: dict[str, str] = field(default_factory=dict)
@@ -57,10 +57,10 @@ class RailAddresses:
         record: Record,
         ranges: t.Sequence[RailRange],
         others: t.Iterable[Record],
-        kept: t.Collection[str] = (),
+        withheld: t.Collection[str] = (),
     ) -> None:
         """Give addresses of their rails to the devices of a planned claim that ask for them; `others` are the records
-        of all claims, `kept` the addresses that nobody may get now, although no claim has them.
+        of all claims, `withheld` the addresses that must not be assigned now, although no claim has them.
 
         Must be called before the record is written; `release` takes the addresses back. Raises Refused, and Busy if a
         range is exhausted."""
@@ -68,58 +68,60 @@ class RailAddresses:
         if not asking:
             return
         wanted = [(device, _ranges_for(device, ranges)) for device in asking]
-        order = self._current(record.uid, others)
-        taken = {*order.held, *kept}
+        assignments = self._current(record.uid, others)
+        taken = {*assignments.held, *withheld}
         for device, own in wanted:
             given = []
             for one in own:
-                address = _choose(one, order, taken)
+                address = _choose(one, assignments, taken)
                 taken.add(address)
-                order.held[address] = record.uid
-                given.append(rails.handed_out(one, address))
+                assignments.held[address] = record.uid
+                given.append(rails.make_rail_address(one, address))
             device.config = {**device.config, rails.FIELD: given}
-        left = [address for address in order.freed if address not in order.held]
-        order.freed = [address for address in left if any(_usable(one, address) for one in ranges)]
-        self._write(order)
+        left = [address for address in assignments.freed if address not in assignments.held]
+        assignments.freed = [address for address in left if any(_usable(one, address) for one in ranges)]
+        self._write(assignments)
 
-    def holds(self, uid: str) -> bool:
-        """Whether a claim has addresses. Needs no lock if the caller has the claim's."""
+    def has_addresses(self, uid: str) -> bool:
+        """Whether a claim has addresses. The caller holds the claim's lock; no other lock is needed."""
         return uid in self._read().held.values()
 
     def release(self, uid: str) -> None:
-        """Take back the addresses of a claim whose record is removed. Nothing if it has none."""
-        order = self._read()
-        if uid in order.held.values():
-            _free(order, {uid})
-            self._write(order)
+        """Take back the addresses of a claim whose record has been removed. A claim without addresses is not an
+        error."""
+        assignments = self._read()
+        if uid in assignments.held.values():
+            _return_addresses(assignments, {uid})
+            self._write(assignments)
 
     def sweep(self) -> None:
-        """Take back the addresses of claims without a record: the driver was killed just after it had removed that."""
-        order = self._read()
-        gone = self._gone(order)
+        """Take back the addresses of claims without a record: the driver was killed right after it had removed it."""
+        assignments = self._read()
+        gone = self._claims_without_record(assignments)
         if gone:
-            _free(order, gone)
-            self._write(order)
+            _return_addresses(assignments, gone)
+            self._write(assignments)
 
-    def _gone(self, order: _Order) -> set[str]:
-        """The claims without a record. One whose record was damaged in this boot may still have its pod."""
-        uids = set(order.held.values())
-        return {uid for uid in uids if not self._store.known(uid, set_aside=order.boot == self._boot)}
+    def _claims_without_record(self, assignments: _Assignments) -> set[str]:
+        """The claims without a record, except claims whose record was damaged in this boot: they may still have a
+        pod."""
+        uids = set(assignments.held.values())
+        return {uid for uid in uids if not self._store.known(uid, set_aside=assignments.boot == self._boot)}
 
-    def _current(self, uid: str, others: t.Iterable[Record]) -> _Order:
+    def _current(self, uid: str, others: t.Iterable[Record]) -> _Assignments:
         """The content of the file, with the addresses in the records `others`, but without those of the claim `uid` and
         of claims without a record."""
-        order = self._read()
-        _free(order, {*self._gone(order), uid})
+        assignments = self._read()
+        _return_addresses(assignments, {*self._claims_without_record(assignments), uid})
         for record in others:
             for device in record.held if record.uid != uid else ():
-                for one in rails.of(device.config):
-                    order.held[one["address"].partition("/")[0]] = record.uid
-        return order
+                for one in rails.rail_addresses(device.config):
+                    assignments.held[one["address"].partition("/")[0]] = record.uid
+        return assignments
 
-    def _read(self) -> _Order:
-        """Raises DriverError if the file cannot be read. A damaged one counts as empty: the records have the addresses
-        that are in use."""
+    def _read(self) -> _Assignments:
+        """Raises DriverError if the file cannot be read. A damaged file counts as empty: the records have the addresses
+        in use."""
         try:
             content = self._path.read_bytes()
             value = bounded_json.loads(content, FILE_BYTES)
@@ -128,16 +130,16 @@ class RailAddresses:
             if not isinstance(freed, list) or not all(isinstance(one, str) for one in texts):
                 raise ValueError("it has values of other types")
         except FileNotFoundError:
-            return _Order(self._boot)
+            return _Assignments(self._boot)
         except OSError as error:
             raise DriverError(f"could not read {self._path}: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.error("%s is damaged, so the order in which addresses came back is lost: %s", self._path, error)
-            return _Order(self._boot)
-        return _Order(boot, held, list(dict.fromkeys(freed)))
+            log.error("%s is damaged, so the order in which addresses were returned is lost: %s", self._path, error)
+            return _Assignments(self._boot)
+        return _Assignments(boot, held, list(dict.fromkeys(freed)))
 
-    def _write(self, order: _Order) -> None:
-        value = {"boot": self._boot, "held": order.held, "freed": order.freed}
+    def _write(self, assignments: _Assignments) -> None:
+        value = {"boot": self._boot, "held": assignments.held, "freed": assignments.freed}
         try:
             content = (json.dumps(value) + "\n").encode()
             files.replace(self._path, content, 0o600, files.PowerCut.KEEPS_EITHER)
@@ -145,25 +147,25 @@ class RailAddresses:
             raise DriverError(f"could not write {self._path}: {error}") from error
 
 
-def _free(order: _Order, uids: t.Container[str]) -> None:
-    back = [address for address, uid in order.held.items() if uid in uids]
+def _return_addresses(assignments: _Assignments, uids: t.Container[str]) -> None:
+    back = [address for address, uid in assignments.held.items() if uid in uids]
     for address in back:
-        del order.held[address]
-    order.freed = [*(one for one in order.freed if one not in back), *back]
+        del assignments.held[address]
+    assignments.freed = [*(one for one in assignments.freed if one not in back), *back]
 
 
-def _choose(one: RailRange, order: _Order, taken: t.Collection[str]) -> str:
-    """An address that was never used, or else the one that was returned first. Raises Busy."""
-    freed = set(order.freed)
+def _choose(one: RailRange, assignments: _Assignments, taken: t.Collection[str]) -> str:
+    """An address that was never used; if there is none, the one that was returned first. Raises Busy."""
+    freed = set(assignments.freed)
     for address in map(str, one.addresses()):
         if address not in taken and address not in freed:
             return address
-    for text in order.freed:
+    for text in assignments.freed:
         if text not in taken and _usable(one, text):
             return text
-    holders = {uid for address, uid in order.held.items() if _usable(one, address)}
-    kept = sum(_usable(one, address) for address in taken if address not in order.held)
-    but = f", except {kept} that devices withheld from pods could still use" if kept else ""
+    holders = {uid for address, uid in assignments.held.items() if _usable(one, address)}
+    withheld = sum(_usable(one, address) for address in taken if address not in assignments.held)
+    but = f", except {withheld} that devices withheld from pods could still use" if withheld else ""
     raise Busy(
         f"all {one.usable} addresses of {one.range}, this node's on rail {one.rail}, are handed out, to devices of "
         f"{len(holders)} claims{but}: wait until pods end, or give the nodes more of them (per_node of the address "

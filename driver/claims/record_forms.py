@@ -5,8 +5,7 @@
 """The versions of the record format (`topology.stored` has the rules).
 
 Pods keep running while the driver is upgraded or rolled back, and a device cannot be taken back without a readable
-record. tests/driver/test_record_releases.py has the readers and records of all releases, and tries each with the
-others.
+record. tests/driver/test_record_releases.py has the readers and records of all releases, and tests every combination.
 """
 
 from __future__ import annotations

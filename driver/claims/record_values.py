@@ -31,8 +31,8 @@ class _Dataclass(t.Protocol):
 
 
 def encoded(value: _Dataclass, beside: bool = False) -> Object:
-    """A dataclass without default values: other releases need not know those fields. `beside`: only the fields that are
-    stored beside the record, which otherwise are left out."""
+    """A dataclass as JSON, without default values: other releases need not know those fields. With `beside` only the
+    fields that are stored beside the record, otherwise without them."""
     found: Object = {}
     for one in dataclasses.fields(value):
         if (one.metadata == BESIDE) is not beside:
@@ -40,18 +40,18 @@ def encoded(value: _Dataclass, beside: bool = False) -> Object:
         item = getattr(value, one.name)
         default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
         if item != default:
-            found[one.name] = _plain(item)
+            found[one.name] = _encode_value(item)
     return found
 
 
-def _plain(value: object) -> object:
+def _encode_value(value: object) -> object:
     if isinstance(value, Device):
         return value.as_json()
     if isinstance(value, DeviceNode):
         return dataclasses.asdict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return encoded(value)
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+    return [_encode_value(item) for item in value] if isinstance(value, list) else value
 
 
 @functools.lru_cache(None)
@@ -71,8 +71,8 @@ def _keys(form: _Form) -> dict[str, _Form]:
 
 def decoded(form: _Form, value: object, path: str) -> t.Any:
     """Decode a value as `form`, one of the types that a record's fields have. Raises ValueError with the path."""
-    if form in _SPECIAL:
-        return _SPECIAL[form](value, path)
+    if form in _CUSTOM_DECODERS:
+        return _CUSTOM_DECODERS[form](value, path)
     if t.is_typeddict(form):
         return _decode_typed_dict(form, value, path)
     if dataclasses.is_dataclass(form):
@@ -124,12 +124,12 @@ def _number(value: object, path: str) -> int | float:
     return value
 
 
-#: How types are decoded that are not decoded field by field. The content of a host state and of the identity of an RDMA
+#: The decoders of types that are not decoded field by field. The content of a host state and of the identity of an RDMA
 #: device is checked where it is used: it differs between releases.
-_SPECIAL: dict[_Form, t.Callable[[object, str], object]] = {
+_CUSTOM_DECODERS: dict[_Form, t.Callable[[object, str], object]] = {
     t.Any: lambda value, _path: value,
     float: _number,
     Device: lambda value, path: Device.from_json(_mapping(value, path)),
     HostState: _mapping,
-    rdma.Known: _mapping,
+    rdma.RdmaIdentity: _mapping,
 }

@@ -66,11 +66,11 @@ def boot_id(path: Path = BOOT_ID) -> str:
 @dataclass
 class RdmaRecord:
     """The RDMA devices of a device that may be in a pod: the character devices for containers, the names of those that
-    move with the interface, and by these names the identity that finds each again (`rdma.known`)."""
+    move with the interface, and by these names the identity that finds each again (`rdma.identify`)."""
 
     nodes: list[DeviceNode]
     moves: list[str]
-    known: dict[str, rdma.Known] = field(default_factory=dict)
+    known: dict[str, rdma.RdmaIdentity] = field(default_factory=dict)
 
 
 #: A device's name and the ID of the claim's share of it, empty without shares.
@@ -86,8 +86,8 @@ class DeviceRecord:
     its InterfaceConfigs, with the addresses that were handed out (`rails`). `host` (its host state) and `rdma` are set
     while it may be in a pod; `network` and `leases` are results of attach. `interface` is the name in the pod, empty
     for a device without network interface. `admin` devices are never moved. Operations on devices with the same `lock`
-    (functions of one port) are serialized. With `share` the claim has this share of the device; `known` is then the VF
-    that it has, or the parent of its macvlan.
+    (functions of one port) do not run concurrently. With `share` the claim has this share of the device; `known` is
+    then the VF that it has, or the parent of its macvlan.
     """
 
     device: str
@@ -112,7 +112,7 @@ class DeviceRecord:
 
     @property
     def key(self) -> DeviceKey:
-        """What distinguishes it from the claim's other devices: a claim may have several shares of one device."""
+        """Identifies the device in its claim, which may have several shares of one device."""
         return self.device, self.share_id
 
     @property
@@ -123,8 +123,8 @@ class DeviceRecord:
 
     @property
     def asked_config(self) -> Object:
-        """The configuration as the claim asks for it: without handed out addresses and what a share adds to it."""
-        config = rails.claimed(self.config)
+        """The configuration as in the claim: without assigned addresses and the fields that a share adds."""
+        config = rails.as_claimed(self.config)
         if self.share is None:
             return config
         vf = {name: value for name, value in config.get("vf", {}).items() if name != "spoofchk"}
@@ -134,8 +134,8 @@ class DeviceRecord:
 
 @dataclass
 class PeerRecord:
-    """A device of another driver in the same claim. `address`, `uuid` and what follows are empty or None where they are
-    unknown, for the reason `unknown`; `levels` says how near the claim's NICs are, by their devices' names.
+    """A device of another driver in the same claim. `address`, `uuid` and the fields below are empty or None if they
+    are unknown, with the reason in `unknown`. `levels` has the distances to the claim's NICs, by their devices' names.
     """
 
     driver: str
@@ -215,7 +215,7 @@ class Record:
 
 
 class Unreadable(DriverError):
-    """A record that cannot be used: it was corrupt and has been renamed, a newer driver wrote it, or reading failed."""
+    """A record cannot be used: it was corrupt and has been renamed, a newer driver wrote it, or reading failed."""
 
 
 def encode(record: Record) -> bytes:
@@ -255,7 +255,7 @@ def decode(content: bytes) -> Record:
 
 
 def _check_config(device: DeviceRecord) -> None:
-    """Raises ValueError for content that would make later code fail, which also serves other claims."""
+    """Raises ValueError for content on which later code would fail, which would also affect other claims."""
     for name in ("vrf", "child", "vf", "ethtool", "sysctls"):
         if not isinstance(device.config.get(name, {}), dict):
             raise ValueError(f"config.{name} of {device.device} must be a mapping")
@@ -294,7 +294,8 @@ class Store:
         return None if content is None else self._record(uid, content)
 
     def _content(self, uid: str) -> bytes | None:
-        """Raises Unreadable, without reading a file whose type or size rules out a record."""
+        """The content of a claim's file, None if there is none. Raises Unreadable, without reading a file whose type or
+        size is not that of a record."""
         path = self.path(uid)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -373,8 +374,8 @@ class Store:
         return [record for _content, record in seen.values()], unreadable
 
     def save(self, record: Record) -> None:
-        """Write a record to disk. After the return it survives the death of this process and, in phase `prepared`, a
-        power cut. Raises DriverError.
+        """Write a record to disk. After the return it survives a kill of this process and, in phase `prepared`, a power
+        cut. Raises DriverError.
 
         After a power cut all devices are on the node, whatever the phase was (`claims.service`), so the previous record
         is sufficient.

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""After a start: finish or undo what the last process was doing when it ended, and drop claims that kubelet has
+"""Recovery after a start: finishing or undoing interrupted operations, and dropping claims that kubelet has
 forgotten."""
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ..base.errors import DriverError, Unreachable
 from ..kernel import netns
 from .leases import Leases
 from .ledger import Ledger
-from .needs import Cluster
 from .plan import lost_devices
 from .preparation import Preparation
+from .protocols import Cluster
 from .records import ATTACHED, ATTACHING, DETACHING, Record
 from .shares import Shares
 from .transfer import Transfer
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Recovery:
-    """Recovers the claims of this node. May run beside any other operation."""
+    """Recovers the claims of this node. May run concurrently with any other operation."""
 
     def __init__(
         self,
@@ -43,32 +43,33 @@ class Recovery:
         self._transfer = transfer
         self._leases = leases
         self._shares = shares
-        #: Errors of operations that are tried again and again.
+        #: Errors of operations that are repeated.
         self._errors = logs.Conditions(log)
 
     def recover(self) -> bool:
-        """Finish or take back what the last process began, and remove files without a record. Asks only the node.
+        """Finish or undo what the last process began, and remove files without a record. Does not contact the API
+        server.
 
-        Returns False if something could not be done now, which is logged: call again. The rates of shares do not count:
-        `Shares.settled` says if they are set.
+        Returns False if something could not be done now, which is logged: call again. This does not include the rates
+        of shares: `Shares.settled` says whether they are set.
         """
         ledger, settled = self._ledger, True
         for leftovers in (ledger.store, ledger.pending_status, ledger.locks):
-            settled &= self._tried(leftovers.sweep)
-        settled &= self._tried(ledger.sweep_addresses)
+            settled &= self._succeeds(leftovers.sweep)
+        settled &= self._succeeds(ledger.sweep_addresses)
         for uid in ledger.store.uids():
-            with logs.about(claim=uid, operation="recover"):
-                settled &= self._tried(self._recover, uid)
+            with logs.context(claim=uid, operation="recover"):
+                settled &= self._succeeds(self._recover, uid)
         settled &= self._shares.recover()
         for uid in ledger.files.claims() - set(ledger.store.uids()):
-            with logs.about(claim=uid, operation="recover"):
-                settled &= self._tried(self._remove_files, uid)
+            with logs.context(claim=uid, operation="recover"):
+                settled &= self._succeeds(self._remove_files, uid)
         for uid in ledger.pending_status.uids():
-            with logs.about(claim=uid, operation="recover"):
-                settled &= self._tried(self._clear_status, uid)
+            with logs.context(claim=uid, operation="recover"):
+                settled &= self._succeeds(self._clear_status, uid)
         return settled
 
-    def drop_gone(self) -> bool:
+    def drop_lost_claims(self) -> bool:
         """Take back the devices of claims that were deleted or lost them, and whose pods have ended.
 
         Kubelet unprepares such claims, unless it has forgotten them. Returns as `recover`; stops at the first request
@@ -76,9 +77,9 @@ class Recovery:
         """
         settled = True
         for uid in self._ledger.store.uids():
-            with logs.about(claim=uid, operation="reconcile"):
+            with logs.context(claim=uid, operation="reconcile"):
                 try:
-                    settled &= self._tried(self._drop_if_gone, uid)
+                    settled &= self._succeeds(self._drop_if_lost, uid)
                 except Unreachable as error:
                     message = f"could not determine which claims were deleted: {error.message}"
                     self._errors.report(Unreachable, logging.WARNING, message)
@@ -86,7 +87,7 @@ class Recovery:
         self._errors.clear(Unreachable)
         return settled
 
-    def _tried(self, function: t.Callable[..., None], *args: str) -> bool:
+    def _succeeds(self, function: t.Callable[..., None], *args: str) -> bool:
         """Whether a call succeeded; logs a new error, but raises Unreachable."""
         key = (function.__qualname__, *args)
         try:
@@ -119,7 +120,7 @@ class Recovery:
 
     def _remove_files(self, uid: str) -> None:
         with self._ledger.claim(uid):
-            if self._ledger.store.load(uid) is None:  # else another instance has just prepared it
+            if self._ledger.store.load(uid) is None:  # otherwise another instance has just prepared it
                 log.warning("removing the files of a claim without a record")
                 self._ledger.files.remove(uid)
 
@@ -132,7 +133,7 @@ class Recovery:
             elif record:
                 self._ledger.pending_status.remove(uid)
 
-    def _drop_if_gone(self, uid: str) -> None:
+    def _drop_if_lost(self, uid: str) -> None:
         with self._ledger.claim(uid):
             record = self._ledger.load(uid)
             if record is None:

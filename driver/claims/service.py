@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The operations on the claims of this node: prepare, attach to a pod, take back, forget.
+"""The operations on the claims of this node: prepare, attach to a pod, detach, remove.
 
 Records on disk are the source of truth, and each is written before the actions that it describes. So the next call, or
-the next process, knows how far the last one may have come: it takes everything back to the node and starts over. No
-code here assumes that an operation which was started has also ended.
+the next process, knows which steps the last one may have done: it moves everything back to the node and starts over. No
+code here assumes that an operation that was started has also ended.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .attachment import Attachment
 from .devices import Devices
 from .leases import Leases
 from .ledger import Ledger
-from .needs import Cluster, Inventory
 from .next_pod import NextPod
 from .preparation import Preparation
+from .protocols import Cluster, Inventory
 from .recovery import Recovery
 from .shares import Shares
 from .transfer import Transfer
@@ -42,7 +42,7 @@ class Service:
     """Prepares, attaches and takes back the claims of this node (`calls.Service`).
 
     `mounts` is the mount namespace that pins are made in, if the driver has one of its own (`netns.pin`). Any number of
-    threads and processes may call at once. After a start, `reconcile` comes before anything else.
+    threads and processes may call concurrently. After a start, `reconcile` must be called first.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Service:
             paths, cluster.node, inventory, status, reporter=reporter, mounts=mounts, boot=boot, patience=patience
         )
         self.store, self.pending_status = ledger.store, ledger.pending_status
-        self.unclean, self.locks, self.pace = ledger.unclean, ledger.locks, ledger.pace
+        self.unclean, self.locks, self.activity = ledger.unclean, ledger.locks, ledger.activity
         self._devices = Devices(ledger, inventory, metrics)
         self._leases = Leases(ledger)
         self.shares = Shares(ledger, inventory)
@@ -95,8 +95,8 @@ class Service:
                 raise
 
     def unprepare(self, claim: ClaimRef) -> None:
-        """Take everything back and forget the claim. The API server is not asked, as the claim may be deleted: its name
-        is that of the record, or kubelet's if there is no record."""
+        """Take back a claim's devices and remove its record. Does not contact the API server, because the claim may be
+        deleted: its name is that of the record, or kubelet's if there is no record."""
         _check(claim)
         with _operation(UNPREPARE, claim=claim.uid, claim_name=str(claim)), self.ledger.claim(claim.uid):
             record = self.ledger.load(claim.uid)
@@ -107,7 +107,8 @@ class Service:
                 log.info("unprepared %s", ", ".join(device.device for device in record.devices))
 
     def attach(self, request: AttachRequest) -> None:
-        """Move a claim's devices into the network namespace of a starting container. Asks only the node."""
+        """Move a claim's devices into the network namespace of a starting container. Does not contact the API
+        server."""
         with _operation(ATTACH, claim=request.uid, container=request.container):
             try:
                 self._next_pod.check(request.uid, request.pod_uid)
@@ -148,25 +149,25 @@ class Service:
         """The devices that claims hold exclusively, as they were at allocation."""
         return self._devices.held()
 
-    def holds(self, interface: str) -> bool:
+    def holds_interface(self, interface: str) -> bool:
         """Whether a claim that this process has worked on has a device whose interface had this name on the node."""
-        return self.ledger.holds(interface)
+        return self.ledger.holds_interface(interface)
 
     # after a start
 
     def reconcile(self) -> bool:
-        """`recover` and `drop_gone`. Returns False if something could not be done now: call again."""
+        """`recover` and `drop_lost_claims`. Returns False if something could not be done now: call again."""
         recovered = self.recover()
-        return self.drop_gone() and recovered
+        return self.drop_lost_claims() and recovered
 
     def recover(self) -> bool:
-        """Finish or take back what the last process began. Asks only the node. Returns as `reconcile`."""
+        """Finish or undo what the last process began. Does not contact the API server. Returns as `reconcile`."""
         return self._recovery.recover()
 
-    def drop_gone(self) -> bool:
+    def drop_lost_claims(self) -> bool:
         """Take back the devices of claims that were deleted or lost them, and whose pods have ended. Returns as
         `reconcile`."""
-        return self._recovery.drop_gone()
+        return self._recovery.drop_lost_claims()
 
 
 def _check(claim: ClaimRef) -> None:
@@ -176,6 +177,6 @@ def _check(claim: ClaimRef) -> None:
 
 @contextlib.contextmanager
 def _operation(name: str, **about: str) -> t.Iterator[None]:
-    """Log lines of the block are about this operation."""
-    with logs.about(operation=name, **about), trace.operation(name):
+    """Add this operation to the log lines of the block, and trace it."""
+    with logs.context(operation=name, **about), trace.operation(name):
         yield

@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which claims a changed factor of a NIC affects. It is reported once for each change, even if the driver restarts."""
+"""Finds the claims that a changed factor of a NIC affects. Each change is reported once, even if the driver
+restarts."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _MOST_BYTES = 1 << 20
 
 
 def change(nic: SharedNic, one: HeldShare, before: Fraction) -> str:
-    """What a factor that was `before` changes for a share of a NIC, in a sentence; empty if nothing."""
+    """A sentence about what changed for a share of a NIC whose factor was `before`; empty if nothing."""
     now, place = nic.divided.factor, nic.shares.index(one)
     earlier = replace(nic.divided, factor=before).guarantees([other.share for other in nic.shares])[place]
     if one.guaranteed == earlier:
@@ -36,7 +37,7 @@ def change(nic: SharedNic, one: HeldShare, before: Fraction) -> str:
 
 
 def debt(nic: SharedNic) -> str:
-    """A sentence about what a NIC is promised beyond its capacity; empty if it is not."""
+    """A sentence about the bandwidth that is promised beyond a NIC's capacity; empty if there is none."""
     if not nic.totals.debt:
         return ""
     times, names = factor_text(nic.divided.factor), ", ".join(_names(nic.shares))
@@ -50,9 +51,9 @@ def _names(shares: t.Iterable[HeldShare]) -> list[str]:
     return sorted({str(one.record.claim) for one in shares})
 
 
-class Factors:
-    """The factors that were in force for shares at their last report, by their IDs, in a file that is gone at boot, as
-    the shares are."""
+class ReportedFactors:
+    """The factors in force at the last report, by share ID, in a file that does not survive a reboot, like the
+    shares."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

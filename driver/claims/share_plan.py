@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""From an allocated share of a NIC to what its claim gets: the amounts, and the VF or the class.
+"""Computes what a claim gets for an allocated share of a NIC: the rates, and the VF or the traffic class.
 
 As in `plan`, nothing here touches the node or the cluster.
 """
@@ -14,22 +14,22 @@ from dataclasses import dataclass, replace
 
 from ..base.errors import Busy, Refused, bounded
 from ..base.objects import Object
-from ..dra.config.interface_config import VF_OF_SHARE
+from ..dra.config.interface_config import SHARE_VF_FIELDS
 from ..dra.kube import quantity
 from ..kernel import htb
 from ..publish.device import Device
 from ..publish.offer import Offer
-from ..shares.share import Divided, ShareRecord, free_minor, mac_of
+from ..shares.share import DividedBandwidth, ShareRecord, free_minor, mac_of
 from ..topology.publish_shares import MACVLAN, VFS, factor_text
 from .records import DeviceRecord, Record
 
-#: The most bit/s that a claim can have consumed: no NIC has a higher rate.
+#: Maximum bit/s that a claim can have consumed: no NIC has a higher rate.
 _MOST = 10**15
 _BANDWIDTH = ("bandwidth", "lanewise.dev/bandwidth")
 
 
 @dataclass(frozen=True)
-class Ask:
+class ShareRequest:
     """One allocated share: the path of its result, the UID and the namespace of its claim, and what it has consumed of
     the capacities. `place` returns the path of a field of its configuration."""
 
@@ -41,10 +41,10 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Market:
-    """What there is to share: the divided NICs by the names of the devices for shares, the records of other claims and
-    the claim's new one as far as it is made, the devices that the claim itself has already, and the names of VFs that
-    are withheld."""
+class ShareContext:
+    """The data for assigning shares: the divided NICs by the names of the devices for shares, the records of other
+    claims and the claim's new one with the devices so far, the devices that the claim has already, and the names of
+    withheld VFs."""
 
     offers: t.Mapping[str, Offer]
     others: t.Sequence[Record]
@@ -52,9 +52,9 @@ class Market:
     unclean: t.Container[str] = ()
 
 
-def divided(offer: Offer) -> Divided:
-    """What is divided of a NIC now."""
-    return Divided(offer.physical, offer.rule.factor, offer.rule.most(offer.physical))
+def divided(offer: Offer) -> DividedBandwidth:
+    """The bandwidth of a NIC that is divided now."""
+    return DividedBandwidth(offer.physical, offer.rule.factor, offer.rule.most(offer.physical))
 
 
 def shares_of(base: str, records: t.Iterable[Record]) -> list[DeviceRecord]:
@@ -63,8 +63,8 @@ def shares_of(base: str, records: t.Iterable[Record]) -> list[DeviceRecord]:
 
 
 def excludes(one: DeviceRecord, other: DeviceRecord) -> bool:
-    """Whether two claims cannot have these devices: they are the same, have the same VF, or one is a NIC or its VF and
-    the other a share of that NIC."""
+    """Whether two claims cannot have these devices at the same time: they are the same, have the same VF, or one is a
+    NIC or its VF and the other a share of that NIC."""
     if one.share and other.share:
         return one.own_name == other.own_name != one.device
     if one.share or other.share:
@@ -74,67 +74,67 @@ def excludes(one: DeviceRecord, other: DeviceRecord) -> bool:
     return one.device == other.device
 
 
-def give(device: DeviceRecord, ask: Ask, market: Market) -> DeviceRecord:
-    """The device of a request that got a share. A claim that has its share already keeps it.
+def assign(device: DeviceRecord, request: ShareRequest, context: ShareContext) -> DeviceRecord:
+    """The device of a request to which a share is allocated. A claim that has its share already keeps it.
 
-    Raises Refused, or Busy where trying again may help.
+    Raises Refused, or Busy if retrying may help.
     """
-    for old in market.own:
+    for old in context.own:
         if old.share and (old.device, old.share_id) == (device.device, device.share_id):
             kept = replace(device, known=old.known, config=old.config, interface=old.interface)
             return replace(kept, lock=old.lock, share=old.share)
-    offer = market.offers.get(device.device)
+    offer = context.offers.get(device.device)
     if offer is None:
-        raise Busy(f"{ask.path}.device: the settings of the node do not divide {device.device} now")
-    _check_permitted(device, ask, offer)
-    share = _amounts(device, ask, offer)
-    held = shares_of(share.of, market.others)
+        raise Busy(f"{request.path}.device: the settings of the node do not divide {device.device} now")
+    _check_permitted(device, request, offer)
+    share = _amounts(device, request, offer)
+    held = shares_of(share.of, context.others)
     if divided(offer).totals([*(one.share for one in held if one.share), share]).debt:
         raise Busy(
-            f"{ask.path}.consumedCapacity: the shares of {share.of} would be promised more than "
+            f"{request.path}.consumedCapacity: the shares of {share.of} would be promised more than "
             f"{factor_text(offer.rule.factor)} times its {offer.physical} bit/s; the claim waits until a share ends"
         )
     if share.mechanism == MACVLAN:
-        known, config = _class(device, ask, offer, share, held)
+        known, config = _class(device, request, offer, share, held)
     else:
-        known, config = _vf(device, ask, offer, market)
+        known, config = _vf(device, request, offer, context)
     lock = offer.base.pf or offer.base.address or offer.base.name
     name = str(config.get("name") or known.interface or "")
     return replace(device, known=known, config=config, interface=name, lock=lock, share=share)
 
 
-def _check_permitted(device: DeviceRecord, ask: Ask, offer: Offer) -> None:
+def _check_permitted(device: DeviceRecord, request: ShareRequest, offer: Offer) -> None:
     if not device.share_id:
-        raise Refused(f"{ask.path}.shareID: is missing: {device.device} is given to pods in shares only")
-    if offer.rule.namespace and ask.namespace != offer.rule.namespace:
+        raise Refused(f"{request.path}.shareID: is missing: {device.device} is given to pods in shares only")
+    if offer.rule.namespace and request.namespace != offer.rule.namespace:
         raise Refused(
-            f"{ask.path}.device: the settings of the node give shares of {device.device} to the namespace "
-            f"{offer.rule.namespace} only, and the claim is in {ask.namespace}"
+            f"{request.path}.device: the settings of the node give shares of {device.device} to the namespace "
+            f"{offer.rule.namespace} only, and the claim is in {request.namespace}"
         )
     if "child" in device.config:
-        raise Refused(f"{ask.place('child')}: is not for shares; a share has an interface of its own")
+        raise Refused(f"{request.place('child')}: is not allowed for shares, which have their own interfaces")
     for name in device.config.get("vf", {}):
-        if name not in VF_OF_SHARE or offer.rule.mechanism != VFS:
-            allowed = f"may set {', '.join(VF_OF_SHARE)} only" if offer.rule.mechanism == VFS else "has no VF"
-            raise Refused(f"{ask.place('vf')}.{name}: a share of {device.device} {allowed}")
+        if name not in SHARE_VF_FIELDS or offer.rule.mechanism != VFS:
+            allowed = f"may set {', '.join(SHARE_VF_FIELDS)} only" if offer.rule.mechanism == VFS else "has no VF"
+            raise Refused(f"{request.place('vf')}.{name}: a share of {device.device} {allowed}")
 
 
-def _amounts(device: DeviceRecord, ask: Ask, offer: Offer) -> ShareRecord:
+def _amounts(device: DeviceRecord, request: ShareRequest, offer: Offer) -> ShareRecord:
     given, factor = device.config.get("share", {}), offer.rule.factor
-    consumed = _consumed(ask)
+    consumed = _consumed(request)
     hard = bool(given.get("hard", False))
     asked = int(quantity.parse(given["guarantee"])) if hard else consumed
     if hard and asked * factor > consumed:
         raise Refused(
-            f"{ask.place('share')}.guarantee: {given['guarantee']} with the factor {factor_text(factor)} takes "
+            f"{request.place('share')}.guarantee: {given['guarantee']} with the factor {factor_text(factor)} takes "
             f"{asked * factor} bit/s of the capacity, and {consumed} were allocated; render the claim again"
         )
     most = offer.physical if hard else int(offer.physical * factor)
     if asked > most:
-        raise Refused(f"{ask.path}.consumedCapacity: {asked} bit/s are more than {device.device} has, {most}")
+        raise Refused(f"{request.path}.consumedCapacity: {asked} bit/s are more than {device.device} has, {most}")
     burst = int(quantity.parse(given["burst"])) if "burst" in given else 0
     if burst and burst < asked:
-        raise Refused(f"{ask.place('share')}.burst: {given['burst']} is less than the share, {asked} bit/s")
+        raise Refused(f"{request.place('share')}.burst: {given['burst']} is less than the share, {asked} bit/s")
     return ShareRecord(
         of=offer.base.name,
         mechanism=offer.rule.mechanism,
@@ -148,12 +148,12 @@ def _amounts(device: DeviceRecord, ask: Ask, offer: Offer) -> ShareRecord:
     )
 
 
-def _consumed(ask: Ask) -> int:
+def _consumed(request: ShareRequest) -> int:
     """The bit/s that the scheduler has allocated."""
-    path = f"{ask.path}.consumedCapacity"
-    if not isinstance(ask.consumed, dict):
+    path = f"{request.path}.consumedCapacity"
+    if not isinstance(request.consumed, dict):
         raise Refused(f"{path}: must be a mapping")
-    value = next((ask.consumed[name] for name in _BANDWIDTH if name in ask.consumed), None)
+    value = next((request.consumed[name] for name in _BANDWIDTH if name in request.consumed), None)
     if value is None:
         raise Refused(f"{path}.bandwidth: is missing: the API server does not say how large the share is")
     try:
@@ -166,27 +166,27 @@ def _consumed(ask: Ask) -> int:
 
 
 def _class(
-    device: DeviceRecord, ask: Ask, offer: Offer, share: ShareRecord, held: t.Sequence[DeviceRecord]
+    device: DeviceRecord, request: ShareRequest, offer: Offer, share: ShareRecord, held: t.Sequence[DeviceRecord]
 ) -> tuple[Device, Object]:
     """The parent of a share's child interface, and the configuration; adds class and address to the share."""
-    share.mac = str(device.config.get("mac") or mac_of(ask.uid, device.share_id)).lower()
+    share.mac = str(device.config.get("mac") or mac_of(request.uid, device.share_id)).lower()
     for one in held:
         if one.share and one.share.mac == share.mac:
-            raise Refused(f"{ask.place('mac')}: another share of {share.of} has the address {share.mac}")
+            raise Refused(f"{request.place('mac')}: another share of {share.of} has the address {share.mac}")
     minor = free_minor((one.share.minor for one in held if one.share), htb.FIRST, htb.LAST)
     if minor is None:
-        raise Busy(f"{ask.path}.device: {share.of} has no class for another share")
+        raise Busy(f"{request.path}.device: {share.of} has no class for another share")
     share.minor = minor
     child = {"type": "macvlan", "mode": offer.rule.mode}
     known = replace(offer.base, name=device.device, device=offer.published, rdma_devices=())
     return known, {**device.config, "mac": share.mac, "child": child}
 
 
-def _vf(device: DeviceRecord, ask: Ask, offer: Offer, market: Market) -> tuple[Device, Object]:
+def _vf(device: DeviceRecord, request: ShareRequest, offer: Offer, context: ShareContext) -> tuple[Device, Object]:
     """A free VF, and the configuration."""
-    used = {one.known.address for record in market.others for one in record.held}
+    used = {one.known.address for record in context.others for one in record.held}
     for vf in offer.vfs:
-        if vf.address not in used and vf.name not in market.unclean and vf.interface:
+        if vf.address not in used and vf.name not in context.unclean and vf.interface:
             known = replace(vf, name=device.device, device=offer.published)
             return known, {**device.config, "vf": {**device.config.get("vf", {}), "spoofchk": True}}
-    raise Busy(f"{ask.path}.device: {offer.base.name} has no free VF for another share")
+    raise Busy(f"{request.path}.device: {offer.base.name} has no free VF for another share")

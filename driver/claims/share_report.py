@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The shares of NICs for an administrator of the node: what each is promised, guaranteed, has now, and uses."""
+"""The report about shares of NICs for the node's administrator: promised, guaranteed, current and used rates."""
 
 from __future__ import annotations
 

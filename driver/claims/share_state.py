@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The shares that claims have of each NIC, computed from the records: what each is promised, guaranteed and has now."""
+"""The shares that claims have of each NIC, computed from the records: the promised, guaranteed and current rates."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import typing as t
 from dataclasses import dataclass, replace
 
 from ..dra.config import share_rates
-from ..dra.config.share_rates import InForce, Totals
+from ..dra.config.share_rates import EffectiveRate, Totals
 from ..publish.offer import Offer
 from ..shares import by_class, by_vf
-from ..shares.share import Divided, ShareRecord
+from ..shares.share import DividedBandwidth, ShareRecord
 from ..topology.publish_shares import MACVLAN, HeldShares, share_name
 from . import share_plan
 from .records import ATTACHED, ATTACHING, DeviceRecord, Record
@@ -29,26 +29,26 @@ class HeldShare:
     device: DeviceRecord
     share: ShareRecord
     guaranteed: int = 0
-    force: InForce | None = None
+    force: EffectiveRate | None = None
 
 
 @dataclass(frozen=True)
 class SharedNic:
-    """A NIC that claims have shares of: its name, what is divided, its shares, and their sums."""
+    """A NIC of which claims have shares: its name, the divided bandwidth, its shares, and their sums."""
 
     name: str
-    divided: Divided
+    divided: DividedBandwidth
     shares: tuple[HeldShare, ...]
     totals: Totals
 
     @property
     def capacity(self) -> int:
-        """The bit/s that may be promised of it."""
+        """The bit/s that may be promised to its shares."""
         return int(self.divided.physical * self.divided.factor)
 
     @property
     def guaranteed(self) -> int:
-        """What it guarantees all its shares together, however busy they are."""
+        """The guarantees of all its shares together, in bit/s."""
         return sum(one.guaranteed for one in self.shares)
 
 
@@ -83,15 +83,16 @@ def held(records: t.Iterable[Record]) -> dict[str, HeldShares]:
     found: dict[str, HeldShares] = {}
     for name, shares in by_nic(records).items():
         vfs = frozenset(one.device.known.address or "" for one in shares if one.share.mechanism != MACVLAN)
-        uncharged = functools.partial(share_rates.uncharged, shares=[one.share.asks for one in shares])
-        found[share_name(name)] = HeldShares(shares[-1].device.known.device, vfs, uncharged)
+        capacity_deficit = functools.partial(share_rates.capacity_deficit, shares=[one.share.asks for one in shares])
+        found[share_name(name)] = HeldShares(shares[-1].device.known.device, vfs, capacity_deficit)
     return found
 
 
-def divided(name: str, shares: t.Sequence[ShareRecord], offers: Offers) -> Divided:
-    """What is divided of a NIC: by the settings, or as of the allocation of its shares if they do not divide it now."""
+def divided(name: str, shares: t.Sequence[ShareRecord], offers: Offers) -> DividedBandwidth:
+    """The divided bandwidth of a NIC: by the settings, or as of the allocation of its shares if the settings do not
+    divide it now."""
     offer = offers.offer(share_name(name))
-    return share_plan.divided(offer) if offer else Divided.recorded(shares)
+    return share_plan.divided(offer) if offer else DividedBandwidth.recorded(shares)
 
 
 def nic_of(name: str, shares: t.Sequence[HeldShare], boot: str, offers: Offers) -> SharedNic:
@@ -112,8 +113,8 @@ def nics(records: t.Iterable[Record], boot: str, offers: Offers) -> list[SharedN
 
 
 def as_reported(nic: SharedNic) -> SharedNic:
-    """The NIC with the rates in force for its VFs as the kernel reports them: a card without minimum rates lends
-    nothing. Raises KernelError."""
+    """The NIC with the rates in force for its VFs as the kernel reports them: a card without minimum rates does
+    not lend idle capacity. Raises KernelError."""
     places = {one.device.share_id: str(one.device.known.address) for one in nic.shares if _by_vf(one)}
     enforced = by_vf.in_force(places.values())
     forces = {share_id: enforced.get(place) for share_id, place in places.items()}

@@ -19,14 +19,14 @@ from ..api import events
 from ..base import logs
 from ..base.errors import Busy, DriverError
 from ..base.objects import Object
-from ..dra.config.share_rates import InForce
+from ..dra.config.share_rates import EffectiveRate
 from ..kernel import htb
 from ..shares import by_class, by_vf
-from ..shares.share import Divided
+from ..shares.share import DividedBandwidth
 from ..topology.publish_shares import MACVLAN, HeldShares
 from . import share_factors, share_state
 from .ledger import Ledger
-from .needs import Inventory
+from .protocols import Inventory
 from .records import ATTACHED, DeviceRecord, Record
 from .share_state import HeldShare, SharedNic, is_macvlan
 
@@ -39,10 +39,10 @@ class Shares:
     def __init__(self, ledger: Ledger, inventory: Inventory) -> None:
         self._ledger = ledger
         self._inventory = inventory
-        self._factors = share_factors.Factors(ledger.paths.share_factors)
+        self._factors = share_factors.ReportedFactors(ledger.paths.share_factors)
         self._errors = logs.Conditions(log)
         self._refreshing = threading.Lock()
-        #: Whether the last `refresh` set the rates of all shares, and why not, for errors that do not end by waiting.
+        #: Whether the last `refresh` set the rates of all shares, and the errors for which waiting does not help.
         self.settled = True
         self.problems: tuple[str, ...] = ()
         #: The shares as last written to the claims' status, by claim UID and share ID.
@@ -73,7 +73,7 @@ class Shares:
         known = shares or [ending.share for ending in (ending,) if ending and ending.share]
         if not known:
             return
-        divided = share_state.divided(name, shares, self._inventory) if held else Divided.recorded(known)
+        divided = share_state.divided(name, shares, self._inventory) if held else DividedBandwidth.recorded(known)
         forces = list(zip(held, divided.in_force(shares)))
         classes = [(one, force) for one, force in forces if one.share.mechanism == MACVLAN]
         parents = [one.device for one, _force in classes] + [one for one in (ending,) if one and is_macvlan(one)]
@@ -98,8 +98,8 @@ class Shares:
 
     def _show(
         self,
-        divided: Divided,
-        forces: t.Sequence[tuple[HeldShare, InForce]],
+        divided: DividedBandwidth,
+        forces: t.Sequence[tuple[HeldShare, EffectiveRate]],
         guaranteed: t.Mapping[str, int],
         debt: int,
     ) -> None:
@@ -123,7 +123,7 @@ class Shares:
         with self._refreshing:
             settled, problems = True, []
             for name, held in self._by_nic().items():
-                done, problem = self._tried(
+                done, problem = self._try(
                     name,
                     f"the shares of {name} could not be set",
                     functools.partial(self._refresh, name, held[0].device.lock),
@@ -135,7 +135,7 @@ class Shares:
         return settled
 
     def _report_factors(self) -> None:
-        """Report to the claims that a changed factor affects, and log what a lowered one leaves as debt."""
+        """Report changed factors to the claims that they affect, and log the debt that a lowered factor leaves."""
         nics = self.nics()
         for nic, one, before in self._factors.changed(nics):
             if text := share_factors.change(nic, one, before):
@@ -156,7 +156,7 @@ class Shares:
         """`refresh`, and remove classes of NICs that no attached claim has a share of. Returns False if that removal
         failed, which is logged: call again. Whether the rates are set is `settled`."""
         self.refresh()
-        done, _problem = self._tried("classes", "classes without a claim could not be removed", self._sweep)
+        done, _problem = self._try("classes", "classes without a claim could not be removed", self._sweep)
         return done
 
     def _sweep(self) -> None:
@@ -179,9 +179,8 @@ class Shares:
         every = [(record, device) for record in self._ledger.records() for device in record.held]
         return [(record, one) for record, one in every if is_macvlan(one) and one.known.interface in names]
 
-    def _tried(self, key: str, failed: str, function: t.Callable[[], None]) -> tuple[bool, str]:
-        """Whether a call succeeded, and the error if it is not Busy, which is logged: `failed` says what did not
-        happen."""
+    def _try(self, key: str, failed: str, function: t.Callable[[], None]) -> tuple[bool, str]:
+        """Whether a call succeeded, and its error unless that is Busy. The error is logged; it begins with `failed`."""
         try:
             function()
         except Busy:

@@ -19,7 +19,7 @@ from ..interface import interfaces, rails, take_back
 from ..kernel import netns, rdma
 from .leases import Leases
 from .ledger import Ledger
-from .needs import Inventory, check_needed
+from .protocols import Inventory, check_needed
 from .records import ATTACHED, ATTACHING, DETACHING, PREPARED, DeviceRecord, RdmaRecord, Record
 from .shares import Shares
 
@@ -48,7 +48,7 @@ class Transfer:
         devices are then where the failure left them."""
         pin = self._ledger.paths.pin(record.uid)
         with self._ledger.devices(record):
-            # minutes may be between prepare and a container's start, and the pod may have had the devices before
+            # minutes may have passed since prepare, and the pod may have had the devices before
             check_needed(self._inventory, record)
             self._ledger.unclean.check(record)
             self._move_in(record, namespace, pin)
@@ -56,10 +56,10 @@ class Transfer:
         for device in record.held:
             if device.config.get("dhcp") and device.host is not None:
                 with trace.step("request leases", device.device):
-                    _note(device, interfaces.take_leases(device.host, device.config, pin))
+                    _record_attachment(device, interfaces.take_leases(device.host, device.config, pin))
         asked = {str(one.network["interfaceName"]): one.network["ips"] for one in record.held if one.network}
         with trace.step("wait until addresses can be used"):
-            notes = interfaces.settle(pin, asked)
+            notes = interfaces.wait_for_dad(pin, asked)
         for note in notes:
             log.info("%s", note)
         with trace.step("write metadata"):
@@ -80,7 +80,7 @@ class Transfer:
                 with trace.step("set rates of the NIC's shares", device.device):
                     self._shares.apply(device.share.of)  # before the pod can send
             with trace.step("move and configure", device.device):
-                _move_one(device, pin)
+                _move_device(device, pin)
 
     def _read_state(self, device: DeviceRecord, exclusive: bool) -> None:
         """Add to a device's record what detach restores. `exclusive`: RDMA devices move with their interfaces."""
@@ -89,13 +89,13 @@ class Transfer:
                 device.host = interfaces.snapshot(device.known.identity)
         if device.known.rdma_devices:
             moves = list(device.known.rdma_devices) if exclusive else []
-            identities = {link: rdma.known(link) for link in moves}
+            identities = {link: rdma.identify(link) for link in moves}
             device.rdma = RdmaRecord(self._ledger.files.live_nodes(device), moves, identities)
 
     # to the node
 
     def to_node(self, record: Record, last: bool = False) -> None:
-        """Move all devices back to the node, from whatever state. The caller holds the devices' locks. Tries every
+        """Move all devices back to the node, whatever their state is. The caller holds the devices' locks. Tries every
         device before it raises the first DriverError; the record then stays `detaching`.
 
         Works on a full disk: a reader of the older record later finds the interface on the node. `last`: the record is
@@ -110,7 +110,7 @@ class Transfer:
             self._save_detaching(record)
             self._ledger.files.set_attached(record.uid, False)
             self._leases.drop(record)
-            taken = self._take_all(record)
+            taken = self._take_back_all(record)
             for device in record.held:
                 if device.share:
                     with trace.step("set rates of the NIC's other shares", device.device):
@@ -130,10 +130,10 @@ class Transfer:
         try:
             self._ledger.save(record, DETACHING)
         except DriverError as error:
-            log.warning("the devices are taken back although the record could not be written: %s", error.message)
+            log.warning("taking back the devices although the record could not be written: %s", error.message)
             record.phase = DETACHING
 
-    def _take_all(self, record: Record) -> dict[str, str]:
+    def _take_back_all(self, record: Record) -> dict[str, str]:
         """Returns how each device was taken back, for the log. Raises the first error after all devices were tried; the
         caller logs that one."""
         pin = self._ledger.paths.pin(record.uid)
@@ -142,11 +142,11 @@ class Transfer:
         for device in reversed(record.held):
             try:
                 with trace.step("take back", device.device):
-                    self._take_rdma(device, pin)
+                    self._take_back_rdma(device, pin)
                     try:
                         self._shares.release(device)
                     finally:
-                        taken[device.device] = self._take_interface(record, device, pin)
+                        taken[device.device] = self._take_back_interface(record, device, pin)
             except DriverError as error:
                 failures.append(error)
         if failures:
@@ -157,7 +157,7 @@ class Transfer:
         return taken
 
     @staticmethod
-    def _take_rdma(device: DeviceRecord, pin: Path) -> None:
+    def _take_back_rdma(device: DeviceRecord, pin: Path) -> None:
         """Move a device's RDMA devices back to the node."""
         if not device.rdma:
             return
@@ -165,14 +165,14 @@ class Transfer:
             try:
                 rdma.move(link, pin, back=True)
             except KernelError as error:
-                if rdma.place(link, pin) != "missing":
+                if rdma.side(link, pin) != "missing":
                     raise
                 if rdma.fetch(link, device.rdma.known.get(link, {})):
                     continue
-                # its hardware is gone, or it is hidden; prepare checks that a device has its RDMA devices
-                log.warning("%s was not found: %s", link, error.message, extra={"device": device.device})
+                # the hardware is gone, or a pod hides the device; prepare checks that RDMA devices are present
+                log.warning("RDMA device %s was not found: %s", link, error.message, extra={"device": device.device})
 
-    def _take_interface(self, record: Record, device: DeviceRecord, pin: Path) -> str:
+    def _take_back_interface(self, record: Record, device: DeviceRecord, pin: Path) -> str:
         """Move a device's interface back to the node, restore it and compare it. Returns the result for the log. An
         interface that still differs is withheld from other pods."""
         if device.host is None:
@@ -186,13 +186,13 @@ class Transfer:
         )
         for note in outcome.notes:
             log.warning("%s", note, extra={"device": device.device})
-        differs = self._ledger.unclean.settle(
+        differs = self._ledger.unclean.record_outcome(
             device.own_name,
             device.known,
             device.host,
             outcome,
             {name: device.config[name] for name in ("child", "name") if name in device.config} if is_child else None,
-            [one["address"].partition("/")[0] for one in rails.of(device.config)],
+            [one["address"].partition("/")[0] for one in rails.rail_addresses(device.config)],
         )
         if differs:
             self._withhold(record, device, differs)
@@ -208,19 +208,19 @@ class Transfer:
         self._ledger.event(events.claim(record.claim), events.UNCLEAN, DriverError(message))
 
 
-def _move_one(device: DeviceRecord, pin: Path) -> None:
+def _move_device(device: DeviceRecord, pin: Path) -> None:
     moves = device.rdma.moves if device.rdma else []
-    first = [link for link in moves if rdma.before_interface(link)]
+    first = [link for link in moves if rdma.moves_before_interface(link)]
     for link in first:
         rdma.move(link, pin)
     if device.interface and device.host is not None:
-        _note(device, interfaces.attach(device.known.identity, device.host, device.config, pin))
+        _record_attachment(device, interfaces.attach(device.known.identity, device.host, device.config, pin))
     for link in moves:
         if link not in first:
             rdma.move(link, pin)
 
 
-def _note(device: DeviceRecord, attached: interfaces.Attached) -> None:
+def _record_attachment(device: DeviceRecord, attached: interfaces.Attached) -> None:
     device.network, device.leases = attached.network, attached.leases
     for note in attached.notes:
         log.info("%s", note, extra={"device": device.device})

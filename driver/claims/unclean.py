@@ -5,9 +5,9 @@
 """Devices whose original state could not be restored after a pod had them. They are withheld from pods, with the
 reason, until it is restored.
 
-There is one JSON file for each such device, written before its claim is forgotten. After a reboot every interface is
-new, so files of an earlier boot are removed. While somebody could still use a device, the addresses of rails that its
-claim had are in its file, and are not handed out.
+There is one JSON file for each such device, written before its claim's record is removed. After a reboot every
+interface is new, so files of an earlier boot are removed. While an ended pod could still use a device, the addresses of
+rails that its claim had are in its file and are not assigned again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OPTIONAL: Object = {"config": {}, "addresses": []}
 
 
 @dataclass
-class Entry:
+class UncleanDevice:
     """One device. `word` is the reason in one word, for the taint. `known` is the device as it was published and `host`
     its original state; both are None if the file cannot be read, and it is not restored then. `config` is the
     configuration of a claim that had a child of the device, `addresses` those that are not handed out."""
@@ -78,7 +78,7 @@ class Entry:
         return {name: value for name, value in found.items() if value or name not in _OPTIONAL}
 
 
-def _read(content: bytes) -> Entry:
+def _read(content: bytes) -> UncleanDevice:
     """An entry of this release or another, without fields that this one does not know. Raises ValueError."""
     value = _FORMS.read(loads(content))
     fields = {"device": str, "word": str, "reasons": list, "known": dict, "host": dict, "boot": str}
@@ -89,10 +89,11 @@ def _read(content: bytes) -> Entry:
         raise ValueError("config must be a mapping, and addresses a list")
     if not all(isinstance(text, str) for texts in (value["reasons"], more["addresses"]) for text in texts):
         raise ValueError("reasons and addresses must be lists of strings")
-    return Entry(**{**{name: value[name] for name in fields}, **more, "known": Device.from_json(value["known"])})
+    required: Object = {name: value[name] for name in fields}
+    return UncleanDevice(**{**required, **more, "known": Device.from_json(value["known"])})
 
 
-class Unclean:
+class UncleanDevices:
     """The files in a folder. Safe for several processes, if callers hold the device's lock."""
 
     def __init__(self, folder: Path, boot: str) -> None:
@@ -101,7 +102,7 @@ class Unclean:
         #: When each device was last tried, in seconds of time.monotonic.
         self._tried: dict[str, float] = {}
 
-    def settle(
+    def record_outcome(
         self,
         device: str,
         known: Device,
@@ -114,34 +115,34 @@ class Unclean:
         of rails. Returns why it is withheld from pods now, or an empty string. A record with an older host state stays,
         whatever the outcome is. Raises DriverError."""
         path = self._path(device)
-        before = self._measured_otherwise(device, host, config)
+        before = self._older_entry(device, host, config)
         if not outcome.reasons:
             if before is None:
                 files.remove(path)
-            return ""  # whether what is recorded still holds is `retry`'s to judge
+            return ""  # `retry` checks whether the existing entry still applies
         reasons = [reason.text for reason in outcome.reasons[:_MAX_REASONS]]
-        entry = Entry(device, outcome.reasons[0].word, reasons, known, host, self._boot, dict(config or {}))
+        entry = UncleanDevice(device, outcome.reasons[0].word, reasons, known, host, self._boot, dict(config or {}))
         if entry.word == take_back.STACKED:
             entry.addresses = list(addresses)
         if before is not None:
             if before.host is None:
-                return before.text  # nobody knows the older host state any more
-            # keep the older host state: the newer one would count what came since as original
+                return before.text  # the older host state cannot be read
+            # keep the older host state: the newer one includes the changes since then
             entry.host, entry.config = before.host, before.config
             entry.addresses = list(dict.fromkeys([*before.addresses, *entry.addresses]))
         return self._write(entry, path)
 
-    def _measured_otherwise(self, device: str, host: HostState, config: ObjectView | None) -> Entry | None:
-        """What is recorded of a device, unless it is about this host state.
+    def _older_entry(self, device: str, host: HostState, config: ObjectView | None) -> UncleanDevice | None:
+        """The existing entry of a device, None if there is none or if it is about the same host state.
 
-        All that is recorded because of children is returned: they may have belonged to other claims.
+        An entry because of a child is always returned: the child may have belonged to another claim.
         """
         entry = self.all().get(device)
         if entry is None or (entry.host == json.loads(json.dumps(host)) and not (config and entry.config)):
             return None
         return entry
 
-    def _write(self, entry: Entry, path: Path) -> str:
+    def _write(self, entry: UncleanDevice, path: Path) -> str:
         try:
             files.replace(path, json.dumps(_FORMS.write(entry.as_json()), sort_keys=True, indent=1).encode(), 0o600)
         except OSError as error:
@@ -150,7 +151,7 @@ class Unclean:
             ) from error
         return entry.text
 
-    def all(self) -> dict[str, Entry]:
+    def all(self) -> dict[str, UncleanDevice]:
         """The entries by device. A device whose file cannot be read is withheld, too."""
         try:
             names = os.listdir(self._folder)
@@ -167,7 +168,7 @@ class Unclean:
                 continue
             except (OSError, ValueError) as error:
                 reason = f"{self._folder / name} cannot be read: {error}; reboot the node, then remove the file"
-                entry = Entry(device, take_back.CHANGED, [reason], None, None, self._boot)
+                entry = UncleanDevice(device, take_back.CHANGED, [reason], None, None, self._boot)
             if entry.boot == self._boot:
                 found[device] = entry
             else:
@@ -183,13 +184,13 @@ class Unclean:
                 raise Busy(f"{device.device} is withheld from pods until its original state is restored: {reason}")
 
     def addresses(self) -> set[str]:
-        """The addresses of rails that somebody could still use, although their claims have ended."""
+        """The addresses of rails that ended pods could still use, although their claims have ended."""
         return {address for entry in self.all().values() for address in entry.addresses}
 
-    def retry(self, entry: Entry, siblings: Siblings | None = None) -> bool:
-        """Try to restore a device, which no claim may hold, unless claims have children of it; `siblings` are theirs.
-        Returns whether its state is restored; False without an attempt if the last one was less than _INTERVAL ago, or
-        if the file could not be read. Raises KernelError."""
+    def retry(self, entry: UncleanDevice, siblings: Siblings | None = None) -> bool:
+        """Try to restore a device. No claim may hold it, but claims may have children of it: `siblings`. Returns
+        whether its state is restored; False without an attempt if the last one was less than _INTERVAL ago, or if the
+        file could not be read. Raises KernelError."""
         now = time.monotonic()
         if entry.known is None or entry.host is None or now - self._tried.get(entry.device, -_INTERVAL) < _INTERVAL:
             return False
@@ -198,7 +199,7 @@ class Unclean:
             entry.known.identity, entry.host, None, entry.config, patience=0, siblings=siblings or {}
         )
         if outcome.reasons:
-            self.settle(entry.device, entry.known, entry.host, outcome, entry.config, entry.addresses)
+            self.record_outcome(entry.device, entry.known, entry.host, outcome, entry.config, entry.addresses)
             return False
         files.remove(self._path(entry.device))
         log.info("%s has its original state again and is available to pods", entry.device)

@@ -5,7 +5,7 @@
 """Leases for interfaces of pods: DHCPv4 (RFC 2131, 2132, 3442) and addresses of DHCPv6 (RFC 8415).
 
 Routes are those of option 121, without a default route: the pod's own network has that. For IPv6, routes and prefixes
-are up to router advertisements. Sockets are made in the pod's namespace; no thread lives there.
+come from router advertisements. Sockets are created in the pod's namespace; no thread stays there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _RENEW_TIME, _REBIND_TIME, _CLIENT_ID, _CLASSLESS, _END = 58, 59, 61, 121, 255
 _DISCOVER, _OFFER, _REQUEST, _ACK, _NAK, _RELEASE = 1, 2, 3, 5, 6, 7
 FOREVER = 2**32 - 1  # as a lifetime
 #: The minimum seconds before a lease is renewed.
-_SHORTEST = 5
+_MIN_RENEWAL = 5
 #: Seconds until a request is sent again; the last value repeats.
 _RETRIES = (0.5, 1.0, 2.0, 4.0)
 
@@ -65,36 +65,36 @@ class Refusal(NoLease):
 
 
 def acquire(netns: Path, name: str, family: str, timeout: float) -> Lease:
-    """Request a lease for an interface that is up, without configuring it. NoLease after `timeout` seconds."""
+    """Request a lease for an interface that is up, without configuring it. Raises NoLease after `timeout` seconds."""
     end = time.monotonic() + timeout
     with step(f"request an {family} lease on {name}"):
         if family == "ipv6":
-            with _Client6(netns, name, end) as six:
-                return six.acquire(end)
-        with _Client4(netns, name) as four:
-            return four.acquire(end)
+            with _Client6(netns, name, end) as client6:
+                return client6.acquire(end)
+        with _Client4(netns, name) as client4:
+            return client4.acquire(end)
 
 
 def renew(netns: Path, lease: Lease, rebind: bool, timeout: float) -> Lease:
-    """Renew a lease: from its server, or with `rebind` from any server. Refusal if the lease has ended."""
+    """Renew a lease: from its server, or with `rebind` from any server. Raises Refusal if the lease has ended."""
     end = time.monotonic() + timeout
     with step(f"renew the {lease['family']} lease of {lease['interface']}"):
         if lease["family"] == "ipv6":
-            with _Client6(netns, lease["interface"], end) as six:
-                return six.renew(lease, rebind, end)
-        with _Client4(netns, lease["interface"]) as four:
-            return four.renew(lease, rebind, end)
+            with _Client6(netns, lease["interface"], end) as client6:
+                return client6.renew(lease, rebind, end)
+        with _Client4(netns, lease["interface"]) as client4:
+            return client4.renew(lease, rebind, end)
 
 
 def release(netns: Path, lease: Lease) -> None:
-    """Release a lease, if the server can be reached. To be called before the interface leaves the pod."""
+    """Release a lease if the server can be reached. Call this before the interface leaves the pod."""
     try:
         if lease["family"] == "ipv6":
-            with _Client6(netns, lease["interface"], time.monotonic()) as six:
-                six.release(lease)
+            with _Client6(netns, lease["interface"], time.monotonic()) as client6:
+                client6.release(lease)
         else:
-            with _Client4(netns, lease["interface"]) as four:
-                four.release(lease)
+            with _Client4(netns, lease["interface"]) as client4:
+                client4.release(lease)
     except (OSError, DriverError) as error:
         log.info("could not release the lease of %s, which expires by itself: %s", lease["interface"], error)
 
@@ -162,20 +162,21 @@ class _Client4:
         return self._lease(self._ask(number, asked, _ACK, end))
 
     def renew(self, lease: Lease, rebind: bool, end: float) -> Lease:
-        own = socket.inet_aton(lease["address"].split("/")[0])
-        message = self._message(number := secrets.randbits(32), {_TYPE: bytes([_REQUEST])}, own)
+        client_address = socket.inet_aton(lease["address"].split("/")[0])
+        message = self._message(number := secrets.randbits(32), {_TYPE: bytes([_REQUEST])}, client_address)
         if rebind:
-            return self._lease(self._answered(number, lambda: self._broadcast(message), _ACK, end, self._packet))
+            reply = self._exchange(number, lambda: self._broadcast(message), _ACK, end, self._receive_packet)
+            return self._lease(reply)
         with self._datagrams(lease) as server:
             return self._lease(
-                self._answered(number, lambda: server.send(message), _ACK, end, lambda left: _datagram(server, left))
+                self._exchange(number, lambda: server.send(message), _ACK, end, lambda left: _datagram(server, left))
             )
 
     def release(self, lease: Lease) -> None:
-        own = socket.inet_aton(lease["address"].split("/")[0])
+        client_address = socket.inet_aton(lease["address"].split("/")[0])
         options = {_TYPE: bytes([_RELEASE]), _SERVER: socket.inet_aton(lease["server"])}
         with self._datagrams(lease) as server:
-            server.send(self._message(secrets.randbits(32), options, own))
+            server.send(self._message(secrets.randbits(32), options, client_address))
 
     def _datagrams(self, lease: Lease) -> socket.socket:
         """A socket from the leased address to the lease's server."""
@@ -192,9 +193,9 @@ class _Client4:
 
     def _ask(self, number: int, options: dict[int, bytes], wanted: int, end: float) -> _Reply4:
         message = self._message(number, options)
-        return self._answered(number, lambda: self._broadcast(message), wanted, end, self._packet)
+        return self._exchange(number, lambda: self._broadcast(message), wanted, end, self._receive_packet)
 
-    def _answered(
+    def _exchange(
         self,
         number: int,
         send: t.Callable[[], object],
@@ -202,7 +203,7 @@ class _Client4:
         end: float,
         receive: t.Callable[[float], bytes | None],
     ) -> _Reply4:
-        for again in _asked(send, end):
+        for again in _send_repeatedly(send, end):
             while (left := again - time.monotonic()) > 0:
                 data = receive(left)
                 reply = _reply4(data, number, self._mac) if data else None
@@ -212,13 +213,13 @@ class _Client4:
                     return reply
         raise NoLease(f"request a lease on {self._name}", errno.ETIMEDOUT, "no DHCP server answered in time")
 
-    def _message(self, number: int, options: dict[int, bytes], own: bytes = bytes(4)) -> bytes:
-        head = _BOOTP.pack(1, 1, 6, 0, number, 0, 0, own, bytes(4), bytes(4), bytes(4), self._mac, b"", b"")
+    def _message(self, number: int, options: dict[int, bytes], client_address: bytes = bytes(4)) -> bytes:
+        head = _BOOTP.pack(1, 1, 6, 0, number, 0, 0, client_address, bytes(4), bytes(4), bytes(4), self._mac, b"", b"")
         asked = bytes((_MASK, _MTU, _LEASE_TIME, _RENEW_TIME, _REBIND_TIME, _CLASSLESS))
-        every = {**options, _CLIENT_ID: b"\x01" + self._mac}
+        all_options = {**options, _CLIENT_ID: b"\x01" + self._mac}
         if options[_TYPE] != bytes([_RELEASE]):
-            every[_PARAMETERS] = asked
-        body = b"".join(bytes((kind, len(value))) + value for kind, value in every.items() if value)
+            all_options[_PARAMETERS] = asked
+        body = b"".join(bytes((kind, len(value))) + value for kind, value in all_options.items() if value)
         return (head + _MAGIC + body + bytes((_END,))).ljust(300, b"\0")
 
     def _broadcast(self, message: bytes) -> None:
@@ -231,7 +232,7 @@ class _Client4:
         head = head[:10] + struct.pack("!H", _checksum(head)) + head[12:]
         self._socket.sendto(head + udp + message, (self._name, _ETH_P_IP, 0, 0, _BROADCAST))
 
-    def _packet(self, left: float) -> bytes | None:
+    def _receive_packet(self, left: float) -> bytes | None:
         """The payload of the next packet to the client's port. Checksums are not verified: with checksum offload they
         may not be filled in yet."""
         data = _datagram(self._socket, left)
@@ -251,7 +252,7 @@ class _Client4:
         times = lifetime, _seconds(options.get(_RENEW_TIME), 0), _seconds(options.get(_REBIND_TIME), 0)
         lease = _lease("ipv4", self._name, f"{socket.inet_ntoa(reply.address)}/{prefix}", *times)
         lease["server"] = socket.inet_ntoa(options[_SERVER])
-        lease["routes"] = list(_classless(options.get(_CLASSLESS, b"")))
+        lease["routes"] = list(_classless_routes(options.get(_CLASSLESS, b"")))
         if len(options.get(_MTU, b"")) == 2:
             lease["mtu"] = struct.unpack("!H", options[_MTU])[0]
         return lease
@@ -289,7 +290,7 @@ def _reply4(data: bytes, number: int, mac: bytes) -> _Reply4 | None:
     return _Reply4(kind[0], fields[8], options)
 
 
-def _classless(value: bytes) -> t.Iterator[Object]:
+def _classless_routes(value: bytes) -> t.Iterator[Object]:
     place = 0
     while place < len(value):
         prefix = value[place]
@@ -307,7 +308,7 @@ def _classless(value: bytes) -> t.Iterator[Object]:
 
 def _lease(family: str, name: str, address: str, lifetime: int, renew_time: int, rebind_time: int) -> Lease:
     """A lease that was obtained now. Its times are the server's if they are in order, otherwise the usual fractions of
-    its lifetime. It is never renewed at once, whatever the server says."""
+    its lifetime. It is never renewed immediately, whatever the server says."""
     if not 0 < renew_time < rebind_time < lifetime:
         share = 7 / 8 if family == "ipv4" else 4 / 5
         renew_time, rebind_time = lifetime // 2, int(lifetime * share)
@@ -318,8 +319,8 @@ def _lease(family: str, name: str, address: str, lifetime: int, renew_time: int,
         "obtained": int(time.time()),
         "boottime": round(addresses.boottime(), 3),
         "lifetime": lifetime,
-        "renew": max(renew_time, _SHORTEST),
-        "rebind": max(rebind_time, _SHORTEST),
+        "renew": max(renew_time, _MIN_RENEWAL),
+        "rebind": max(rebind_time, _MIN_RENEWAL),
     }
 
 
@@ -367,7 +368,7 @@ def _datagram(connection: socket.socket, left: float) -> bytes | None:
         return None
 
 
-def _asked(send: t.Callable[[], object], end: float) -> t.Iterator[float]:
+def _send_repeatedly(send: t.Callable[[], object], end: float) -> t.Iterator[float]:
     """Sends repeatedly, and yields the time until which to wait for a reply before the next attempt."""
     for turn in range(1000):
         now = time.monotonic()
@@ -386,13 +387,13 @@ class _Client6:
             link = links.get(connection, name=name)
             if link is None:
                 raise OSError(errno.ENODEV, f"the pod has no interface {name}")
-            own = self._link_local(connection, link.index, end)
+            client_address = self._link_local(connection, link.index, end)
         self._duid = struct.pack("!HH", 3, 1 if len(links.mac_bytes(link.mac)) == 6 else 32) + links.mac_bytes(link.mac)
         self._target = (_SERVERS6, _SERVER_PORT6, 0, link.index)
         self._socket = namespaces.run(netns, socket.socket, socket.AF_INET6, socket.SOCK_DGRAM)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind((own, _CLIENT_PORT6, 0, link.index))
+            self._socket.bind((client_address, _CLIENT_PORT6, 0, link.index))
         except OSError:
             self._socket.close()
             raise
@@ -405,7 +406,7 @@ class _Client6:
                 if entry["address"].startswith("fe80:") and not flags & addresses.TENTATIVE:
                     return str(entry["address"].split("/")[0])
             if time.monotonic() >= end:
-                raise OSError(errno.EADDRNOTAVAIL, "it has no link-local address yet")
+                raise OSError(errno.EADDRNOTAVAIL, "the interface has no link-local address yet")
             time.sleep(0.02)
 
     def __enter__(self) -> _Client6:
@@ -442,7 +443,7 @@ class _Client6:
     def _ask(self, kind: int, server: bytes, ia: bytes, wanted: int, end: float) -> dict[int, bytes]:
         number = secrets.token_bytes(3)
         message = self._message(kind, number, server, ia)
-        for again in _asked(lambda: self._socket.sendto(message, self._target), end):
+        for again in _send_repeatedly(lambda: self._socket.sendto(message, self._target), end):
             while (left := again - time.monotonic()) > 0:
                 data = _datagram(self._socket, left)
                 if not data or len(data) < 4 or data[0] != wanted or data[1:4] != number:

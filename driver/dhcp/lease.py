@@ -11,28 +11,28 @@ import typing as t
 from ..base.objects import Object
 
 
-class Obtained(t.TypedDict, total=False):
+class LeaseStart(t.TypedDict, total=False):
     """When a lease was obtained: Unix time, and CLOCK_BOOTTIME at that moment. Older releases wrote only the first."""
 
     obtained: float
     boottime: float
 
 
-class Times(t.TypedDict, total=False):
-    """Seconds since then: when the lease ends (FOREVER of `dhcp.client`: never), and when it is renewed from its server
-    or from any."""
+class LeaseTimes(t.TypedDict, total=False):
+    """Seconds after the start: when the lease ends (FOREVER of `dhcp.client`: never), when it is renewed from its
+    server, and when from any server."""
 
     lifetime: float
     renew: float
     rebind: float
 
 
-class _Always(t.TypedDict):
+class _RequiredKeys(t.TypedDict):
     family: str
     address: str
 
 
-class Lease(_Always, Obtained, Times, total=False):
+class Lease(_RequiredKeys, LeaseStart, LeaseTimes, total=False):
     """`family` is `ipv4` or `ipv6`, `interface` the name in the pod, `address` has a prefix length.
 
     `preferred` is the preferred lifetime in seconds. `server` and `serverDuid` are the server's address and DUID (hex).

@@ -29,15 +29,15 @@ from .lease import Lease
 log = logging.getLogger(__name__)
 
 #: Seconds to wait for a server in one renewal, and the minimum seconds until the next attempt.
-_RENEWAL_TIME, _AGAIN = 5.0, 60.0
+_RENEWAL_SECONDS, _RETRY_SECONDS = 5.0, 60.0
 #: Seconds between requests for a new lease after one was lost: at first, and at most.
-_LOST_AGAIN, _LOST_LONGEST = 2.0, 60.0
+_LOST_RETRY, _LOST_MAX_RETRY = 2.0, 60.0
 #: Concurrent renewals: a server that does not answer must not delay other pods' leases.
 _WORKERS = 8
 
 
 @dataclass
-class _Kept:
+class _Renewal:
     netns: Path
     lease: Lease
     config: ObjectView
@@ -47,7 +47,7 @@ class _Kept:
 
 
 class LeaseRenewer:
-    """Renews all leases, and configures changes.
+    """Renews all leases, and configures what has changed.
 
     `on_change` is called with the key and the new lease each time, to update the record and, if the address has
     changed, the claim's status. A lease with `lost` has no address any more. If it raises Busy, it is called again a
@@ -56,7 +56,7 @@ class LeaseRenewer:
 
     def __init__(self, on_change: t.Callable[[str, Lease], None]) -> None:
         self._on_change = on_change
-        self._kept: dict[str, _Kept] = {}
+        self._leases: dict[str, _Renewal] = {}
         self._lock = threading.Condition()
         self._busy: set[str] = set()
         self._closed = False
@@ -66,25 +66,26 @@ class LeaseRenewer:
     def start(self, key: str, netns: Path, lease: Lease, config: ObjectView) -> None:
         """Start renewing a lease; one from before a restart of the driver is renewed when it is due."""
         with self._lock:
-            self._kept[key] = _Kept(netns, lease, config, _due(lease))
+            self._leases[key] = _Renewal(netns, lease, config, _due(lease))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._schedule, name="dhcp", daemon=True)
                 self._thread.start()
             self._lock.notify_all()
 
-    def stop(self, key: str, give_back: bool = True) -> bool:
-        """Stop renewing a lease, and release it if `give_back`. To be called before detach. First waits until no thread
-        uses the lease any more, for at most the duration of two renewals. Returns whether it was renewed until now."""
+    def stop(self, key: str, release_lease: bool = True) -> bool:
+        """Stop renewing a lease, and release it if `release_lease`. Call this before detach. First waits until no
+        thread uses the lease any more, for at most the duration of two renewals. Returns whether the lease was being
+        renewed."""
         with self._lock:
-            kept = self._kept.pop(key, None)
-            self._lock.wait_for(lambda: key not in self._busy, timeout=2 * _RENEWAL_TIME + 1)
-        if kept and give_back:
-            self.release(kept.netns, kept.lease)
-        return kept is not None
+            renewal = self._leases.pop(key, None)
+            self._lock.wait_for(lambda: key not in self._busy, timeout=2 * _RENEWAL_SECONDS + 1)
+        if renewal and release_lease:
+            self.release(renewal.netns, renewal.lease)
+        return renewal is not None
 
     @staticmethod
     def release(netns: Path, lease: Lease) -> None:
-        """Release a lease that is not renewed, unless it is lost or the namespace is gone. To be called before
+        """Release a lease that is not being renewed, unless it is lost or the namespace is gone. Call this before
         detach."""
         if not lease.get("lost") and namespaces.alive(netns):
             dhcp.release(netns, lease)
@@ -95,95 +96,95 @@ class LeaseRenewer:
             self._closed = True
             self._lock.notify_all()
         if self._thread:
-            self._thread.join(_RENEWAL_TIME + 1)
+            self._thread.join(_RENEWAL_SECONDS + 1)
         self._workers.shutdown(wait=True, cancel_futures=True)
 
     def _schedule(self) -> None:
         with self._lock:
             while not self._closed:
-                waiting = [(kept.next, key) for key, kept in self._kept.items() if key not in self._busy]
+                waiting = [(renewal.next, key) for key, renewal in self._leases.items() if key not in self._busy]
                 due, key = min(waiting, default=(float("inf"), ""))
                 left = due - addresses.boottime()
                 if left > 0:  # the condition's clock stops during suspend
                     self._lock.wait(min(left, 60.0))
                     continue
                 self._busy.add(key)
-                self._workers.submit(self._work, key, self._kept[key])
+                self._workers.submit(self._work, key, self._leases[key])
 
-    def _work(self, key: str, kept: _Kept) -> None:
+    def _work(self, key: str, renewal: _Renewal) -> None:
         try:
-            unreported_loss = kept.unreported and kept.lease.get("lost")
-            if not unreported_loss and (not kept.unreported or addresses.boottime() >= _due(kept.lease)):
-                self._renew(key, kept)
-            self._report(key, kept)
+            unreported_loss = renewal.unreported and renewal.lease.get("lost")
+            if not unreported_loss and (not renewal.unreported or addresses.boottime() >= _due(renewal.lease)):
+                self._renew(key, renewal)
+            self._report(key, renewal)
         except (DriverError, OSError) as error:
-            self._put_off(kept, str(error))
+            self._reschedule(renewal, str(error))
         except Exception as error:
             # an error with one lease must not end the renewal of the others
             log.exception("unexpected error: this is a bug in the driver")
-            self._put_off(kept, repr(error))
+            self._reschedule(renewal, repr(error))
         finally:
             with self._lock:
                 self._busy.discard(key)
                 self._lock.notify_all()
 
-    def _renew(self, key: str, kept: _Kept) -> None:
+    def _renew(self, key: str, renewal: _Renewal) -> None:
         """Raises DriverError and OSError if there is no lease, or none yet."""
-        lease = kept.lease
+        lease = renewal.lease
         if not lease.get("lost"):
             try:
-                found = self._renewed(lease, kept.netns)
+                found = self._renewed(lease, renewal.netns)
             except Refusal as error:
                 log.warning("the lease of %s was lost, requesting a new one: %s", lease["interface"], error.message)
-                self._lose(key, kept)
-        if kept.lease.get("lost"):
-            found = dhcp.acquire(kept.netns, lease["interface"], lease["family"], _RENEWAL_TIME)
+                self._lose(key, renewal)
+        if renewal.lease.get("lost"):
+            found = dhcp.acquire(renewal.netns, lease["interface"], lease["family"], _RENEWAL_SECONDS)
         if found["address"] != lease["address"]:
-            _remove(kept.netns, lease)
-        with Netlink(kept.netns) as connection:
+            _remove(renewal.netns, lease)
+        with Netlink(renewal.netns) as connection:
             link = links.get(connection, name=found["interface"])
             if link is not None:
-                dhcp.apply(connection, link.index, found, kept.config)
-        kept.lease, kept.failures = found, 0
+                dhcp.apply(connection, link.index, found, renewal.config)
+        renewal.lease, renewal.failures = found, 0
 
     @staticmethod
     def _renewed(lease: Lease, netns: Path) -> Lease:
         age = dhcp.age(lease)
         if age >= lease["lifetime"]:
             raise Refusal(f"renew the lease of {lease['interface']}", errno.ETIMEDOUT, "it has expired")
-        return dhcp.renew(netns, lease, age >= lease["rebind"], _RENEWAL_TIME)
+        return dhcp.renew(netns, lease, age >= lease["rebind"], _RENEWAL_SECONDS)
 
-    def _lose(self, key: str, kept: _Kept) -> None:
+    def _lose(self, key: str, renewal: _Renewal) -> None:
         """The pod may not use the address any more (RFC 2131 section 4.4.5), so remove it from interface and status."""
-        _remove(kept.netns, kept.lease)
-        kept.lease, kept.failures = {**kept.lease, "lost": True}, 0
+        _remove(renewal.netns, renewal.lease)
+        renewal.lease, renewal.failures = {**renewal.lease, "lost": True}, 0
         try:
-            self._on_change(key, kept.lease)
+            self._on_change(key, renewal.lease)
         except Busy as error:
-            kept.unreported = True  # unless there is a new lease at once, reported after a second
-            log.info("the loss of the lease of %s is not recorded yet: %s", kept.lease["interface"], error.message)
+            renewal.unreported = True  # reported a second later, unless a new lease follows immediately
+            log.info("the loss of the lease of %s is not recorded yet: %s", renewal.lease["interface"], error.message)
 
-    def _report(self, key: str, kept: _Kept) -> None:
-        kept.unreported, kept.next = False, _due(kept.lease)
+    def _report(self, key: str, renewal: _Renewal) -> None:
+        renewal.unreported, renewal.next = False, _due(renewal.lease)
         try:
-            self._on_change(key, kept.lease)
-        except Busy as error:  # as during a start of the driver, when many leases are due
-            log.info("the renewed lease of %s is not recorded yet: %s", kept.lease["interface"], error.message)
-            kept.unreported, kept.next = True, min(kept.next, addresses.boottime() + 1)
+            self._on_change(key, renewal.lease)
+        except Busy as error:  # for example when the driver starts and many leases are due
+            log.info("the renewed lease of %s is not recorded yet: %s", renewal.lease["interface"], error.message)
+            renewal.unreported, renewal.next = True, min(renewal.next, addresses.boottime() + 1)
 
-    def _put_off(self, kept: _Kept, why: str) -> None:
+    def _reschedule(self, renewal: _Renewal, why: str) -> None:
         """Schedule the next attempt: after half the time until the lease is rebound or ends, as in the RFCs, but not
         too soon; for a lost lease after growing pauses."""
-        lease, now = kept.lease, addresses.boottime()
+        lease, now = renewal.lease, addresses.boottime()
         if lease.get("lost"):
-            pause = min(_LOST_AGAIN * 2 ** min(kept.failures, 10), _LOST_LONGEST)
-            kept.next = now + (1.0 if kept.unreported else pause)
-            kept.failures += 1
+            pause = min(_LOST_RETRY * 2 ** min(renewal.failures, 10), _LOST_MAX_RETRY)
+            renewal.next = now + (1.0 if renewal.unreported else pause)
+            renewal.failures += 1
         else:
             age = dhcp.age(lease)
             ahead = min((end - age for end in (lease["rebind"], lease["lifetime"]) if end > age), default=0.0)
-            kept.next = now + max(ahead / 2, min(_AGAIN, max(ahead, 1.0)))
-        wait = kept.next - now
+            renewal.next = now + max(ahead / 2, min(_RETRY_SECONDS, max(ahead, 1.0)))
+        wait = renewal.next - now
         log.warning("could not renew the lease of %s, next attempt in %.0f s: %s", lease["interface"], wait, why)
 
 

@@ -6,9 +6,9 @@
 
 A pod's network namespace exists some hundred milliseconds before its first container starts. Containerd records it in
 the folder of the pod's sandbox: the OCI configuration there has the pod's UID and the path of the namespace. The hook
-(hook.py) still decides whether a container starts. If the devices are attached, it does not ask the driver; otherwise,
-or if the early attach failed, it asks as usual. So any failure here only costs time. Runtimes other than containerd do
-not have this folder.
+(hook.py) still decides whether a container starts. If the devices are attached, it does not contact the driver;
+otherwise, or if the early attach failed, it requests the attach as usual. So any failure here only costs time. Runtimes
+other than containerd do not have this folder.
 
 Only root can write there. Source: containerd core/runtime/v2/bundle.go (NewBundle), pkg/cri annotations.
 """
@@ -35,18 +35,18 @@ from ..base.objects import Object
 
 log = logging.getLogger(__name__)
 
-FOLDER = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
-#: Maximum pods that are handled at the same time; for more, the hooks ask.
+TASK_FOLDER = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io")
+#: Maximum pods that are handled at the same time; the hooks of further pods request the attach.
 WORKERS = 64
 #: Maximum attaches that compute at the same time: more would only slow each other down, because they share the
-#: interpreter and the kernel's lock of network configuration. One that takes longer than LONG_SECONDS waits for
-#: something else, such as a DHCP server, and does not count any more.
-AT_ONCE, LONG_SECONDS = 2, 0.5
+#: interpreter and the kernel's lock of network configuration. An attach that takes longer than LONG_SECONDS waits for
+#: something else, such as a DHCP server, and no longer counts.
+MAX_COMPUTING, LONG_SECONDS = 2, 0.5
 #: Seconds between two checks whether the folder exists; maximum seconds that containerd takes to write a sandbox's
 #: configuration after it has created its folder, and seconds between two attempts to read it.
 RETRY_SECONDS, WRITE_SECONDS, WRITE_STEP = 5.0, 0.5, 0.002
 #: Maximum bytes of a configuration.
-_LARGEST = 4 << 20
+_CONFIGURATION_BYTES = 4 << 20
 
 _IN_CREATE, _IN_MOVED_TO, _IN_DELETE_SELF, _IN_IGNORED, _IN_ONLYDIR = 0x100, 0x80, 0x400, 0x8000, 0x01000000
 _EVENT = struct.Struct("=iIII")
@@ -63,16 +63,16 @@ class Service(t.Protocol):
     def attach_early(self, request: AttachRequest) -> bool: ...
 
 
-class Early:
+class EarlyAttacher:
     """Watches `folder` in a thread. `stop` does not wait for running attaches: if the process ends before them, the
     next start recovers as after a kill."""
 
-    def __init__(self, service: Service, metrics: Metrics, folder: Path = FOLDER) -> None:
+    def __init__(self, service: Service, metrics: Metrics, folder: Path = TASK_FOLDER) -> None:
         self._service = service
         self._metrics = metrics
         self._folder = folder
         self._slots = threading.BoundedSemaphore(WORKERS)
-        self._turns = _Turns()
+        self._limit = _AttachLimit()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="early", daemon=True)
 
@@ -94,7 +94,7 @@ class Early:
             try:
                 self._follow(watched)
             except Exception:
-                log.exception("unexpected error: for now, devices are attached when their hooks ask")
+                log.exception("unexpected error: for now, devices are attached when their hooks request it")
                 self._stopping.wait(RETRY_SECONDS)
             finally:
                 os.close(watched)
@@ -125,17 +125,17 @@ class Early:
     def _handle(self, bundle: Path) -> None:
         try:
             for request in self._requests(bundle):
-                with logs.about(claim=request.uid, operation=ATTACH, pod_uid=request.pod_uid):
+                with logs.context(claim=request.uid, operation=ATTACH, pod_uid=request.pod_uid):
                     self._attach(request)
         except Exception:
-            log.exception("unexpected error: the pod's devices are attached when its hook asks")
+            log.exception("unexpected error: the pod's devices are attached when its hook requests it")
         finally:
             self._slots.release()
 
     def _attach(self, request: AttachRequest) -> None:
         try:
-            with self._turns.turn(), self._metrics.operation(ATTACH) as measured:
-                measured.counts = self._service.attach_early(request)
+            with self._limit.hold(), self._metrics.operation(ATTACH) as measurement:
+                measurement.counts = self._service.attach_early(request)
         except DriverError as error:
             log.info("the early attach failed, the pod's hook tries again: %s", error.message)
 
@@ -156,33 +156,33 @@ class Early:
         ]
 
 
-class _Turns:
+class _AttachLimit:
     """Limits the attaches that compute at the same time (AT_ONCE)."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._began: dict[object, float] = {}
+        self._started: dict[object, float] = {}
 
     @contextlib.contextmanager
-    def turn(self) -> t.Iterator[None]:
-        """Wait for a turn, and hold it within the block."""
-        own = object()
+    def hold(self) -> t.Iterator[None]:
+        """Wait for a free place, and occupy it within the block."""
+        token = object()
         with self._changed:
-            while (left := self._seconds()) > 0:
+            while (left := self._wait_seconds()) > 0:
                 self._changed.wait(left)
-            self._began[own] = time.monotonic()
+            self._started[token] = time.monotonic()
         try:
             yield
         finally:
             with self._changed:
-                del self._began[own]
+                del self._started[token]
                 self._changed.notify()
 
-    def _seconds(self) -> float:
-        """How long to wait for a turn if no attach ends; 0 if there is one now."""
+    def _wait_seconds(self) -> float:
+        """How long to wait for a place if no attach ends; 0 if one is free now."""
         now = time.monotonic()
-        left = [began + LONG_SECONDS - now for began in self._began.values() if began + LONG_SECONDS > now]
-        return min(left) if len(left) >= AT_ONCE else 0.0
+        left = [began + LONG_SECONDS - now for began in self._started.values() if began + LONG_SECONDS > now]
+        return min(left) if len(left) >= MAX_COMPUTING else 0.0
 
 
 def _configuration(path: Path) -> Object:
@@ -191,7 +191,7 @@ def _configuration(path: Path) -> Object:
     while True:
         try:
             with open(path, "rb") as file:
-                found = json.loads(file.read(_LARGEST))
+                found = json.loads(file.read(_CONFIGURATION_BYTES))
             return found if isinstance(found, dict) else {}
         except (OSError, ValueError, RecursionError):
             if time.monotonic() > end or not path.parent.exists():

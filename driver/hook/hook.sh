@@ -4,7 +4,7 @@
 
 # The createRuntime hook that CDI specs name: sh hook.sh PYTHON HOOK.PY SOCKET CLAIM-UID SECONDS, with the container's OCI
 # state on standard input. If the claim's devices are configured in the container's namespace already, because they were
-# attached early or the container restarts, it ends with status 0. That takes a tenth of the time that Python needs to
+# attached early or the container restarts, it exits with status 0. That takes a tenth of the time that Python needs to
 # start, and every container start waits for it. In all other cases HOOK.PY decides, with the same checks.
 
 python=$1 program=$2 socket=$3 uid=$4 seconds=$5
@@ -16,7 +16,7 @@ done
 
 folder=${socket%/*}
 if [ -e "$folder/attached/$uid" ]; then
-    # no other key of this name has a number (hook.py, process)
+    # no other key of this name has a number (hook.py, process_id)
     rest=$state pid=
     while [ -z "$pid" ]; do
         case $rest in
@@ -29,7 +29,7 @@ if [ -e "$folder/attached/$uid" ]; then
     if [ -n "$pid" ] && [ "/proc/$pid/ns/net" -ef "$folder/netns/$uid" ]; then
         # record that a container has started for a claim that was attached early; the doctor checks this
         if [ -e "$folder/early/$uid" ]; then
-            { echo came >"$folder/early/$uid"; } 2>/dev/null
+            { echo started >"$folder/early/$uid"; } 2>/dev/null
         fi
         exit 0
     fi

@@ -5,14 +5,14 @@
 """The createRuntime hook: asks the driver to attach a claim's devices to the container that is about to start.
 
 It is a separate program: `python -I -S hook.py SOCKET CLAIM-UID SECONDS`, with the container's OCI state on standard
-input. hook.sh runs it unless the devices are attached already. `-I -S` makes it ignore the caller's environment and
+input. hook.sh runs it unless the devices are attached already. With `-I -S` it ignores the caller's environment and
 installed packages.
 
 It opens the container's network namespace and sends it to the driver together with the state. If the driver restarts,
-or something else has to end first, it asks again, for up to SECONDS. Exit status 0: the devices are attached.
+or is busy, it repeats the request for up to SECONDS. Exit status 0: the devices are attached.
 Otherwise the container does not start, and the one line on standard error becomes part of the pod's event. If the
-driver has recorded that the claim's devices are in this namespace, the hook does not ask: a container that restarts,
-or a second container of the pod, does not need the driver.
+driver has recorded that the claim's devices are in this namespace, no request is sent: a container that restarts, or a
+second container of the pod, does not need the driver.
 
 Every container start waits for this program, so it imports almost nothing: json and socket would take longer than all
 the rest. The node's own Python may run it, from 3.6 on, which evaluates annotations; before 3.10, a socket's timeout is
@@ -34,15 +34,15 @@ _DIGITS = b"0123456789"
 
 
 class Failure(Exception):
-    """Why the container must not start."""
+    """The container must not start, for the reason in the message."""
 
 
-class Again(Exception):
-    """Why to ask again."""
+class Retry(Exception):
+    """The driver could not do it yet: request it again. The message is the reason."""
 
 
-class DriverBusy(Again):
-    """Why to ask again, as the driver reports it."""
+class DriverBusy(Retry):
+    """A retry that the driver requested."""
 
 
 def main(arguments: "list[str]", state: bytes) -> int:
@@ -56,31 +56,31 @@ def main(arguments: "list[str]", state: bytes) -> int:
         attach(path, uid, deadline, state)
     except Failure as failure:
         return _fail(str(failure))
-    except Again as reason:
+    except Retry as reason:
         return _fail(f"gave up after {seconds} seconds: {reason}")
     return 0
 
 
 def attach(path: str, uid: str, deadline: float, state: bytes) -> None:
-    """Ask until the driver has attached the devices. Raises Failure, or Again with the last reason."""
-    pid = process(state)
+    """Repeat the request until the driver has attached the devices. Raises Failure, or Retry with the last reason."""
+    pid = process_id(state)
     if pid == 0:
         raise Failure("the container runtime did not pass the container's process id")
     try:
         netns = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise Failure(f"could not open the network namespace of process {pid}: {error.strerror}") from None
-    if attached(os.path.dirname(path), uid, netns):
+    if is_attached(os.path.dirname(path), uid, netns):
         _mark_started(os.path.dirname(path), uid)
         return
     request = f"{uid} {pid}\n".encode() + state
-    unfinished = Again("the driver has not finished")
+    unfinished = Retry("the driver has not finished")
     while True:
         try:
-            return ask(path, request, netns, deadline)
+            return request_attach(path, request, netns, deadline)
         except socket.timeout:
             raise unfinished from None
-        except Again as reason:
+        except Retry as reason:
             if time.monotonic() + _PAUSE >= deadline:
                 raise
             if isinstance(reason, DriverBusy):
@@ -91,14 +91,14 @@ def attach(path: str, uid: str, deadline: float, state: bytes) -> None:
 def _mark_started(folder: str, uid: str) -> None:
     """Record that a container has started for a claim that was attached early (Paths.early)."""
     try:
-        note = os.open(f"{folder}/early/{uid}", os.O_WRONLY | os.O_CLOEXEC)
-        os.write(note, b"came\n")
-        os.close(note)
+        marker = os.open(f"{folder}/early/{uid}", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(marker, b"started\n")
+        os.close(marker)
     except OSError:
-        pass  # it was not attached early, or this cannot be recorded: the devices are attached anyway
+        pass  # the claim was not attached early, or this cannot be recorded: the devices are attached anyway
 
 
-def attached(folder: str, uid: str, netns: int) -> bool:
+def is_attached(folder: str, uid: str, netns: int) -> bool:
     """Whether the claim's devices are configured in the container's namespace: the driver's mark exists
     (Paths.attached, which it removes before it changes a device), and the namespace that it has pinned for the claim is
     this one. A pin keeps its namespace alive, so no other one can have the same device and inode."""
@@ -111,7 +111,7 @@ def attached(folder: str, uid: str, netns: int) -> bool:
     return (pin.st_dev, pin.st_ino) == (own.st_dev, own.st_ino)
 
 
-def process(state: bytes) -> int:
+def process_id(state: bytes) -> int:
     """The process id in an OCI state, 0 if there is none.
 
     No other key of that name has a number: annotations are strings, and a quotation mark in a string is escaped. The
@@ -125,8 +125,9 @@ def process(state: bytes) -> int:
     return 0
 
 
-def ask(path: str, request: bytes, netns: int, deadline: float) -> None:
-    """Ask once. Raises Failure if the driver refuses, Again if it cannot do it now, socket.timeout at `deadline`."""
+def request_attach(path: str, request: bytes, netns: int, deadline: float) -> None:
+    """Send one request. Raises Failure if the driver refuses, Retry if it cannot attach now, socket.timeout at
+    `deadline`."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(max(0.01, deadline - time.monotonic()))
@@ -139,19 +140,19 @@ def ask(path: str, request: bytes, netns: int, deadline: float) -> None:
             connection.settimeout(max(0.01, deadline - time.monotonic()))
             part = connection.recv(65536)
             if not part:
-                raise Again("the driver stopped before it had finished")
+                raise Retry("the driver stopped before it had finished")
             answer += part
     except socket.timeout:
         raise
     except OSError as error:
-        raise Again(f"the driver does not answer at {path}: {error.strerror or error}") from None
+        raise Retry(f"the driver does not answer at {path}: {error.strerror or error}") from None
     finally:
         connection.close()
     verdict, _unused, reason = answer.decode("utf-8", "replace").partition(" ")
     if verdict == "again":
         raise DriverBusy(reason)
     if verdict.strip() != "done":
-        raise Failure(reason if verdict == "refused" else "the driver sent an answer that this hook does not know")
+        raise Failure(reason if verdict == "refused" else "the driver sent an answer that this hook does not support")
 
 
 def _fail(reason: str) -> int:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The server for createRuntime hooks (hook.py): a Unix socket that only root can use.
+"""The server for createRuntime hooks (hook.py), on a Unix socket that only root can use.
 
 A hook sends a line with the claim's UID and the container's process id, then the container's OCI state as JSON, with an
 open file descriptor of the container's network namespace, and shuts down its side. The answer is one line: `done`,
@@ -60,7 +60,7 @@ class HookServer:
         self._inode = 0
         self._stopping = threading.Event()
         self._running = 0
-        #: Why hooks have to ask again, by claim and container.
+        #: Why hooks have to retry, by claim and container.
         self._busy = logs.Conditions(log)
         self._ended = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -112,7 +112,7 @@ class HookServer:
             try:
                 connection, _unused = listener.accept()
             except TimeoutError:
-                if _answered(self.path):
+                if _has_listener(self.path):
                     continue
                 log.warning("the socket for hooks %s was removed: listening again", self.path)
                 try:
@@ -124,32 +124,32 @@ class HookServer:
                     listener.close()
                     listener = fresh
             except OSError as error:
-                # such as too many open files
+                # for example too many open files
                 log.error("could not accept a hook's connection, trying again: %s", error)
                 self.metrics.error("hooks")
                 self._stopping.wait(0.1)
             else:
-                self._begin(connection)
+                self._serve_in_thread(connection)
         try:
             if os.stat(self.path).st_ino == self._inode:
                 self.path.unlink()
         except FileNotFoundError:
             pass
-        # the connections of hooks in the queue end, and those hooks ask again
+        # the connections of hooks in the queue end, and those hooks retry
         listener.close()
 
-    def _begin(self, connection: socket.socket) -> None:
+    def _serve_in_thread(self, connection: socket.socket) -> None:
         """Serve a hook in a new thread as soon as fewer than WORKERS are running, unless the server stops before."""
         while not self._slots.acquire(timeout=WATCH_INTERVAL):
             if self._stopping.is_set():
-                connection.close()  # it asks again
+                connection.close()  # the hook retries
                 return
         with self._ended:
             self._running += 1
         try:
             threading.Thread(target=self._serve, args=(connection,), name="hook", daemon=True).start()
         except RuntimeError as error:  # no more threads: a limit of the machine or of the driver's cgroup
-            log.error("could not serve a hook, which asks again: %s", error)
+            log.error("could not serve a hook, which retries: %s", error)
             self.metrics.error("hooks")
             connection.close()
             self._end()
@@ -173,26 +173,26 @@ class HookServer:
             self._end()
 
     def _answer(self, connection: socket.socket) -> None:
-        uid = _peer(connection)
+        uid = _peer_uid(connection)
         if uid != 0:
             log.warning("refused a connection of user %d to the socket for hooks: only root may use it", uid)
             self.metrics.error("hooks")
             return
         netns: list[int] = []
         try:
-            answer = self._verdict(_receive(connection, netns), netns)
+            answer = self._reply(_receive(connection, netns), netns)
         finally:
             for descriptor in netns:
                 os.close(descriptor)
         connection.settimeout(READ_TIMEOUT)
         connection.sendall(" ".join(answer.split()).encode("utf-8", "replace") + b"\n")
 
-    def _verdict(self, content: bytes, netns: t.Sequence[int]) -> str:
-        with contextlib.ExitStack() as about:
+    def _reply(self, content: bytes, netns: t.Sequence[int]) -> str:
+        with contextlib.ExitStack() as stack:
             try:
                 with self.metrics.operation(ATTACH):
-                    request = _request(content, netns)
-                    about.enter_context(_lines_about(request))
+                    request = _parse_request(content, netns)
+                    stack.enter_context(_log_context(request))
                     self._attach(request)
             except Busy as error:
                 key = request.uid, request.container
@@ -213,8 +213,8 @@ class HookServer:
             self.service.attach(request)
 
 
-def _lines_about(request: AttachRequest) -> t.ContextManager[None]:
-    return logs.about(
+def _log_context(request: AttachRequest) -> t.ContextManager[None]:
+    return logs.context(
         claim=request.uid,
         operation=ATTACH,
         container=request.container,
@@ -223,7 +223,7 @@ def _lines_about(request: AttachRequest) -> t.ContextManager[None]:
     )
 
 
-def _answered(path: Path) -> bool:
+def _has_listener(path: Path) -> bool:
     """Whether a process listens on this socket. Checked by connecting a socket of another type, which a listener does
     not notice (unix(7): EPROTOTYPE)."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as other:
@@ -236,7 +236,7 @@ def _answered(path: Path) -> bool:
     return True
 
 
-def _peer(connection: socket.socket) -> int:
+def _peer_uid(connection: socket.socket) -> int:
     """The user ID of the connected process."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])
@@ -255,19 +255,19 @@ def _receive(connection: socket.socket, netns: list[int]) -> bytes:
     return content
 
 
-def _request(content: bytes, netns: t.Sequence[int]) -> AttachRequest:
+def _parse_request(content: bytes, netns: t.Sequence[int]) -> AttachRequest:
     try:
         head, _unused, text = content.partition(b"\n")
         uid, pid = head.decode().split(" ")
         state = loads(text)
-        if _typed(state["pid"], int) != int(pid):
+        if _checked_type(state["pid"], int) != int(pid):
             raise ValueError(pid)
         request = AttachRequest(
             uid=uid,
             netns=Path(f"/proc/{os.getpid()}/fd/{netns[0]}" if netns else ""),
             pid=int(pid),
-            container=_typed(state["id"], str),
-            annotations={name: _typed(value, str) for name, value in (state.get("annotations") or {}).items()},
+            container=_checked_type(state["id"], str),
+            annotations={name: _checked_type(value, str) for name, value in (state.get("annotations") or {}).items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise DriverError("the hook did not send the OCI state of a container") from None
@@ -279,7 +279,7 @@ def _request(content: bytes, netns: t.Sequence[int]) -> AttachRequest:
     return request
 
 
-def _typed(value: object, kind: type[T]) -> T:
+def _checked_type(value: object, kind: type[T]) -> T:
     if not isinstance(value, kind) or value.__class__ is not kind:  # isinstance would accept a bool as an int
         raise TypeError(value)
     return value

@@ -6,8 +6,8 @@
 
 A pod with NET_ADMIN and without a user namespace can move its child, and what it made on it, to another namespace. So
 when a claim ends, all namespaces are searched for upper interfaces of the parent. The claim's own child is removed
-wherever it is. Of others the kernel does not say whose they are. Unless they belong to the node, to another claim or to
-what was there before, the parent is withheld until they are gone.
+wherever it is. The kernel does not report who created the others. Unless they belong to the node or to another claim,
+or existed before the claim, the parent is withheld until they are gone.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ..kernel.netlink import Netlink
 from . import host_state
 from .host_state import HostState
 from .identity import Identity, find
-from .wanted import name_of
+from .network_config import pod_interface_name
 
 _MACVLAN = {"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
 _IPVLAN = {"l2": 0, "l3": 1, "l3s": 2}
 _UNLISTED = "in a network namespace that no process or mount refers to"
 
-#: The namespaces of the pods that have children of the same parent by other claims: the indexes of those children; 0
-#: for one whose index is not recorded.
+#: The children of the same parent that other claims have: their indexes by the namespaces of their pods; 0 for a child
+#: whose index is not recorded.
 Siblings = t.Mapping[node_namespaces.Key, t.Collection[int]]
 
 
@@ -40,7 +40,7 @@ def make(
     identity: Identity, host: HostState, config: ObjectView, netns: Path, name: str, attributes: t.Iterable[bytes]
 ) -> int:
     """Create a macvlan or ipvlan with these attributes in the pod's namespace. The parent stays on the node and is set
-    up. Adds to the host state what finds the child again, and returns its index."""
+    up. Adds what identifies the child to the host state, and returns the child's index."""
     child = config["child"]
     kind = child["type"]
     with Netlink() as outside:
@@ -96,11 +96,12 @@ def remove(
     netns: Path | None,
     config: ObjectView,
     siblings: Siblings | None = None,
-    patience: float = node_namespaces.ENDING,
+    patience: float = node_namespaces.DESTRUCTION_SECONDS,
 ) -> str:
-    """Remove the child. With `siblings` also other upper interfaces of its parent in the pod that are no other claim's,
-    and those in other namespaces are looked for. Returns why the parent must be withheld; empty if it need not be."""
-    name = name_of(config, host["name"])
+    """Remove the child. With `siblings`, also remove other upper interfaces of its parent in the pod, unless they are
+    another claim's, and look for such interfaces in other namespaces. Returns why the parent must be withheld; empty if
+    it need not be."""
+    name = pod_interface_name(config, host["name"])
     with Netlink() as outside:
         with step(f"look for {identity.name} on the node"):
             parent = find(outside, identity, None)
@@ -110,14 +111,16 @@ def remove(
         if parent is None:
             return ""
         with step(f"look for upper interfaces of {parent.name}"):
-            says = "" if siblings is None else _strays(outside, parent, host, config, siblings, patience)
-        if parent.up and not host["up"] and not says:
-            with step(f"set {parent.name} down, as it was before"):
+            reason = "" if siblings is None else _remaining_uppers(outside, parent, host, config, siblings, patience)
+        if parent.up and not host["up"] and not reason:
+            with step(f"set {parent.name} down again"):
                 # upper interfaces in the pod may be about to end with its namespace
-                used, _uppers = stacked.lasting(outside, parent)
+                used, _uppers = stacked.lasting_evidence(outside, parent)
                 if not used:
                     links.set_up(outside, parent.index, False)
-        return f"{parent.name}: {says}, so a pod whose claim has ended could still use its addresses" if says else ""
+        if not reason:
+            return ""
+        return f"{parent.name}: {reason}, so a pod whose claim has ended could still use its addresses"
 
 
 def _remove_inside(
@@ -125,7 +128,7 @@ def _remove_inside(
 ) -> None:
     """Remove the child from the pod, whatever its name is now. With `siblings` also other upper interfaces of its
     parent, unless another claim has them, or may have them because the index of its child is not recorded."""
-    child = get(netns, config, name_of(config, host["name"]), parent)
+    child = get(netns, config, pod_interface_name(config, host["name"]), parent)
     others = siblings.get(namespaces.identity(netns), ()) if siblings is not None else (0,)
     ours = {child.index} if child else set()
     with Netlink(netns) as connection:
@@ -136,53 +139,53 @@ def _remove_inside(
             links.delete(connection, index)
 
 
-def _strays(
+def _remaining_uppers(
     outside: Netlink, parent: links.Link, host: HostState, config: ObjectView, siblings: Siblings, patience: float
 ) -> str:
     """Remove the child wherever it is now, and look for other upper interfaces of its parent, until there are none or
-    `patience` seconds are over. Returns who has some, in a few words."""
-    says = ""
-    for _turn in node_namespaces.looks(patience):
+    `patience` seconds are over. Returns who has some, as a short text."""
+    reason = ""
+    for _turn in node_namespaces.attempts(patience):
         if parent.master or not stacked.evidence(outside, parent):
             return ""
-        here = stacked.found(outside, parent)
-        own = [one for one in here if _is_the_child(one, host, config, siblings)]
+        here = stacked.list_uppers(outside, parent)
+        own = [one for one in here if _is_own_child(one, host, config, siblings)]
         if own:
             stacked.remove(outside, own)
-            here = stacked.found(outside, parent)
-        says = _unknown(outside, parent, host, here, siblings)
-        if not says:
+            here = stacked.list_uppers(outside, parent)
+        reason = _unknown_uppers(outside, parent, host, here, siblings)
+        if not reason:
             break
-    return says
+    return reason
 
 
-def _is_the_child(one: stacked.Upper, host: HostState, config: ObjectView, siblings: Siblings) -> bool:
+def _is_own_child(one: stacked.Upper, host: HostState, config: ObjectView, siblings: Siblings) -> bool:
     """Whether an upper interface of the parent is the claim's child: no two macvlans of a parent that are up have the
     same MAC address. An ipvlan has the address of its parent, so it cannot be distinguished from another ipvlan."""
     mac = host.get(host_state.CHILD, {}).get("mac")
     if not mac or one.mac != mac or one.kind != config["child"]["type"] or one.kind != "macvlan":
         return False
-    if stacked.known(one) in host.get(host_state.UPPERS, ()):
+    if stacked.mark_of(one) in host.get(host_state.UPPERS, ()):
         return False
     others = siblings.get(one.key, ()) if one.key else ()
     return one.ifindex not in others and 0 not in others
 
 
-def _unknown(
+def _unknown_uppers(
     outside: Netlink, parent: links.Link, host: HostState, here: t.Sequence[stacked.Upper], siblings: Siblings
 ) -> str:
-    """Who has upper interfaces of the parent that are neither the node's nor another claim's, and were not there before
-    the claim's child was made; empty if nobody has. `here` are those that can be listed."""
+    """Who has upper interfaces of the parent that are neither the node's nor another claim's, and did not exist before
+    the claim's child; empty if nobody has any. `here` are those that can be listed."""
     before = host.get(host_state.UPPERS, ())
-    strange = [str(one) for one in here if one.key and one.key not in siblings and stacked.known(one) not in before]
+    strange = [str(one) for one in here if one.key and one.key not in siblings and stacked.mark_of(one) not in before]
     if strange:
         return f"{', '.join(strange[:4])} uses it"
     if not here:
-        says = stacked.evidence(outside, parent)
-        return f"{says}, {_UNLISTED}" if says else ""
+        reason = stacked.evidence(outside, parent)
+        return f"{reason}, {_UNLISTED}" if reason else ""
     child = host.get(host_state.CHILD)
     if child is None:  # it was not made, or an older driver made it
         return ""
     known = {mac for one in here for mac in (one.mac, *one.received)}
     hidden = stacked.received(outside, parent) - known - set(child["received"])
-    return f"it receives for {min(hidden)}, an address of no interface that can be listed" if hidden else ""
+    return f"it receives for {min(hidden)}, which is not the address of a listed interface" if hidden else ""

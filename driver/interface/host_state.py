@@ -4,7 +4,7 @@
 
 """The host state of an interface: reading it on the node, and comparing two. `restore.py` restores it.
 
-It includes what the kernel learns again by itself, such as routes of router advertisements, but that is not restored.
+It includes what the kernel will learn again, such as routes from router advertisements; that is not restored.
 Classes and filters of qdiscs and nexthop objects are not included; a route with a nexthop object is restored with its
 next hops.
 """
@@ -50,8 +50,8 @@ class _Child(t.TypedDict):
 
 
 class Child(_Child, total=False):
-    """What finds a claim's child interface again if it left its pod: its index and MAC address when it was made.
-    `received` are the addresses that its parent received before."""
+    """What identifies a claim's child interface if it left its pod: its index and MAC address at creation. `received`
+    are the addresses that its parent received before."""
 
     index: int
     mac: str
@@ -114,7 +114,7 @@ def read(connection: Netlink, link: links.Link, address: str | None) -> HostStat
     master = links.get(connection, index=link.number(links.IFLA_MASTER)) if links.IFLA_MASTER in link.raw else None
     held = [entry for entry, _flags in addresses.listed(connection, link.index)]
     own = {entry["address"].split("/")[0] for entry in held}
-    through = sorted(routes.listed(connection, link.index, own), key=_key)
+    through = sorted(routes.listed(connection, link.index, own), key=_as_json)
     with Ethtool() as tool:
         ethtool = tool.read(name)
     with EthtoolNetlink() as generic:
@@ -128,7 +128,7 @@ def read(connection: Netlink, link: links.Link, address: str | None) -> HostStat
         "mac": link.mac,
         "permanentMac": link.permanent_mac,
         "up": link.up,
-        "flags": link.flags & links.KEPT_FLAGS,
+        "flags": link.flags & links.RESTORED_FLAGS,
         "txQueueLength": link.number(links.IFLA_TXQLEN),
         "group": link.number(links.IFLA_GROUP),
         "gsoMaxSegs": link.number(links.IFLA_GSO_MAX_SEGS),
@@ -166,7 +166,7 @@ def _read_functions(connection: Netlink, link: links.Link, address: str | None, 
         state["vfs"] = vf.read_all(connection, link.index, count)
 
 
-def _key(item: object) -> str:
+def _as_json(item: object) -> str:
     return json.dumps(item, sort_keys=True)
 
 
@@ -183,18 +183,18 @@ def _rules(connection: Netlink, name: str, own: set[str], through: t.Sequence[Ro
     ]
 
 
-def unlike(wanted: HostState, found: HostState, carrier: bool = True) -> list[tuple[str, str]]:
-    """What differs from a host state: the key and a sentence each; without what the kernel learns again by itself, or
-    creates once there is `carrier`."""
+def differences(wanted: HostState, found: HostState, carrier: bool = True) -> list[tuple[str, str]]:
+    """The differences from a host state, each as its key and a sentence; without what the kernel will learn again, or
+    will create once there is `carrier`."""
     texts: list[tuple[str, str]] = []
-    for key, value in restored(wanted).items():
+    for key, value in restorable(wanted).items():
         now = found.get(key)
         if value == now:
             continue
         if key == "permanentMac" and "vf" in wanted:
             continue  # drivers of VFs report the address that the PF had set at their last reset
         if isinstance(value, list) and isinstance(now, list):
-            texts += [(key, text) for text in _in_list(key, value, now, carrier)]
+            texts += [(key, text) for text in _list_differences(key, value, now, carrier)]
         elif isinstance(value, dict) and isinstance(now, dict):
             # records of older drivers have fewer ethtool settings
             both = value if key == "ethtool" else {*value, *now}
@@ -205,42 +205,42 @@ def unlike(wanted: HostState, found: HostState, carrier: bool = True) -> list[tu
     return texts
 
 
-def _in_list(key: str, wanted: list[Object], now: list[Object], carrier: bool) -> t.Iterator[str]:
+def _list_differences(key: str, wanted: list[Object], now: list[Object], carrier: bool) -> t.Iterator[str]:
     """The differences between two lists of addresses, routes and the like."""
     for item in wanted:
-        if item not in now and not _later(item, carrier):
-            yield f"{key}: {_key(item)} is missing"
+        if item not in now and not _appears_later(item, carrier):
+            yield f"{key}: {_as_json(item)} is missing"
     for item in now:
-        if item not in wanted and not _later(item, carrier) and not _follows(item):
-            yield f"{key}: {_key(item)} is additional"
+        if item not in wanted and not _appears_later(item, carrier) and not _follows_from_address(item):
+            yield f"{key}: {_as_json(item)} is additional"
 
 
-def _later(item: ObjectView | str, carrier: bool) -> bool:
-    """Whether the kernel learns this again by itself, or creates it once there is carrier."""
+def _appears_later(item: ObjectView | str, carrier: bool) -> bool:
+    """Whether the kernel will learn this again, or will create it once there is carrier."""
     if isinstance(item, str):  # an altname
         return False
-    return learnt(item) or (not carrier and "table" in item and made_for_address(item))
+    return is_learned(item) or (not carrier and "table" in item and is_made_for_address(item))
 
 
-def _follows(item: ObjectView | str) -> bool:
-    """Whether it is a route that follows from an address: it may have appeared after the state was read."""
-    return not isinstance(item, str) and "table" in item and "protocol" in item and made_for_address(item)
+def _follows_from_address(item: ObjectView | str) -> bool:
+    """Whether this is a route that the kernel adds for an address: it may have appeared after the state was read."""
+    return not isinstance(item, str) and "table" in item and "protocol" in item and is_made_for_address(item)
 
 
-def restored(state: HostState) -> Object:
+def restorable(state: HostState) -> Object:
     """The part of a host state that is restored and compared."""
     # rules stay on the node when an interface leaves: a missing one was deleted there, and is not restored
     return {key: value for key, value in state.items() if key not in (MARK, UPPERS, CHILD, "rules")}
 
 
-def learnt(item: ObjectView) -> bool:
+def is_learned(item: ObjectView) -> bool:
     """Whether a route or address expires or comes from a router."""
     return "expires" in item or "validUntil" in item or (item.get("protocol") == routes.RTPROT_RA and "table" in item)
 
 
-def made_for_address(route: ObjectView) -> bool:
-    """Whether it is a local route that only the kernel creates, for an address.
+def is_made_for_address(route: ObjectView) -> bool:
+    """Whether this is a local IPv6 route that the kernel creates for an address.
 
     The kernel creates it once, when DAD has passed. So it is not a difference from a state that was read before, and it
-    must not be removed: the address would stay without it, unusable."""
+    must not be removed: without it, the address would stay unusable."""
     return (route["protocol"], route["table"], route["family"]) == (routes.RTPROT_KERNEL, routes.TABLE_LOCAL, 6)

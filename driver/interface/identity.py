@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Finding a device's interface, whatever its current name and wherever it was moved.
+"""Finding a device's interface, whatever its current name and namespace.
 
 The interface of a PCI function is identified by its parent device and permanent MAC address, which a pod cannot change.
 A virtual interface has neither. While it is in a pod it has the driver's altname, which a pod with NET_ADMIN may remove
@@ -30,8 +30,8 @@ PCI = "/sys/bus/pci/devices"
 @dataclass(frozen=True)
 class Identity:
     """What identifies an interface: the PCI address of its function (`0000:8a:00.0`) and, if that has several
-    interfaces, the permanent MAC address. `name` identifies an interface without a PCI function on the node; for others
-    it is only the first candidate."""
+    interfaces, the permanent MAC address. `name` identifies an interface without a PCI function on the node; otherwise
+    the interface of this name is only checked first."""
 
     address: str | None
     permanent_mac: str | None
@@ -107,23 +107,24 @@ def find(
     """
     if identity.address is None:
         if netns is not None:
-            return _virtual(connection, identity, known)
+            return _find_virtual(connection, identity, known)
         found = links.get(connection, altname=tag(identity))
         return found if found is not None or tagged else links.get(connection, name=identity.name)
-    parents = _parents(identity.address)
+    parents = _parent_names(identity.address)
     with Ethtool(netns) as tool:
         first = links.get(connection, name=identity.name)
-        if first is not None and _matches(first, identity, parents, tool, sure=True):
+        if first is not None and _matches(first, identity, parents, tool, check_mac=True):
             return first
-        candidates = [one for one in links.listed(connection) if _matches(one, identity, parents, tool, sure=False)]
+        listed = links.listed(connection)
+        candidates = [one for one in listed if _matches(one, identity, parents, tool, check_mac=False)]
         for one in candidates:
-            if identity.permanent_mac and _permanent(one, tool) == identity.permanent_mac:
+            if identity.permanent_mac and _permanent_mac(one, tool) == identity.permanent_mac:
                 return one
     # a virtual function's permanent address follows the one that its physical function sets
     return candidates[0] if len(candidates) == 1 else None
 
 
-def hold(connection: Netlink, identity: Identity, link: links.Link) -> None:
+def move_tag(connection: Netlink, identity: Identity, link: links.Link) -> None:
     """Put the driver's tag on this interface of a pod, and remove it from any other. Raises OSError."""
     name = tag(identity)
     other = links.get(connection, altname=name)
@@ -136,17 +137,17 @@ def hold(connection: Netlink, identity: Identity, link: links.Link) -> None:
     links.altnames(connection, link.index, [name], add=True)
 
 
-def _virtual(connection: Netlink, identity: Identity, known: Mark | None) -> links.Link | None:
-    """A virtual interface in a pod."""
+def _find_virtual(connection: Netlink, identity: Identity, known: Mark | None) -> links.Link | None:
+    """Find a virtual interface in a pod."""
     tagged = links.get(connection, altname=tag(identity))
     if known is None:  # a record of an older driver
         return tagged
     with Netlink() as node:
-        if at_home(node, identity, known):  # then a similar interface in the pod is another one
+        if is_on_node(node, identity, known):  # so a similar interface in the pod is a different one
             return None
     alike = [one for one in links.listed(connection) if one.kind == known["kind"]]
     if not known["peer"]:
-        return tagged if tagged is not None and tagged.kind == known["kind"] else _only(alike)
+        return tagged if tagged is not None and tagged.kind == known["kind"] else _single(alike)
     outside = [one for one in alike if links.IFLA_LINK_NETNSID in one.raw]
     same = [one for one in outside if one.number(links.IFLA_LINK) == known["peer"]]
     if len(same) != 1:
@@ -154,10 +155,10 @@ def _virtual(connection: Netlink, identity: Identity, known: Mark | None) -> lin
         # is possible only if both were on the node
         same = same or (outside if known["foreign"] else alike)
         same = [one for one in same if tagged is not None and one.index == tagged.index]
-    return _only(same)
+    return _single(same)
 
 
-def at_home(connection: Netlink, identity: Identity, known: Mark) -> bool:
+def is_on_node(connection: Netlink, identity: Identity, known: Mark) -> bool:
     """Whether a virtual interface is on the node, with or without the driver's tag."""
     if links.get(connection, altname=tag(identity)) is not None:
         return True
@@ -168,27 +169,30 @@ def at_home(connection: Netlink, identity: Identity, known: Mark) -> bool:
     return (now["kind"], now["peer"], now["foreign"]) == (known["kind"], known["peer"], known["foreign"])
 
 
-def _only(found: list[links.Link]) -> links.Link | None:
+def _single(found: list[links.Link]) -> links.Link | None:
     return found[0] if len(found) == 1 else None
 
 
-def _matches(link: links.Link, identity: Identity, parents: set[str], tool: Ethtool, sure: bool) -> bool:
-    """Whether a link is an interface of the PCI function; if `sure`, also with the identity's permanent MAC address."""
+def _matches(link: links.Link, identity: Identity, parents: set[str], tool: Ethtool, check_mac: bool) -> bool:
+    """Whether a link is an interface of the PCI function; if `check_mac`, also with the identity's permanent MAC
+    address."""
     # IPoIB is hardware, too, except for interfaces of additional partitions
     if link.kind and (link.kind != "ipoib" or link.number(links.IFLA_LINK) not in (0, link.index)):
         return False
     if (link.parent not in parents) if link.parent else (tool.bus(link.name) not in parents):
         return False
-    if _representor(link):
+    if _is_representor(link):
         return False
-    return not sure or (identity.permanent_mac is not None and _permanent(link, tool) == identity.permanent_mac)
+    if not check_mac:
+        return True
+    return identity.permanent_mac is not None and _permanent_mac(link, tool) == identity.permanent_mac
 
 
-def _permanent(link: links.Link, tool: Ethtool) -> str:
+def _permanent_mac(link: links.Link, tool: Ethtool) -> str:
     return link.permanent_mac or tool.permanent_mac(link.name)
 
 
-def _representor(link: links.Link) -> bool:
+def _is_representor(link: links.Link) -> bool:
     """Whether it is a representor, the port of a switch inside the device: it has the PF's PCI address, too.
 
     Port names of representors: Documentation/networking/representors.rst (pf0, pf0vf1, c1pf0sf88); uplinks are p0.
@@ -197,7 +201,7 @@ def _representor(link: links.Link) -> bool:
     return "pf" in name
 
 
-def _parents(address: str) -> set[str]:
+def _parent_names(address: str) -> set[str]:
     """The possible names of an interface's parent device: virtio devices are children of their PCI function."""
     try:
         entries = os.listdir(f"{PCI}/{address}")

@@ -4,7 +4,7 @@
 
 """Giving network interfaces to pods: finding one, reading its host state, checking a configuration, and attaching.
 
-What the pod's interface gets: wanted.py. How it comes back: take_back.py.
+`network_config.py` computes what the pod's interface gets, `take_back.py` brings the interface back.
 """
 
 from __future__ import annotations
@@ -24,35 +24,34 @@ from ..kernel import addresses, dad, links, routes, stacked, sysctls, vrf
 from ..kernel import netns as namespaces
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
-from . import abilities, children, host_state, rails, rehearsal, take_back
+from . import abilities, children, dry_run, host_state, rails, take_back
+from .dad_wait import wait_for_dad, wait_for_sources
 from .host_state import HostState, Mark
 from .identity import Identity, find, mark
 from .move import link_attributes, move, set_ethtool
-from .settle import settle, wait_for_sources
-from .wanted import Inherited, Wanted, name_of, wanted
+from .network_config import InheritedState, NetworkConfig, network_config, pod_interface_name
 
 __all__ = [
     "Attached",
     "Identity",
-    "Place",
+    "InterfaceLocation",
     "attach",
     "check",
     "detach",
     "health_problem",
-    "settle",
+    "locate",
     "snapshot",
     "take_leases",
-    "where",
+    "wait_for_dad",
 ]
 
 #: The fields that can be tried in the kernel before anything moves.
-_TRIED = {"addresses", "routes", "rules", "neighbors", "sysctls", "vrf", rails.FIELD}
+_TRIAL_FIELDS = {"addresses", "routes", "rules", "neighbors", "sysctls", "vrf", rails.FIELD}
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where an interface is: `side` is host, pod or missing; then its name and index there, and whether it is up and
-    has carrier."""
+class InterfaceLocation:
+    """Where an interface is (`side`), its name and index there, and whether it is up and has carrier."""
 
     side: t.Literal["host", "pod", "missing"]
     name: str = ""
@@ -61,7 +60,7 @@ class Place:
     carrier: bool = False
 
     @classmethod
-    def of(cls, side: t.Literal["host", "pod"], link: links.Link) -> Place:
+    def of(cls, side: t.Literal["host", "pod"], link: links.Link) -> InterfaceLocation:
         return cls(side, link.name, link.index, link.up, link.carrier)
 
 
@@ -75,7 +74,7 @@ class Attached:
     notes: list[str] = field(default_factory=list)
 
 
-def where(identity: Identity, netns: Path | None, host: HostState | None = None) -> Place:
+def locate(identity: Identity, netns: Path | None, host: HostState | None = None) -> InterfaceLocation:
     """Look for an interface in the pod's namespace, if it is alive, then on the node. `host` is the host state of an
     interface that was given to the pod. Raises KernelError."""
     with step(f"look for {identity.name}"):
@@ -83,10 +82,10 @@ def where(identity: Identity, netns: Path | None, host: HostState | None = None)
             with Netlink(netns) as connection:
                 found = find(connection, identity, netns, _mark_of(host))
             if found:
-                return Place.of("pod", found)
+                return InterfaceLocation.of("pod", found)
         with Netlink() as connection:
             found = find(connection, identity, None)
-        return Place.of("host", found) if found else Place("missing")
+        return InterfaceLocation.of("host", found) if found else InterfaceLocation("missing")
 
 
 def _mark_of(host: HostState | None) -> Mark | None:
@@ -95,15 +94,15 @@ def _mark_of(host: HostState | None) -> Mark | None:
 
 
 def health_problem(identity: Identity, host: HostState, config: ObjectView, netns: Path) -> str:
-    """What is wrong with an interface that a pod has, a few words; empty if nothing is. Raises KernelError."""
+    """What is wrong with an interface in a pod, as a short text; empty if nothing is. Raises KernelError."""
     if not namespaces.alive(netns):
         return "the pod's network namespace is gone"
     if "child" in config:
         with step(f"look for the {config['child']['type']} of {identity.name}"):
-            link = children.get(netns, config, name_of(config, host["name"]))
-        place = Place.of("pod", link) if link else Place("missing")
+            link = children.get(netns, config, pod_interface_name(config, host["name"]))
+        place = InterfaceLocation.of("pod", link) if link else InterfaceLocation("missing")
     else:
-        place = where(identity, netns, host)
+        place = locate(identity, netns, host)
     if place.side == "missing":
         return "its interface is gone"
     if place.side == "host":
@@ -118,7 +117,7 @@ def health_problem(identity: Identity, host: HostState, config: ObjectView, netn
 
 
 def snapshot(identity: Identity) -> HostState:
-    """The host state, which detach restores. KernelError (ENODEV) if the interface is not on the node."""
+    """The host state, which detach restores. Raises KernelError (ENODEV) if the interface is not on the node."""
     with step(f"read the state of {identity.name} on the node"), Netlink() as connection:
         link = find(connection, identity, None)
         if link is None:
@@ -126,8 +125,8 @@ def snapshot(identity: Identity) -> HostState:
         state = host_state.read(connection, link, identity.address)
         state[host_state.MARK] = mark(link)
         if stacked.evidence(connection, link):
-            # they stay; if they are not in the node's own namespace, attach refuses
-            state[host_state.UPPERS] = [stacked.known(one) for one in stacked.found(connection, link)]
+            # they stay; attach refuses if they are not in the node's own namespace
+            state[host_state.UPPERS] = [stacked.mark_of(one) for one in stacked.list_uppers(connection, link)]
         return state
 
 
@@ -135,28 +134,28 @@ def check(identity: Identity, config: ObjectView, path: str = "") -> list[Proble
     """The fields of a valid InterfaceConfig that this interface, now on the node, does not support, each with the
     field's path.
 
-    Rules: `unsupported`, `bad-value`. KernelError (ENODEV) if the interface is not on the node.
+    Rules: `unsupported`, `bad-value`. Raises KernelError (ENODEV) if the interface is not on the node.
     """
     with step(f"check what {identity.name} supports"), Netlink() as connection:
         link = find(connection, identity, None)
         if link is None:
             raise OSError(errno.ENODEV, "it is not on the node")
         found = abilities.problems(connection, link, identity.address, config, path)
-        if found or not _TRIED & set(config):
+        if found or not _TRIAL_FIELDS & set(config):
             return found
         # the kernel has accepted what is inherited; of that, only addresses can affect what is configured
-        host: Inherited = {"addresses": [], "routes": [], "rules": [], "neighbors": []}
+        host: InheritedState = {"addresses": [], "routes": [], "rules": [], "neighbors": []}
         if not {"addresses", "dhcp", "child", rails.FIELD} & set(config):
             host["addresses"] = [entry for entry, _unused in addresses.listed(connection, link.index)]
-        name, mtu = name_of(config, link.name), int(config.get("mtu", link.mtu))
+        name, mtu = pod_interface_name(config, link.name), int(config.get("mtu", link.mtu))
         if "dhcp" in config:
             config = {**config, "routes": []}  # they may depend on the lease
-        return rehearsal.problems(name, wanted(host, config), config, mtu, path)
+        return dry_run.problems(name, network_config(host, config), config, mtu, path)
 
 
 def attach(identity: Identity, host: HostState, config: ObjectView, netns: Path) -> Attached:
     """Give the interface, or a child of it, to the namespace, configured and up. With `dhcp` it has no addresses,
-    routes, rules and neighbors yet: `take_leases` adds them, which may take long.
+    routes, rules and neighbors yet: `take_leases` adds them, which may take several seconds.
 
     Idempotent: may be called again for the same namespace, also after a crash at any step. If a step fails, everything
     is taken back (as by detach) before the error is raised.
@@ -177,7 +176,7 @@ def _undo(failure: Exception, identity: Identity, host: HostState, netns: Path, 
     try:
         remark = "; ".join(f"not restored: {note}" for note in detach(identity, host, netns, config))
     except DriverError as second:
-        remark = f"{identity.name} is not back on the node: {second.message}"
+        remark = f"{identity.name} could not be moved back to the node: {second.message}"
     if remark and isinstance(failure, DriverError):
         failure.message += f"; {remark}"
         failure.args = (failure.message,)
@@ -191,8 +190,8 @@ def detach(identity: Identity, host: HostState, netns: Path | None, config: Obje
 
 
 def _attach(identity: Identity, host: HostState, config: ObjectView, netns: Path) -> Attached:
-    name = name_of(config, host["name"])
-    network = wanted(host, config)
+    name = pod_interface_name(config, host["name"])
+    network = network_config(host, config)
     if "child" in config:
         index = children.make(identity, host, config, netns, name, link_attributes(config))
         set_ethtool(name, netns, config)
@@ -202,15 +201,15 @@ def _attach(identity: Identity, host: HostState, config: ObjectView, netns: Path
         namespaces.run(netns, sysctls.write, name, network.sysctls)
     with Netlink(netns) as connection:
         if "vrf" in config:
-            vrf.enslave(connection, index, config["vrf"])
+            vrf.join(connection, index, config["vrf"])
         for entry in network.addresses:
             with step(f"add the address {entry['address']} to {name}"):
                 addresses.add(connection, index, entry)
         with step(f"set {name} up"):
             links.set_up(connection, index, True)
         if not config.get("dhcp"):
-            _route(connection, name, index, network)
-        return _attached(connection, name, index, network, [])
+            _add_routes(connection, name, index, network)
+        return _attach_result(connection, name, index, network, [])
 
 
 def take_leases(host: HostState, config: ObjectView, netns: Path, timeout: float = 5.0) -> Attached:
@@ -221,8 +220,8 @@ def take_leases(host: HostState, config: ObjectView, netns: Path, timeout: float
     """
     from ..dhcp import client as dhcp
 
-    name = name_of(config, host["name"])
-    network = wanted(host, config)
+    name = pod_interface_name(config, host["name"])
+    network = network_config(host, config)
     leases: list[Lease] = []
     with Netlink(netns) as connection:
         with step(f"look for {name} in the pod"):
@@ -234,15 +233,15 @@ def take_leases(host: HostState, config: ObjectView, netns: Path, timeout: float
                 lease = dhcp.acquire(netns, name, kind, timeout)
                 leases.append(lease)
                 dhcp.apply(connection, link.index, lease, config)
-            _route(connection, name, link.index, network)
-            return _attached(connection, name, link.index, network, leases)
+            _add_routes(connection, name, link.index, network)
+            return _attach_result(connection, name, link.index, network, leases)
         except BaseException:
-            for lease in leases:  # nobody else knows them
+            for lease in leases:  # they are not recorded yet
                 dhcp.release(netns, lease)
             raise
 
 
-def _route(connection: Netlink, name: str, index: int, network: Wanted) -> None:
+def _add_routes(connection: Netlink, name: str, index: int, network: NetworkConfig) -> None:
     """Add routes, rules and neighbors, which need the interface's addresses."""
     wait_for_sources(connection, name, index, network.routes)
     for route, error in routes.add_all(connection, index, network.routes):
@@ -256,7 +255,7 @@ def _route(connection: Netlink, name: str, index: int, network: Wanted) -> None:
             addresses.add_neighbor(connection, index, neighbor)
 
 
-def _attached(connection: Netlink, name: str, index: int, network: Wanted, leases: list[Lease]) -> Attached:
+def _attach_result(connection: Netlink, name: str, index: int, network: NetworkConfig, leases: list[Lease]) -> Attached:
     with step(f"read {name} in the pod"):
         link = links.get(connection, index=index)
         if link is None:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Moving an interface from the node into a pod, with the settings that only the node can make."""
+"""Moving an interface from the node into a pod, with the settings that can only be changed on the node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .identity import Identity, find, tag
 
 
 def move(identity: Identity, host: HostState, config: ObjectView, netns: Path, name: str) -> int:
-    """Make the settings that are made on the node, and move the interface. Returns its index in the pod.
+    """Apply the settings that can only be changed on the node, and move the interface. Returns its index in the pod.
 
     If an interrupted attach has moved it already, only its settings are repeated. Raises KernelError and Refused.
     """
@@ -42,7 +42,7 @@ def move(identity: Identity, host: HostState, config: ObjectView, netns: Path, n
 
 
 def _repeat(inside: Netlink, found: links.Link, config: ObjectView, netns: Path, name: str) -> None:
-    """Make the settings of an interface that is in the pod already."""
+    """Apply the settings of an interface that is in the pod already."""
     attributes = link_attributes(config)
     with step(f"configure {name} in the pod"):
         if found.name != name:
@@ -62,7 +62,7 @@ def _move(identity: Identity, config: ObjectView, netns: Path, name: str) -> Non
             if link is None:
                 raise OSError(errno.ENODEV, "it is not there")
         with step(f"give {link.name} to a pod"):
-            if says := stacked.strangers(outside, link):
+            if says := stacked.foreign_uppers(outside, link):
                 raise OSError(errno.EBUSY, says)
         if identity.address is None:
             with step(f"mark {link.name}"):
@@ -126,7 +126,7 @@ def _set_vf(connection: Netlink, identity: Identity, config: ObjectView) -> None
 
 
 def set_ethtool(name: str, netns: Path | None, config: ObjectView) -> None:
-    """Make the ethtool settings of a configuration; `netns` None is the node's. Raises KernelError."""
+    """Apply the ethtool settings of a configuration; `netns` None is the node's namespace. Raises KernelError."""
     settings = config.get("ethtool", {})
     if not settings:
         return

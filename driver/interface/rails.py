@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What an interface in a pod gets with the addresses of its rail: the addresses, and the routes and rules by which they
-send through this interface alone.
+"""What an interface in a pod gets with the addresses of its rail: the addresses, and routes and rules that send their
+traffic through this interface only.
 
-A claim's record has what was handed out in the field `railAddresses` of its configuration, instead of the `true` that
-the claim has there. So it stays as it is when the node's settings change.
+The configuration in a claim's record has the assigned addresses in the field `railAddresses`, where the claim itself
+has `true`. So they do not change with the node's settings.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _RTN_UNREACHABLE = 7
 _SYSCTLS = {"net.ipv4.conf.IFNAME.arp_ignore": 1, "net.ipv4.conf.IFNAME.arp_announce": 2}
 
 
-class _HandedOut(t.TypedDict):
+class _RequiredKeys(t.TypedDict):
     address: str
     pool: str
     reach: str
     table: int
 
 
-class HandedOut(_HandedOut, total=False):
-    """An address with its prefix length, and what its routes are made from, as in a record."""
+class RailAddress(_RequiredKeys, total=False):
+    """An address with its prefix length, and the data for its routes, as stored in a record."""
 
     gateway: str
 
 
-def handed_out(one: RailRange, address: str) -> HandedOut:
+def make_rail_address(one: RailRange, address: str) -> RailAddress:
     """What a record stores for an address of a range."""
-    found: HandedOut = {
+    found: RailAddress = {
         "address": f"{address}/{one.prefix}",
         "pool": str(one.pool),
         "reach": one.reach,
@@ -56,48 +56,48 @@ def handed_out(one: RailRange, address: str) -> HandedOut:
     return found
 
 
-def of(config: ObjectView) -> list[HandedOut]:
-    """The addresses that were handed out for a device, by the configuration in its record."""
+def rail_addresses(config: ObjectView) -> list[RailAddress]:
+    """The addresses that were assigned to a device, from the configuration in its record."""
     found = config.get(FIELD)
     return list(found) if isinstance(found, list) else []
 
 
-def claimed(config: ObjectView) -> dict[str, t.Any]:
-    """The configuration of a record as the claim has it: with `true` instead of the addresses."""
+def as_claimed(config: ObjectView) -> dict[str, t.Any]:
+    """The configuration as in the claim: with `true` instead of the addresses."""
     return {**config, FIELD: True} if isinstance(config.get(FIELD), list) else dict(config)
 
 
 def addresses(config: ObjectView) -> list[AddressState]:
-    return [{"address": one["address"]} for one in of(config)]
+    return [{"address": one["address"]} for one in rail_addresses(config)]
 
 
 def sysctls(config: ObjectView) -> dict[str, int]:
     """The sysctls that IPv4 addresses of a rail need."""
-    return dict(_SYSCTLS) if any(":" not in one["address"] for one in of(config)) else {}
+    return dict(_SYSCTLS) if any(":" not in one["address"] for one in rail_addresses(config)) else {}
 
 
-def own_routes(config: ObjectView) -> list[Route]:
-    """The routes of each address: to its pool in the main table, if a router leads there, and those of its own table.
-    In a VRF, whose table replaces the main one, the former suffice."""
+def rail_routes(config: ObjectView) -> list[Route]:
+    """The routes of each address: a route to its pool in the main table, if a router leads there, and the routes of its
+    own table. In a VRF, whose table replaces the main one, the first is enough."""
     found: list[Route] = []
-    for one in of(config):
-        found += _to_pool(one) + ([] if "vrf" in config else _own_table(one))
+    for one in rail_addresses(config):
+        found += _pool_route(one) + ([] if "vrf" in config else _table_routes(one))
     return found
 
 
-def own_rules(config: ObjectView) -> list[Rule]:
-    """The rules that direct what an address sends to its table. In a VRF none are needed."""
-    return [] if "vrf" in config else [_rule(one) for one in of(config)]
+def rail_rules(config: ObjectView) -> list[Rule]:
+    """The rules that select the table of each source address. In a VRF none are needed."""
+    return [] if "vrf" in config else [_rule(one) for one in rail_addresses(config)]
 
 
-def _to_pool(one: HandedOut) -> list[Route]:
+def _pool_route(one: RailAddress) -> list[Route]:
     """The route in the main table, for programs that do not bind to an address; none without a router."""
     if "gateway" not in one or one["pool"] == _subnet(one):
         return []
     return [_by_gateway(one, one["pool"], routes.TABLE_MAIN)]
 
 
-def _own_table(one: HandedOut) -> list[Route]:
+def _table_routes(one: RailAddress) -> list[Route]:
     interface = ipaddress.ip_interface(one["address"])
     found: list[Route] = []
     if interface.network.prefixlen < interface.max_prefixlen:
@@ -128,7 +128,7 @@ def _own_table(one: HandedOut) -> list[Route]:
     return [*found, refused]
 
 
-def _by_gateway(one: HandedOut, destination: str, table: int) -> Route:
+def _by_gateway(one: RailAddress, destination: str, table: int) -> Route:
     interface = ipaddress.ip_interface(one["address"])
     route: Route = {
         "family": interface.version,
@@ -144,7 +144,7 @@ def _by_gateway(one: HandedOut, destination: str, table: int) -> Route:
     return route
 
 
-def _rule(one: HandedOut) -> Rule:
+def _rule(one: RailAddress) -> Rule:
     interface = ipaddress.ip_interface(one["address"])
     return {
         "family": interface.version,
@@ -156,5 +156,5 @@ def _rule(one: HandedOut) -> Rule:
     }
 
 
-def _subnet(one: HandedOut) -> str:
+def _subnet(one: RailAddress) -> str:
     return str(ipaddress.ip_interface(one["address"]).network)

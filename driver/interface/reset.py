@@ -18,8 +18,8 @@ NEVER, WHEN_CHANGED, ALWAYS = "never", "when_changed", "always"
 _NETWORK_CLASSES = ("0x02",)
 
 
-def impossible(address: str | None) -> str:
-    """Why a function cannot be reset, a few words; empty if it can."""
+def problem(address: str | None) -> str:
+    """Why a function cannot be reset, as a short text; empty if it can."""
     if address is None:
         return "it is not a PCI function"
     if not _read(f"{PCI}/{address}/class").startswith(_NETWORK_CLASSES):
@@ -31,9 +31,9 @@ def impossible(address: str | None) -> str:
     return ""
 
 
-def function(address: str) -> None:
-    """Unbind and bind a function. Raises KernelError; if binding fails, the function has no driver, as the message
-    says."""
+def rebind(address: str) -> None:
+    """Unbind a function from its driver and bind it again. Raises KernelError. If binding fails, the function has no
+    driver, and the message says so."""
     driver = os.path.realpath(f"{PCI}/{address}/driver")
     _write(f"{driver}/unbind", address, f"unbind the PCI function {address} from its driver")
     says = f"bind the PCI function {address}, which has no driver now, to {os.path.basename(driver)}"

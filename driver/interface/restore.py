@@ -21,7 +21,7 @@ from ..kernel.ethtool_netlink import EthtoolNetlink
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
 from ..kernel.routes import Route
-from .host_state import TAG, HostState, learnt, made_for_address, read, restored
+from .host_state import TAG, HostState, is_learned, is_made_for_address, read, restorable
 
 #: Disabled while addresses are restored: DAD has passed before, and no other addresses should appear.
 _ACCEPT_DAD = "net.ipv6.conf.IFNAME.accept_dad"
@@ -36,9 +36,9 @@ _MACLESS = ("", "00:00:00:00:00:00")
 def restore(connection: Netlink, link: links.Link, state: HostState, address: str | None) -> list[str]:
     """Restore a link of the node's namespace; `address` is its PCI address. Returns what could not be restored.
 
-    KernelError only if its name, MTU or MAC address cannot be set, or if it cannot be set up or down.
+    Raises KernelError only if its name, MTU or MAC address cannot be set, or if it cannot be set up or down.
     """
-    if restored(read(connection, link, address)) == restored(state):
+    if restorable(read(connection, link, address)) == restorable(state):
         return []
     notes: list[str] = []
     index = link.index
@@ -54,16 +54,16 @@ def restore(connection: Netlink, link: links.Link, state: HostState, address: st
         with EthtoolNetlink() as tool:
             tool.write(name, state["driver"])
     wanted = dict(state["sysctls"])
-    held = {key: wanted.pop(key) for key in (_ACCEPT_DAD, _GEN_MODE) if key in wanted}
-    _try(notes, "sysctls", sysctls.write, name, {key: "0" if key == _ACCEPT_DAD else _GEN_NONE for key in held})
+    deferred = {key: wanted.pop(key) for key in (_ACCEPT_DAD, _GEN_MODE) if key in wanted}
+    _try(notes, "sysctls", sysctls.write, name, {key: "0" if key == _ACCEPT_DAD else _GEN_NONE for key in deferred})
     _restore_sysctls(name, wanted, notes)
     _restore_addresses(connection, index, state, notes)
     up = links.IFF_UP if state["up"] else 0
     with step(f"set {name} {'up' if state['up'] else 'down'}"):
-        links.change(connection, index, flags=state["flags"] | up, mask=links.KEPT_FLAGS | links.IFF_UP)
+        links.change(connection, index, flags=state["flags"] | up, mask=links.RESTORED_FLAGS | links.IFF_UP)
     _restore_addresses(connection, index, state, notes)  # IPv6 addresses are lost when the interface goes down
     _wait_for_ipv6(connection, index, state)
-    _try(notes, "sysctls", sysctls.write, name, held)
+    _try(notes, "sysctls", sysctls.write, name, deferred)
     _trim_addresses(connection, index, state)
     _restore_qdiscs(connection, index, state, notes)
     if "files" in state:
@@ -73,14 +73,14 @@ def restore(connection: Netlink, link: links.Link, state: HostState, address: st
     return notes
 
 
-def _try(notes: list[str], says: str, function: t.Callable[..., object], *args: object) -> None:
+def _try(notes: list[str], what: str, function: t.Callable[..., object], *args: object) -> None:
     try:
         function(*args)
     except OSError as error:
-        notes.append(f"{says}: {error.args[1] if len(error.args) > 1 else error}")
+        notes.append(f"{what}: {error.args[1] if len(error.args) > 1 else error}")
 
 
-# ---- the link
+# the link
 
 
 def _restore_link(connection: Netlink, link: links.Link, state: HostState, notes: list[str]) -> str:
@@ -103,7 +103,7 @@ def _restore_link(connection: Netlink, link: links.Link, state: HostState, notes
     _remove_programs(connection, link, state, notes)
     _restore_master(connection, link, state["master"], notes)
     if "attributes" in state:
-        _try(notes, "attributes", link_dump.send_back, connection, index, state["attributes"])
+        _try(notes, "attributes", link_dump.restore_attributes, connection, index, state["attributes"])
     return name
 
 
@@ -138,7 +138,7 @@ def _remove_programs(connection: Netlink, link: links.Link, state: HostState, no
     """Remove the BPF programs that the state does not have."""
     index = link.index
     if any(state["xdp"].get(place) != program for place, program in link.xdp.items()):
-        _try(notes, "links of XDP programs", programs.end_xdp_links, index)
+        _try(notes, "links of XDP programs", programs.detach_xdp_links, index)
         link = links.get(connection, index=index) or link
     _try(notes, "BPF programs", programs.remove, index, link.kind, state.get("programs"))
     for place, program in link.xdp.items():
@@ -149,13 +149,13 @@ def _remove_programs(connection: Netlink, link: links.Link, state: HostState, no
 def _restore_master(connection: Netlink, link: links.Link, name: str, notes: list[str]) -> None:
     master = links.get(connection, name=name) if name else None
     if name and master is None:
-        notes.append(f"its master {name} no longer exists")
+        notes.append(f"the interface's master {name} no longer exists")
     elif (master.index if master else 0) != link.number(links.IFLA_MASTER):
         value = netlink.u32(links.IFLA_MASTER, master.index if master else 0)
         _try(notes, f"master {name}", links.change, connection, link.index, value)
 
 
-# ---- its settings
+# its settings
 
 
 def _restore_vf(connection: Netlink, state: HostState, address: str | None, notes: list[str]) -> None:
@@ -179,7 +179,7 @@ def _restore_ethtool(name: str, state: EthtoolState, notes: list[str]) -> None:
                 _try(notes, f"ethtool {key}", write, name, changed)
         if "flowRules" in state:  # not in records of older drivers
             _try(notes, "ethtool flowRules", tool.set_flow_rules, name, state["flowRules"])
-            _try(notes, "ethtool spreading", tool.set_spreading, name, state["spreading"])
+            _try(notes, "ethtool RSS", tool.set_rss, name, state["spreading"])
 
 
 def _restore_sysctls(name: str, wanted: t.Mapping[str, str], notes: list[str]) -> None:
@@ -238,7 +238,7 @@ def _wait_for_ipv6(connection: Netlink, index: int, state: HostState) -> None:
     """Wait for DAD and the routes of IPv6 addresses, which the kernel creates some time after the addresses, and only
     with carrier, which it detects up to a second later."""
     there = {entry["address"].split("/")[0] for entry, _unused in addresses.listed(connection, index)}
-    made = [route for route in state["routes"] if made_for_address(route)]
+    made = [route for route in state["routes"] if is_made_for_address(route)]
     # an address that could not be restored has no route
     wanted = [one for one in made if one["type"] != _RTN_LOCAL or one["destination"].split("/")[0] in there]
     end = time.monotonic() + _IPV6_TIME
@@ -263,10 +263,12 @@ def _trim_addresses(connection: Netlink, index: int, state: HostState) -> None:
 
 def _restore_routes(connection: Netlink, index: int, state: HostState, notes: list[str]) -> None:
     own = {entry["address"].split("/")[0] for entry in state["addresses"]}
-    wanted = [route for route in state["routes"] if not learnt(route) and not made_for_address(route)]
+    wanted = [route for route in state["routes"] if not is_learned(route) and not is_made_for_address(route)]
     now = routes.listed(connection, index, own)
     for route in now:
-        if route not in state["routes"] and not learnt(route) and not made_for_address(route) and _alone(route):
+        if route in state["routes"] or is_learned(route) or is_made_for_address(route):
+            continue
+        if _is_own_route(route):
             _try(notes, f"route {route['destination']}", routes.remove, connection, index, route)
     lacking = [route for route in wanted if route not in now]
     for route in lacking:
@@ -298,13 +300,14 @@ def _remove_remainders(connection: Netlink, route: Route) -> None:
                 routes.remove(connection, link.index, other)
 
 
-def _alone(route: Route) -> bool:
-    """Whether a route is this interface's own: one that also uses others, or only its address, must not be removed."""
+def _is_own_route(route: Route) -> bool:
+    """Whether a route uses only this interface. A route that also uses others, or only its address, must not be
+    removed."""
     return not route.get("device", "") and "hops" not in route and "device" in route
 
 
 def _without_missing(connection: Netlink, route: Route) -> Route | None:
-    """A multipath route without the next hops of missing interfaces; None if it is unchanged or empty then."""
+    """A multipath route without the next hops of missing interfaces; None if that leaves it unchanged or empty."""
     hops = [hop for hop in route.get("hops", ()) if not hop["device"] or links.get(connection, name=hop["device"])]
     return {**route, "hops": hops} if hops and len(hops) < len(route["hops"]) else None
 

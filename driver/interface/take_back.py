@@ -34,9 +34,9 @@ from .restore import restore
 _RESTORES = 5
 #: Maximum seconds to wait for the interface of a function after its reset, and seconds between two checks.
 _RESET_TIME, _RESET_STEP = 30.0, 0.02
-#: The keys of a host state that are the node's own configuration: no pod sees a difference in them. Qdiscs are among
+#: The keys of a host state that only concern the node: no pod sees a difference in them. Qdiscs are among
 #: them because the kernel removes them all when an interface leaves its namespace.
-_NODES_OWN = frozenset(
+_NODE_SETTINGS = frozenset(
     ("name", "altnames", "alias", "addresses", "routes", "rules", "neighbors", "master", "up", "permanentMac", "qdiscs")
 )
 _VF_STATE = ("vf", "vfs")
@@ -68,7 +68,7 @@ def take_back(
     netns: Path | None,
     config: ObjectView,
     policy: str = reset.NEVER,
-    patience: float = node_namespaces.ENDING,
+    patience: float = node_namespaces.DESTRUCTION_SECONDS,
     siblings: children.Siblings | None = None,
 ) -> Outcome:
     """Bring the interface back to the node and restore its host state, wherever it is now. May be called again, also
@@ -79,8 +79,8 @@ def take_back(
     that the pod moved elsewhere is looked for in all namespaces of the node. `policy` says when a PCI function is reset
     (`reset` in the settings). `patience` is how many seconds to wait for something in a namespace that cannot be
     listed, because the kernel may be about to destroy that namespace. `siblings` are for children only; without them a
-    child that left its pod is not looked for. KernelError if the interface is not back on the node, if a reset fails,
-    or if its name, MTU or MAC address, or whether it is up, cannot be restored.
+    child that left its pod is not looked for. Raises KernelError if the interface is not back on the node, if a reset
+    fails, or if its name, MTU, MAC address or up/down state cannot be restored.
     """
     if netns is not None and (not namespaces.alive(netns) or namespaces.is_host(netns)):
         netns = None
@@ -92,18 +92,18 @@ def take_back(
         with step(f"take {identity_.name} back from the pod"), Netlink(netns) as connection:
             found = identity.find(connection, identity_, netns, known)
             if found is not None:
-                _leave(connection, found, identity_, host)
+                _move_to_node(connection, found, identity_, host)
     with Netlink() as connection:
         with step(f"look for {identity_.name} on the node"):
-            link = _look(connection, identity_, host, patience)
+            link = _find_on_node(connection, identity_, host, patience)
         wants_reset = policy == reset.ALWAYS or (link is None and policy != reset.NEVER)
-        fresh = wants_reset and not reset.impossible(identity_.address)
-        if fresh:
+        was_reset = wants_reset and not reset.problem(identity_.address)
+        if was_reset:
             link = _after_reset(connection, identity_)
         if link is None:
-            return Outcome(notes=_gone(connection, identity_, known))
+            return Outcome(notes=_notes_if_missing(connection, identity_, known))
         outcome = _restore_and_compare(connection, link, identity_, host, patience)
-        if not fresh:
+        if not was_reset:
             outcome = _reset_if_needed(connection, outcome, identity_, host, policy, patience)
         if identity_.address is None:
             with step(f"remove the mark of {host['name']}"):
@@ -114,12 +114,12 @@ def take_back(
 def _reset_if_needed(
     connection: Netlink, outcome: Outcome, identity_: Identity, host: HostState, policy: str, patience: float
 ) -> Outcome:
-    """The outcome after a reset, if the policy asks for one; otherwise the outcome, with why there is none."""
+    """The outcome after a reset, if the policy asks for one; otherwise the outcome with the reason for no reset."""
     if policy == reset.ALWAYS and identity_.address is not None:
-        outcome.notes.append(f"{host['name']} is not reset: {reset.impossible(identity_.address)}")
+        outcome.notes.append(f"{host['name']} is not reset: {reset.problem(identity_.address)}")
     if not outcome.reasons or policy != reset.WHEN_CHANGED:
         return outcome
-    why = reset.impossible(identity_.address)
+    why = reset.problem(identity_.address)
     if why:
         last = outcome.reasons[-1]
         outcome.reasons[-1] = last._replace(text=f"{last.text}; it is not reset, as {why}")
@@ -127,15 +127,15 @@ def _reset_if_needed(
     return _restore_and_compare(connection, _after_reset(connection, identity_), identity_, host, patience)
 
 
-def _look(connection: Netlink, identity_: Identity, host: HostState, patience: float) -> links.Link | None:
-    """The interface on the node; from another namespace it is brought back first. None if no namespace shows it."""
+def _find_on_node(connection: Netlink, identity_: Identity, host: HostState, patience: float) -> links.Link | None:
+    """The interface on the node, brought back from another namespace if needed. None if no namespace shows it."""
     known = host.get(host_state.MARK)
-    for _turn in node_namespaces.looks(patience):
+    for _turn in node_namespaces.attempts(patience):
         link = identity.find(connection, identity_, None, tagged=True)
-        if link is None and _fetch(connection, identity_, host):
+        if link is None and _fetch_from_namespace(connection, identity_, host):
             link = identity.find(connection, identity_, None, tagged=True)
         if link is None and known is not None and identity_.address is None:
-            if identity.at_home(connection, identity_, known):
+            if identity.is_on_node(connection, identity_, known):
                 link = identity.find(connection, identity_, None)  # an earlier call has restored it
         if link is not None or not _exists(connection, identity_, known):
             return link
@@ -153,12 +153,12 @@ def _restore_and_compare(
     connection: Netlink, link: links.Link, identity_: Identity, host: HostState, patience: float
 ) -> Outcome:
     """Remove the upper interfaces of an interface on the node, restore it, and compare."""
-    outcome = Outcome(reasons=_end_stacked(connection, link, host, patience))
+    outcome = Outcome(reasons=_remove_uppers(connection, link, host, patience))
     with step(f"restore {host['name']} on the node"):
-        notes, unlike = _restore(connection, link, host, identity_.address)
+        notes, differences = _restore(connection, link, host, identity_.address)
     outcome.notes = notes
-    for key, text in unlike:
-        if key in _NODES_OWN:
+    for key, text in differences:
+        if key in _NODE_SETTINGS:
             outcome.notes.append(text)
         else:
             word = VF if key in _VF_STATE else CHANGED
@@ -167,9 +167,9 @@ def _restore_and_compare(
 
 
 def _after_reset(connection: Netlink, identity_: Identity) -> links.Link:
-    """Reset a function; its new interface. Raises KernelError."""
+    """Reset a function and return its new interface. Raises KernelError."""
     assert identity_.address is not None
-    reset.function(identity_.address)
+    reset.rebind(identity_.address)
     says = f"wait for the interface of {identity_.address} after its reset"
     end = time.monotonic() + _RESET_TIME
     while True:
@@ -182,28 +182,28 @@ def _after_reset(connection: Netlink, identity_: Identity) -> links.Link:
         time.sleep(_RESET_STEP)
 
 
-def _leave(connection: Netlink, link: links.Link, identity_: Identity, host: HostState) -> None:
+def _move_to_node(connection: Netlink, link: links.Link, identity_: Identity, host: HostState) -> None:
     """Move an interface from its namespace to the node's, without the upper interfaces that it has there."""
     if identity_.address is None:
-        identity.hold(connection, identity_, link)
-    stacked.end_inside(connection, link)
+        identity.move_tag(connection, identity_, link)
+    stacked.remove_inside(connection, link)
     _move_back(connection, link, host)
 
 
-def _fetch(connection: Netlink, identity_: Identity, host: HostState) -> bool:
+def _fetch_from_namespace(connection: Netlink, identity_: Identity, host: HostState) -> bool:
     """Bring the interface back from whichever namespace it is in. Returns whether it was found."""
-    for space in node_namespaces.all_but_own():
+    for space in node_namespaces.other_namespaces():
         with contextlib.suppress(KernelError), Netlink(space.descriptor) as there:
             known = host.get(host_state.MARK)
             found = identity.find_elsewhere(connection, there, space.descriptor, identity_, known)
             if found is not None:
-                _leave(there, found, identity_, host)
+                _move_to_node(there, found, identity_, host)
                 return True
     return False
 
 
-def _gone(connection: Netlink, identity_: Identity, known: Mark | None) -> list[str]:
-    """The notes about an interface that no namespace shows. KernelError if it exists all the same."""
+def _notes_if_missing(connection: Netlink, identity_: Identity, known: Mark | None) -> list[str]:
+    """The notes about an interface that no namespace shows. Raises KernelError if it exists nevertheless."""
     says = f"take {identity_.name} back from the pod"
     with step(f"look for {identity_.name} on the node"):
         exists = _exists(connection, identity_, known)
@@ -220,22 +220,22 @@ def _gone(connection: Netlink, identity_: Identity, known: Mark | None) -> list[
     return []
 
 
-def _end_stacked(connection: Netlink, link: links.Link, host: HostState, patience: float) -> list[Reason]:
+def _remove_uppers(connection: Netlink, link: links.Link, host: HostState, patience: float) -> list[Reason]:
     """Remove the upper interfaces of an interface on the node, except those that it had before the pod. Returns why
     others must not have the interface."""
     name = host["name"]
     with step(f"look for upper interfaces of {name}"):
         if not stacked.evidence(connection, link) and not stacked.vlans(connection, link):
             return []
-        stacked.end(connection, link, host.get(host_state.UPPERS, ()))
-        says = stacked.strangers(connection, link, patience) or stacked.hidden_vlans(connection, link, patience)
+        stacked.remove_all(connection, link, host.get(host_state.UPPERS, ()))
+        says = stacked.foreign_uppers(connection, link, patience) or stacked.hidden_vlans(connection, link, patience)
     if not says:
         return []
     return [Reason(STACKED, f"{name}: {says}, so its owner could read and send the traffic of the next pod")]
 
 
 def _move_back(connection: Netlink, link: links.Link, host: HostState) -> None:
-    """Move an interface to the node, under its name there, or another if that is taken."""
+    """Move an interface to the node, under its name there, or under another one if that is taken."""
     others = [other for other in link.altnames if not other.startswith(host_state.TAG)]
     links.altnames(connection, link.index, others, add=False)
     descriptor = os.open(namespaces.HOST, os.O_RDONLY | os.O_CLOEXEC)
@@ -246,7 +246,7 @@ def _move_back(connection: Netlink, link: links.Link, host: HostState) -> None:
         except OSError as error:
             if error.errno != errno.EEXIST:
                 raise
-            # The kernel first moves it under its old name, if that is free, and then renames it: it may be back by now.
+            # the kernel moves it under its old name first, if that is free, and then renames it: it may be back already
             if links.get(connection, index=link.index) is None:
                 return
             # the kernel replaces %d by a number
@@ -260,13 +260,13 @@ def _restore(
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Restore the host state; again if the interface was renamed in the meantime, because sysctls and ethtool use
     names, and udev may rename a new interface. Returns what could not be restored on the node, and what differs
-    (host_state.unlike)."""
+    (host_state.differences)."""
     for left in reversed(range(_RESTORES)):
         try:
             notes = restore(connection, link, host, address)
             now = links.get(connection, index=link.index) or link
             noted = {note.split(":")[0] for note in notes}
-            unlike = host_state.unlike(host, host_state.read(connection, now, address), now.carrier)
+            differences = host_state.differences(host, host_state.read(connection, now, address), now.carrier)
         except (OSError, KernelError) as error:
             renamed = links.get(connection, index=link.index)
             if not left or renamed is None or error.errno not in (errno.ENODEV, errno.ENOENT):
@@ -275,6 +275,8 @@ def _restore(
             continue
         taken = now.name == link.name and links.get(connection, name=host["name"]) is not None
         if not left or now.name == host["name"] or taken:
-            return notes, [one for one in unlike if one[0] not in _NODES_OWN or one[1].split(":")[0] not in noted]
+            return notes, [
+                (key, text) for key, text in differences if key not in _NODE_SETTINGS or text.split(":")[0] not in noted
+            ]
         link = now
     raise AssertionError("the last turn returns or raises")

@@ -5,7 +5,7 @@
 """The Linux kernel's interfaces that the driver uses, one file for each kind of object.
 
 Netlink, network namespaces, links, addresses, routes, qdiscs, sysctls, ethtool, VFs and RDMA devices: functions list
-the objects of a kind or change one object. This room imports `base`, `uplinks` and `topology`. It does not depend on
+the objects of a kind or change one object. This package imports `base`, `uplinks` and `topology`. It does not depend on
 claims, devices of the inventory or policies: `interface` decides what to change, and in which order.
 """
 

@@ -22,10 +22,10 @@ Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
 
 class Lifetimes(t.TypedDict, total=False):
-    """When an address expires; none of them if it does not.
+    """When an address expires; no keys if it does not.
 
-    Times are in seconds of CLOCK_BOOTTIME, because the wall clock may be set in between. Those in seconds since 1970
-    are for older releases.
+    The boottime keys are in seconds of CLOCK_BOOTTIME, because the wall clock may be set in between. The others, in
+    seconds since 1970, are for older releases.
     """
 
     validBoottime: float
@@ -66,7 +66,7 @@ RTM_NEWNEIGH, RTM_DELNEIGH, RTM_GETNEIGH = 28, 29, 30
 _ADDRESS, _LOCAL, _LABEL, _BROADCAST, _CACHEINFO, _FLAGS, _METRIC, _PROTOCOL = 1, 2, 3, 4, 6, 8, 9, 11
 SECONDARY, NODAD, OPTIMISTIC, DADFAILED, TENTATIVE = 0x01, 0x02, 0x04, 0x08, 0x40
 #: Flags that an administrator may set: no DAD, home address, temporary addresses, no prefix route, multicast join.
-_KEPT = 0x02 | 0x10 | 0x100 | 0x200 | 0x400
+_SETTABLE_FLAGS = 0x02 | 0x10 | 0x100 | 0x200 | 0x400
 _FOREVER = 2**32 - 1
 _DST, _LLADDR, _NDA_IFINDEX = 1, 2, 8
 _NUD_PERMANENT, _NTF_PROXY, _NTF_ROUTER = 0x80, 0x08, 0x80
@@ -104,7 +104,8 @@ def listed(connection: Netlink, index: int) -> list[tuple[AddressState, int]]:
         if kind == socket.AF_INET6 and flags & SECONDARY:
             continue
         local = raw.get(_LOCAL) or raw[_ADDRESS]
-        address: AddressState = {"address": f"{ip_text(local)}/{prefix}", "scope": scope, "flags": flags & _KEPT}
+        text = f"{ip_text(local)}/{prefix}"
+        address: AddressState = {"address": text, "scope": scope, "flags": flags & _SETTABLE_FLAGS}
         if _ADDRESS in raw and raw[_ADDRESS] != local:
             address["peer"] = ip_text(raw[_ADDRESS])
         if _BROADCAST in raw:
@@ -146,11 +147,11 @@ def boottime() -> float:
 
 
 def add(connection: Netlink, index: int, address: AddressState, renew: bool = False) -> bool:
-    """Adds one address. An existing one is not an error (`renew` updates its lifetimes). An expired one is not added;
-    returns False then."""
+    """Add one address. An existing one is not an error (`renew` updates its lifetimes). Returns False, without adding
+    it, if the address has expired."""
     interface = ipaddress.ip_interface(address["address"])
     kind = family(address["address"])
-    valid = _left(address.get("validBoottime"), address.get("validUntil"))
+    valid = _remaining_seconds(address.get("validBoottime"), address.get("validUntil"))
     if not valid:
         return False
     flags = address.get("flags", 0)
@@ -166,14 +167,14 @@ def add(connection: Netlink, index: int, address: AddressState, renew: bool = Fa
         body += netlink.u32(_METRIC, address["metric"])
     if "protocol" in address:
         body += netlink.u8(_PROTOCOL, address["protocol"])
-    preferred = min(_left(address.get("preferredBoottime"), address.get("preferredUntil")), valid)
+    preferred = min(_remaining_seconds(address.get("preferredBoottime"), address.get("preferredUntil")), valid)
     if (preferred, valid) != (_FOREVER, _FOREVER):
         body += netlink.attribute(_CACHEINFO, _CACHE.pack(preferred, valid, 0, 0))
     connection.ensure(RTM_NEWADDR, body, netlink.REPLACE if renew else netlink.EXCLUSIVE)
     return True
 
 
-def _left(by_boottime: float | None, until: float | None) -> int:
+def _remaining_seconds(by_boottime: float | None, until: float | None) -> int:
     """The remaining seconds of a lifetime, by whichever end is known; _FOREVER without one."""
     if by_boottime is not None:
         return max(0, int(by_boottime - boottime()))

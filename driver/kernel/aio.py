@@ -4,9 +4,9 @@
 
 """Reads and writes of files in /proc/sys for which the kernel needs the lock of all network configuration (RTNL).
 
-If another process holds that lock, the kernel does not sleep: it restarts the system call at once, inside the kernel,
-until the lock is free. With ten pods starting together this busy loop took a third of the driver's CPU time. The same
-request by asynchronous I/O (io_submit(2)) fails with EINTR instead, so the thread can sleep before it retries.
+If another process holds that lock, the kernel does not sleep: it restarts the system call immediately, inside the
+kernel, until the lock is free. With ten pods starting together this busy loop took a third of the driver's CPU time.
+The same request by asynchronous I/O (io_submit(2)) fails with EINTR instead, so the thread can sleep before it retries.
 Source: net/ipv6/addrconf.c (addrconf_sysctl_addr_gen_mode, restart_syscall), fs/aio.c (aio_rw_done).
 """
 
@@ -72,7 +72,7 @@ class _Context:
         self._context = ctypes.c_ulong()
         self._calls = _CALLS.get(os.uname().machine) if ctypes.sizeof(ctypes.c_void_p) == 8 else None
 
-    def ask(self, request: _Request) -> int | None:
+    def submit(self, request: _Request) -> int | None:
         """The result of one request, a negative errno for an error; None if this kernel or a seccomp filter refuses
         it."""
         with self._lock:
@@ -111,23 +111,23 @@ _context = _Context()
 def read(descriptor: int) -> bytes:
     """The first 4 KiB of a file. Raises OSError."""
     buffer = ctypes.create_string_buffer(_LARGEST)
-    result = _patiently(_PREAD, descriptor, buffer, _LARGEST)
+    result = _retry(_PREAD, descriptor, buffer, _LARGEST)
     return os.read(descriptor, _LARGEST) if result is None else buffer.raw[:result]
 
 
 def write(descriptor: int, content: bytes) -> None:
     """Write a file's content with one call. Raises OSError."""
     buffer = ctypes.create_string_buffer(content, len(content))
-    if _patiently(_PWRITE, descriptor, buffer, len(content)) is None:
+    if _retry(_PWRITE, descriptor, buffer, len(content)) is None:
         os.write(descriptor, content)
 
 
-def _patiently(kind: int, descriptor: int, buffer: ctypes.Array[ctypes.c_char], size: int) -> int | None:
+def _retry(kind: int, descriptor: int, buffer: ctypes.Array[ctypes.c_char], size: int) -> int | None:
     """The number of bytes; None if the usual system call is to be used. Raises OSError."""
     end = time.monotonic() + PATIENCE
     while True:
         request = _Request(kind=kind, file=descriptor, buffer=ctypes.addressof(buffer), size=size)
-        result = _context.ask(request)
+        result = _context.submit(request)
         if result is None or result >= 0:
             return result
         if result != -errno.EINTR:

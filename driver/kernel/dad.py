@@ -4,7 +4,7 @@
 
 """Duplicate address detection (DAD) for a pod's IPv6 addresses: `dad` of the InterfaceConfig.
 
-`optimistic`, the default: the pod can use an address at once, while the kernel probes the link for a second or two
+`optimistic`, the default: the pod can use an address immediately, while the kernel probes the link for a second or two
 (RFC 4429). If the address is a duplicate, the kernel disables it, and the claim's status reports that; until then,
 packets for one node may have gone to the other. `wait`: attach waits for the result, and the container does not start
 if the address is a duplicate. `none`: no detection.

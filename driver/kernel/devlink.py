@@ -23,7 +23,7 @@ _SWITCHDEV, _PCI_VF = 1, 4
 
 
 class Rates(t.NamedTuple):
-    """What a virtual function is guaranteed, and the most that it may send, in bit/s; 0 for no limit."""
+    """The guaranteed rate of a virtual function (`share`) and its maximum (`most`), in bit/s; 0 for no limit."""
 
     share: int
     most: int
@@ -38,25 +38,25 @@ class Devlink(generic.Family):
         super().__init__(netns)
         self._listed: list[netlink.Attributes] = []
 
-    def is_switchdev(self, one: Function) -> bool:
-        """Whether the card of a virtual function is in switchdev mode. False without devlink, too."""
+    def is_switchdev(self, function: Function) -> bool:
+        """Whether the card of a virtual function is in switchdev mode; False also without devlink."""
         try:
-            reply = self._ask(_ESWITCH_GET, _device(one)) if self._family else {}
+            reply = self._ask(_ESWITCH_GET, _device(function)) if self._family else {}
         except OSError as error:
-            if error.errno in generic.NOT_THERE:
+            if error.errno in generic.UNSUPPORTED:
                 return False
             raise
         return netlink.number(reply.get(_ESWITCH_MODE, b"")) == _SWITCHDEV
 
-    def read(self, one: Function) -> Rates:
+    def read(self, function: Function) -> Rates:
         """The rates of a virtual function."""
-        reply = self._ask(_RATE_GET, self._port(one))
+        reply = self._ask(_RATE_GET, self._port(function))
         share, most = (netlink.number(reply.get(kind, b"")) * 8 for kind in (_SHARE, _MAX))
         return Rates(share, most)
 
-    def write(self, one: Function, wanted: Rates) -> None:
+    def write(self, function: Function, wanted: Rates) -> None:
         """Set the rates of a virtual function, and read them back."""
-        port, now = self._port(one), self.read(one)
+        port, now = self._port(function), self.read(function)
         wanted = Rates(*(rate // 8 * 8 for rate in wanted))  # the kernel counts whole bytes
         if now == wanted:
             return
@@ -65,24 +65,24 @@ class Devlink(generic.Family):
         for kind, rate in (most, share) if wanted.most >= now.most or not wanted.most else (share, most):
             value = netlink.attribute(kind, struct.pack("=Q", rate // 8))
             self._connection.request(self._family, generic.HEADER.pack(_RATE_SET, 1) + port + value)
-        now = self.read(one)
+        now = self.read(function)
         if now != wanted:
-            raise OSError(
-                errno.EIO, f"it reports {now.share} to {now.most} bit/s after {wanted.share} to {wanted.most}"
-            )
+            after = f"{wanted.share} to {wanted.most} were set"
+            raise OSError(errno.EIO, f"it reports {now.share} to {now.most} bit/s after {after}")
 
-    def _port(self, one: Function) -> bytes:
+    def _port(self, function: Function) -> bytes:
         """The attributes that name the port of a virtual function."""
         if not self._family:
             raise OSError(errno.EOPNOTSUPP, "the kernel has no devlink")
         for raw in self._ports():
             named = (netlink.string(raw.get(_BUS, b"")), netlink.string(raw.get(_DEVICE, b"")))
-            if named != (one.bus, one.pf) or netlink.number(raw.get(_FLAVOUR, b"")) != _PCI_VF:
+            if named != (function.bus, function.pf) or netlink.number(raw.get(_FLAVOUR, b"")) != _PCI_VF:
                 continue
             number = netlink.number(raw[_VF_NUMBER]) if _VF_NUMBER in raw else None
-            if number == one.index and not any(raw.get(_EXTERNAL, b"")):
-                return _device(one) + netlink.u32(_PORT, netlink.number(raw[_PORT]))
-        raise OSError(errno.ENODEV, f"{one.bus}/{one.pf} has no devlink port for its virtual function {one.index}")
+            if number == function.index and not any(raw.get(_EXTERNAL, b"")):
+                return _device(function) + netlink.u32(_PORT, netlink.number(raw[_PORT]))
+        card = f"{function.bus}/{function.pf}"
+        raise OSError(errno.ENODEV, f"{card} has no devlink port for its virtual function {function.index}")
 
     def _ports(self) -> list[netlink.Attributes]:
         """The ports of all cards, listed once: this object is for one operation."""
@@ -97,5 +97,5 @@ class Devlink(generic.Family):
         return netlink.attributes(replies[0][1], generic.HEADER.size) if replies else {}
 
 
-def _device(one: Function) -> bytes:
-    return netlink.text(_BUS, one.bus) + netlink.text(_DEVICE, one.pf)
+def _device(function: Function) -> bytes:
+    return netlink.text(_BUS, function.bus) + netlink.text(_DEVICE, function.pf)

@@ -87,7 +87,7 @@ class Ethtool:
         return reply[100:132].split(b"\0", 1)[0].decode(errors="replace")
 
     def permanent_mac(self, name: str) -> str:
-        """Empty if the interface has none."""
+        """The permanent MAC address; empty if the interface has none."""
         try:
             reply = self._call(name, struct.pack("=II32x", _GPERMADDR, 32))
         except OSError:
@@ -107,15 +107,16 @@ class Ethtool:
     def fixed_features(self, name: str) -> dict[str, bool]:
         """The features that cannot be changed, and whether they are on."""
         names, blocks = self._features(name)
-        can = self.features(name)
+        changeable = self.features(name)
         return {
             feature: bool(blocks[place // 32][2] >> place % 32 & 1)
             for place, feature in enumerate(names)
-            if feature and feature not in can
+            if feature and feature not in changeable
         }
 
     def set_features(self, name: str, wanted: t.Mapping[str, bool]) -> None:
-        """Sets features by the kernel's names; raises EOPNOTSUPP if the driver did not apply one as requested."""
+        """Set features by the kernel's names. Raises OSError (EOPNOTSUPP) if the driver did not apply one as
+        requested."""
         names, blocks = self._features(name)
         request = [[0, 0] for _unused in blocks]
         for feature, on in wanted.items():
@@ -138,13 +139,13 @@ class Ethtool:
             names = self._strings(name, _SS_PRIVATE_FLAGS)
             value = struct.unpack_from("=II", self._call(name, struct.pack("=II", _GPFLAGS, 0)))[1] if names else 0
         except OSError as error:
-            if error.errno in _NOT_THERE:
+            if error.errno in _UNSUPPORTED:
                 return {}
             raise
         return {flag: bool(value >> bit & 1) for bit, flag in enumerate(names) if flag}
 
     def set_private_flags(self, name: str, wanted: t.Mapping[str, bool]) -> None:
-        """Sets the flags one by one, so that an error names the flag."""
+        """Set the flags one by one, so that an error names the flag."""
         names = self._strings(name, _SS_PRIVATE_FLAGS)
         for flag, on in wanted.items():
             if flag not in names:
@@ -181,7 +182,7 @@ class Ethtool:
             request = self._rule_request(_ALL_RULES, count=count)[: _COUNT + 4] + bytes(4 * count)
             places = struct.unpack_from(f"={count}I", self._call(name, request.ljust(_RXNFC, b"\0")), _COUNT + 4)
         except OSError as error:
-            if error.errno in _NOT_THERE:
+            if error.errno in _UNSUPPORTED:
                 return {}
             raise
         found = {}
@@ -191,7 +192,7 @@ class Ethtool:
         return found
 
     def set_flow_rules(self, name: str, wanted: t.Mapping[str, str]) -> None:
-        """Removes the rules that are not wanted, then adds the missing ones."""
+        """Remove the rules that are not wanted, then add the missing ones."""
         now = self.flow_rules(name)
         for place, rule in now.items():
             if wanted.get(place) != rule:
@@ -210,7 +211,7 @@ class Ethtool:
         struct.pack_into("=I", request, _COUNT, count)
         return bytes(request)
 
-    def spreading(self, name: str) -> str:
+    def rss(self, name: str) -> str:
         """The RSS configuration: table, key and hash function, in hexadecimal."""
         try:
             sizes = self._call(name, _RXFH.pack(_GRSSH, 0, 0, 0, 0, 0, 0))
@@ -219,12 +220,12 @@ class Ethtool:
                 return ""
             return self._call(name, _RXFH.pack(_GRSSH, 0, table, key, 0, 0, 0) + bytes(4 * table + key)).hex()
         except OSError as error:
-            if error.errno in _NOT_THERE:
+            if error.errno in _UNSUPPORTED:
                 return ""
             raise
 
-    def set_spreading(self, name: str, wanted: str) -> None:
-        if wanted and wanted != self.spreading(name):
+    def set_rss(self, name: str, wanted: str) -> None:
+        if wanted and wanted != self.rss(name):
             reply = bytes.fromhex(wanted)
             self._call(name, struct.pack("=I", _SRSSH) + reply[4:])
 
@@ -236,14 +237,14 @@ class Ethtool:
             "rings": self.rings(name)[0],
             "channels": self.channels(name)[0],
             "flowRules": self.flow_rules(name),
-            "spreading": self.spreading(name),
+            "spreading": self.rss(name),
         }
 
     def _numbers(self, name: str, command: int, fields: t.Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
         try:
             reply = struct.unpack_from("=9I", self._call(name, struct.pack("=I32x", command)))
         except OSError as error:
-            if error.errno in _NOT_THERE:
+            if error.errno in _UNSUPPORTED:
                 return {}, {}
             raise
         most = {field: reply[1 + place] for place, field in enumerate(fields) if reply[1 + place]}
@@ -280,15 +281,15 @@ class Ethtool:
 
 
 #: Error numbers by which drivers report that they do not support something.
-_NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL)
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL)
 
 
 def resolve(
     wanted: t.Mapping[str, bool], known: t.Collection[str], fixed: t.Mapping[str, bool]
 ) -> tuple[dict[str, bool], list[str]]:
-    """The wanted features in the kernel's names, out of the changeable features `known`, and those that cannot be
-    applied. A feature that `fixed` has in the wanted state already needs no change: of several features under one name,
-    one is enough for on, and off means all (as `ethtool -k` shows it)."""
+    """The wanted features by the kernel's names, from the changeable features `known`, and those that cannot be
+    applied. A feature that `fixed` has in the wanted state needs no change. If one name stands for several features,
+    one of them is enough for on, and off means all (as in `ethtool -k`)."""
     found: dict[str, bool] = {}
     unknown = []
     for feature, on in wanted.items():

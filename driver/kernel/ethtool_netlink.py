@@ -5,7 +5,7 @@
 """All settings of the netlink family "ethtool": each is read with its GET and restored with its SET, in the same
 attributes. Numbers are those of linux/ethtool_netlink.h.
 
-Features and private flags are in ethtool.py only: their SET needs another form than the GET returns.
+Features and private flags are in ethtool.py only: their SET needs a different form than their GET returns.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ Settings = dict[str, dict[str, str]]
 
 
 class _Setting(t.NamedTuple):
-    """The numbers of a GET and its SET (0: none). `runs` are the attributes that are not settings: states, statistics,
-    maxima. `takes` are those that the SET takes (empty: all that the GET returns)."""
+    """The command numbers of a GET and its SET (0: none). `state` are the attributes that are not settings: states,
+    statistics, maxima. `accepted` are those that the SET accepts (empty: all that the GET returns)."""
 
     get: int
-    put: int
-    runs: frozenset[int] = frozenset()
-    takes: frozenset[int] = frozenset()
+    set_command: int
+    state: frozenset[int] = frozenset()
+    accepted: frozenset[int] = frozenset()
 
 
-def _setting(get: int, put: int, runs: t.Iterable[int] = (), takes: t.Iterable[int] = ()) -> _Setting:
-    return _Setting(get, put, frozenset(runs), frozenset(takes))
+def _setting(get: int, set_command: int, state: t.Iterable[int] = (), accepted: t.Iterable[int] = ()) -> _Setting:
+    return _Setting(get, set_command, frozenset(state), frozenset(accepted))
 
 
 #: In the order of restoring: the number of channels affects the settings after it.
 _SETTINGS = {
-    "linkmodes": _setting(4, 5, runs=(4, 5, 6, 8, 9, 10), takes=(2, 3)),
+    "linkmodes": _setting(4, 5, state=(4, 5, 6, 8, 9, 10), accepted=(2, 3)),
     "debug": _setting(7, 8),
-    "wake on LAN": _setting(9, 10, takes=(2, 3)),
-    "channels": _setting(17, 18, takes=(6, 7, 8, 9)),
-    "rings": _setting(15, 16, takes=(6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17)),
+    "wake on LAN": _setting(9, 10, accepted=(2, 3)),
+    "channels": _setting(17, 18, accepted=(6, 7, 8, 9)),
+    "rings": _setting(15, 16, accepted=(6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17)),
     "coalesce": _setting(19, 20),
-    "pause": _setting(21, 22, runs=(5, 6)),
-    "energy efficient": _setting(23, 24, runs=(3, 4)),
+    "pause": _setting(21, 22, state=(5, 6)),
+    "energy efficient": _setting(23, 24, state=(3, 4)),
     "time stamping": _setting(46, 47),
-    "error correction": _setting(29, 30, runs=(4, 5)),
-    "module": _setting(34, 35, runs=(3,)),
-    "receive side scaling": _setting(38, 48, takes=(2, 3, 4, 5, 6)),
-    "collision avoidance": _setting(39, 40, runs=(9,)),
-    "frame preemption": _setting(42, 43, runs=(3, 5, 7, 8, 9, 11, 12)),
+    "error correction": _setting(29, 30, state=(4, 5)),
+    "module": _setting(34, 35, state=(3,)),
+    "receive side scaling": _setting(38, 48, accepted=(2, 3, 4, 5, 6)),
+    "collision avoidance": _setting(39, 40, state=(9,)),
+    "frame preemption": _setting(42, 43, state=(3, 5, 7, 8, 9, 11, 12)),
 }
 
 
@@ -71,29 +71,29 @@ class EthtoolNetlink(generic.Family):
             try:
                 replies = self._connection.request(self._family, self._head(one.get, name))
             except OSError as error:
-                if error.errno in generic.NOT_THERE:
+                if error.errno in generic.UNSUPPORTED:
                     continue
                 raise
             reply = netlink.attributes(replies[0][1], generic.HEADER.size) if replies else {}
             kept = {
                 str(kind): value.hex()
                 for kind, value in reply.items()
-                if kind != _HEADER and kind not in one.runs and (not one.takes or kind in one.takes)
+                if kind != _HEADER and kind not in one.state and (not one.accepted or kind in one.accepted)
             }
             if kept:
                 found[setting] = kept
         return found
 
     def write(self, name: str, wanted: Settings) -> None:
-        """Restores what differs. A setting that the driver does not accept still differs afterwards."""
+        """Restore what differs. A setting that the driver does not accept still differs afterwards."""
         now = self.read(name)
         for setting, one in _SETTINGS.items() if self._family else ():
             values = wanted.get(setting)
-            if not values or not one.put or values == now.get(setting):
+            if not values or not one.set_command or values == now.get(setting):
                 continue
-            body = self._head(one.put, name)
+            body = self._head(one.set_command, name)
             for kind, value in values.items():
-                if now.get(setting, {}).get(kind) != value or one.put in _WHOLE:
+                if now.get(setting, {}).get(kind) != value or one.set_command in _SET_AS_A_WHOLE:
                     body += netlink.attribute(int(kind), bytes.fromhex(value), nested=_is_nest(bytes.fromhex(value)))
             with contextlib.suppress(OSError):
                 self._connection.request(self._family, body)
@@ -105,8 +105,8 @@ class EthtoolNetlink(generic.Family):
         )
 
 
-#: Settings that are set as a whole: attributes left out would be turned off.
-_WHOLE = (10, 24, 30)
+#: SET commands that turn off the attributes that a request leaves out.
+_SET_AS_A_WHOLE = (10, 24, 30)
 
 
 def _is_nest(value: bytes) -> bool:

@@ -17,12 +17,12 @@ from .netlink import Netlink
 PROTOCOL = 16
 #: The header of each message: command and version.
 HEADER = struct.Struct("=BBxx")
-#: Error numbers by which kernels and drivers report that they do not support something.
-NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.EIO, errno.ENETDOWN, errno.ENOENT)
+#: Error numbers with which kernels and drivers report that they do not support something.
+UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.EIO, errno.ENETDOWN, errno.ENOENT)
 _CONTROL, _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2
 
 
-One = t.TypeVar("One", bound="Family")
+FamilyType = t.TypeVar("FamilyType", bound="Family")
 
 
 class Family:
@@ -34,7 +34,7 @@ class Family:
         self._connection = Netlink(netns, PROTOCOL)
         self._family = family(self._connection, self.name)
 
-    def __enter__(self: One) -> One:
+    def __enter__(self: FamilyType) -> FamilyType:
         return self
 
     def __exit__(self, *_unused: object) -> None:
@@ -47,7 +47,7 @@ def family(connection: Netlink, name: str) -> int:
     try:
         replies = connection.request(_CONTROL, body)
     except OSError as error:
-        if error.errno in NOT_THERE:
+        if error.errno in UNSUPPORTED:
             return 0
         raise
     reply = netlink.attributes(replies[0][1], HEADER.size) if replies else {}

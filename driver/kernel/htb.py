@@ -7,7 +7,7 @@ of linux/rtnetlink.h, linux/pkt_sched.h and linux/pkt_cls.h.
 
     6c77:                     the driver's root qdisc, recognized by its handle
       6c77:1                  the bandwidth that is divided
-        6c77:2                packets without another class: guaranteed next to nothing, may use what is idle
+        6c77:2                packets without another class: a minimal guarantee, may use idle bandwidth
         6c77:3 to 6c77:ffe    one class for each share, with a u32 filter for its source address
 
 Rates are in bit/s.
@@ -29,7 +29,7 @@ MAJOR = 0x6C77
 #: The minor numbers of classes for shares: a u32 filter has 12 bits for its number.
 FIRST, LAST = 3, 0xFFE
 _ROOT, _OTHERS = 1, 2
-#: What packets without a share are guaranteed together.
+#: The guaranteed rate of all packets without a share together.
 OTHERS_RATE = 10**6
 _NEWCLASS, _DELCLASS, _GETCLASS, _NEWFILTER, _DELFILTER, _GETFILTER = 40, 41, 42, 44, 45, 46
 _TC = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
@@ -42,7 +42,7 @@ _CLASS = struct.Struct(f"={_SPEC}{_SPEC}IIIII")  # rate, ceiling, buffer, cbuffe
 _ETHERNET = 1  # the kernel computes with rates instead of tables
 _UINT32 = 2**32 - 1
 _TICK = 64e-9  # seconds of the packet scheduler's clock
-#: What a class may send at once: some of the largest packets before they are segmented, and its rate for a while.
+#: The burst of a class: some of the largest packets before they are segmented, and its rate for some time.
 _BURST_BYTES, _BURST_SECONDS = 128 * 1024, 0.0005
 _QUANTUM = (1514, 200_000)
 _U32_CLASSID, _U32_SEL = 1, 5
@@ -58,14 +58,14 @@ _ROOT_TABLE = 0x80000000
 
 @dataclass(frozen=True)
 class Class:
-    """What a source address gets: `rate` is kept for it, `ceiling` is what it may use of idle capacity."""
+    """The class of a source address: its guaranteed `rate`, and the `ceiling` up to which it may use idle capacity."""
 
     mac: str
     rate: int
     ceiling: int
 
 
-class Foreign(OSError):
+class ForeignQdisc(OSError):
     """The interface has a root qdisc that was not configured by the driver."""
 
 
@@ -75,13 +75,13 @@ def is_ours(handle: int) -> bool:
 
 
 def exists(connection: Netlink, index: int) -> bool:
-    """Whether an interface has the driver's qdisc. Raises OSError, Foreign if it has a root qdisc of somebody else; the
+    """Whether an interface has the driver's qdisc. Raises OSError, Foreign if it has a root qdisc of another owner; the
     kernel's default one does not count."""
     for one in qdiscs.listed(connection, index):
         if one["parent"] == _TC_ROOT:
             if one["kind"] == "htb" and is_ours(one["handle"]):
                 return True
-            raise Foreign(
+            raise ForeignQdisc(
                 errno.EBUSY, f"its root qdisc {one['kind']} {one['handle'] >> 16:x}: was configured by others"
             )
     return False
@@ -91,7 +91,7 @@ def divide(connection: Netlink, index: int, physical: int, wanted: t.Mapping[int
     """Set the classes of an interface to `wanted`, by their minor numbers. `physical` is the rate that is divided.
 
     Without classes, the qdisc is removed, and the kernel attaches its default one. May be called again after a failure
-    at any step. Rates that fall are set before others rise. Raises OSError, Foreign.
+    at any step. Rates are lowered before others are raised. Raises OSError, Foreign.
     """
     if not wanted:
         remove(connection, index)
@@ -121,7 +121,7 @@ def remove(connection: Netlink, index: int) -> None:
     """Remove the driver's qdisc with all its classes; others are left alone. Raises OSError."""
     try:
         ours = exists(connection, index)
-    except Foreign:
+    except ForeignQdisc:
         return
     if ours:
         connection.drop(qdiscs.RTM_DELQDISC, _TC.pack(socket.AF_UNSPEC, index, MAJOR << 16, _TC_ROOT, 0))

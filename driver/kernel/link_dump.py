@@ -53,8 +53,8 @@ MAY_DIFFER = {
 }
 
 _INFO_KEPT = {1: "KIND", 2: "DATA", 4: "SLAVE_KIND"}
-#: Kinds of links whose own data has timers.
-_INFO_RUNS = ("bridge", "bond")
+#: Kinds of links whose data contains timers.
+_INFO_WITH_TIMERS = ("bridge", "bond")
 _INET_KEPT = {1: "CONF"}
 #: AF_INET6 without flags, statistics, ICMP statistics, cache time stamps and the MTU announced by a router.
 _INET6_KEPT = {2: "CONF", 7: "TOKEN", 8: "ADDR_GEN_MODE"}
@@ -105,7 +105,7 @@ def attributes(link: links.Link) -> dict[str, str]:
             found[called] = masked.hex()
         elif called == "LINKINFO":
             found.update(_parts("LINKINFO", value, _INFO_KEPT))
-            if link.kind in _INFO_RUNS:
+            if link.kind in _INFO_WITH_TIMERS:
                 found.pop("LINKINFO.DATA", None)
         elif called == "AF_SPEC":
             for family, inner in netlink.pairs(value):
@@ -124,9 +124,9 @@ def _parts(start: str, value: bytes, kept: t.Mapping[int, str]) -> dict[str, str
     return {f"{start}.{kept[kind]}": inner.hex() for kind, inner in netlink.pairs(value) if kind in kept}
 
 
-def send_back(connection: Netlink, index: int, wanted: t.Mapping[str, str]) -> None:
-    """Restores every attribute that differs, in the form that the kernel reported. One that the kernel does not accept
-    still differs afterwards, and is reported then."""
+def restore_attributes(connection: Netlink, index: int, wanted: t.Mapping[str, str]) -> None:
+    """Restore every attribute that differs, in the form that the kernel reported. One that the kernel does not accept
+    still differs afterwards, and the comparison reports it."""
     link = links.get(connection, index=index)
     if link is None:
         return
@@ -142,10 +142,10 @@ def send_back(connection: Netlink, index: int, wanted: t.Mapping[str, str]) -> N
                 if error.errno in (errno.ENODEV, errno.ENOBUFS):
                     raise
     if "PROTO_DOWN" in now and wanted.get("PROTO_DOWN") != now["PROTO_DOWN"] and "PROTO_DOWN_REASON" in now:
-        _again(connection, index, wanted, "PROTO_DOWN")  # refused before: the reasons were still set
+        _send_again(connection, index, wanted, "PROTO_DOWN")  # refused above, because the reasons were still set
 
 
-def _again(connection: Netlink, index: int, wanted: t.Mapping[str, str], called: str) -> None:
+def _send_again(connection: Netlink, index: int, wanted: t.Mapping[str, str], called: str) -> None:
     message = _message(called, wanted.get(called))
     if message:
         try:
@@ -217,7 +217,7 @@ def _values(base: str, folder: str, left_out: t.Container[str]) -> dict[str, str
 
 
 def write_files(link_name: str, wanted: t.Mapping[str, str]) -> None:
-    """Writes the files that differ, as far as the kernel accepts them."""
+    """Write the files that differ, as far as the kernel accepts them."""
     now = files(link_name)
     for path, value in wanted.items():
         if path in now and (now[path] != value or path in _FOR_ALL_NAPI):

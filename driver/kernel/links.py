@@ -36,8 +36,8 @@ RTEXT_FILTER_VF, RTEXT_FILTER_SKIP_STATS = 1, 8
 IFF_UP, IFF_NOARP, IFF_PROMISC, IFF_ALLMULTI, IFF_MULTICAST = 0x1, 0x80, 0x100, 0x200, 0x1000
 IFF_DEBUG, IFF_NOTRAILERS, IFF_PORTSEL, IFF_AUTOMEDIA, IFF_DYNAMIC = 0x4, 0x20, 0x2000, 0x4000, 0x8000
 #: The flags that can be set, except IFF_UP (net/core/dev.c, __dev_change_flags).
-KEPT_FLAGS = IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI | IFF_MULTICAST
-KEPT_FLAGS |= IFF_DEBUG | IFF_NOTRAILERS | IFF_PORTSEL | IFF_AUTOMEDIA | IFF_DYNAMIC
+RESTORED_FLAGS = IFF_NOARP | IFF_PROMISC | IFF_ALLMULTI | IFF_MULTICAST
+RESTORED_FLAGS |= IFF_DEBUG | IFF_NOTRAILERS | IFF_PORTSEL | IFF_AUTOMEDIA | IFF_DYNAMIC
 
 #: Sizes by their names in InterfaceConfigs and host states.
 SIZES = {
@@ -123,15 +123,15 @@ class Link:
 
 
 @contextlib.contextmanager
-def step(says: str) -> t.Iterator[None]:
-    """Turns an OSError in the block into a KernelError that names the step."""
+def step(action: str) -> t.Iterator[None]:
+    """Turn an OSError in the block into a KernelError that names the step."""
     try:
         yield
     except OSError as error:
         code = error.errno or 0
         words = error.args[1] if len(error.args) > 1 and isinstance(error.args[1], str) else ""
         known = os.strerror(code) if code else ""
-        raise KernelError(says, code, f"{words} ({known})" if words and words != known else known) from error
+        raise KernelError(action, code, f"{words} ({known})" if words and words != known else known) from error
 
 
 def mac_text(value: bytes) -> str:
@@ -190,7 +190,7 @@ def get(
 
 
 def change(connection: Netlink, index: int, *attributes: bytes, flags: int = 0, mask: int = 0) -> None:
-    """Sets attributes and the flags in `mask`."""
+    """Set attributes and the flags in `mask`."""
     connection.request(RTM_SETLINK, header(index, flags, mask) + b"".join(attributes))
 
 
@@ -199,13 +199,13 @@ def set_up(connection: Netlink, index: int, up: bool) -> None:
 
 
 def remove_xdp(connection: Netlink, index: int, place: str) -> None:
-    """Removes the XDP program of one mode."""
+    """Remove the XDP program of one mode."""
     none = netlink.attribute(_XDP_FD, struct.pack("=i", -1)) + netlink.u32(_XDP_FLAGS, _XDP[place][1])
     change(connection, index, netlink.nest(IFLA_XDP, none))
 
 
 def altnames(connection: Netlink, index: int, names: t.Iterable[str], add: bool) -> None:
-    """Adds or removes altnames; those that exist already, or are gone, are not an error."""
+    """Add or remove altnames. It is not an error if they exist already, or are gone already."""
     for name in names:
         body = header(index) + netlink.nest(IFLA_PROP_LIST, netlink.text(IFLA_ALT_IFNAME, name))
         try:
@@ -221,5 +221,5 @@ _NONE = Link(0, 0, {})
 
 
 def delete(connection: Netlink, index: int) -> None:
-    """Deletes a virtual link; a missing one is not an error."""
+    """Delete a virtual link; a missing one is not an error."""
     connection.drop(RTM_DELLINK, header(index))

@@ -4,8 +4,8 @@
 
 """Kernel events that may change what the node publishes.
 
-A node that runs pods creates and removes interfaces continuously. Of virtual interfaces, only those that the settings
-name are of interest, and those that other interfaces are built on.
+A node that runs pods creates and removes interfaces continuously. Of the virtual interfaces, only those matter that the
+settings name, or that other interfaces are built on.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _POD_KINDS = ("veth", "macvlan", "ipvlan", "tun", "vxlan", "geneve", "ifb", "wir
 
 
 class Monitor:
-    """Calls `changed` with a reason for each event of interest, in a thread of its own; `changed` must be quick.
+    """Calls `changed` with a reason for each relevant event, in a separate thread; `changed` must be quick.
 
-    `virtual` returns the name patterns of virtual interfaces that are of interest. `held` returns whether the interface
-    of this name belongs to a claim: its moves to a pod and back are ignored. The monitor watches the network namespace
-    of the thread that creates it.
+    `virtual` returns the name patterns of relevant virtual interfaces. `is_held` returns whether the
+    interface of this name belongs to a claim: its moves to a pod and back are ignored. The monitor watches the network
+    namespace of the thread that creates it.
     """
 
     def __init__(
         self,
         changed: t.Callable[[str], None],
         virtual: t.Callable[[], t.Sequence[str]],
-        held: t.Callable[[str], bool] = lambda name: False,
+        is_held: t.Callable[[str], bool] = lambda name: False,
     ) -> None:
         """Raises KernelError."""
         self._changed = changed
         self._virtual = virtual
-        self._held = held
+        self._is_held = is_held
         self._wake, self._woken = os.pipe2(os.O_CLOEXEC)
         self._sockets: list[socket.socket] = []
         try:
@@ -97,7 +97,7 @@ class Monitor:
                     self._changed("netlink messages were lost; reading everything again")
                     continue
                 try:
-                    reason = _uevent(data, self._held) if opened is uevents else self._rtnetlink(data)
+                    reason = _uevent(data, self._is_held) if opened is uevents else self._rtnetlink(data)
                 except (struct.error, IndexError):  # other privileged processes can send to this socket, too
                     reason = "a netlink message could not be parsed"
                 if reason:
@@ -116,12 +116,12 @@ class Monitor:
             if kind in _LINKS:
                 link = links.parse(body)
                 ours = any(fnmatch.fnmatchcase(link.name, pattern) for pattern in self._virtual())
-                if (ours or link.kind not in _POD_KINDS) and not self._held(link.name):
+                if (ours or link.kind not in _POD_KINDS) and not self._is_held(link.name):
                     return f"interface {link.name} has changed"
         return ""
 
 
-def _uevent(data: bytes, held: t.Callable[[str], bool]) -> str:
+def _uevent(data: bytes, is_held: t.Callable[[str], bool]) -> str:
     """The reason for a kernel uevent: a header and KEY=value strings, separated by NUL bytes."""
     header, *pairs = data.split(b"\0")
     values = dict(pair.partition(b"=")[::2] for pair in pairs)
@@ -129,4 +129,4 @@ def _uevent(data: bytes, held: t.Callable[[str], bool]) -> str:
     if subsystem not in _SUBSYSTEMS or b"/virtual/net/" in header or b"/queues/" in header:
         return ""
     name = header.decode(errors="replace").rpartition("@")[2].rpartition("/")[2]
-    return "" if subsystem == b"net" and held(name) else f"device {name} has changed"
+    return "" if subsystem == b"net" and is_held(name) else f"device {name} has changed"

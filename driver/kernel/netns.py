@@ -102,10 +102,10 @@ def processes(path: PathLike) -> list[int]:
 
 
 def pin(source: PathLike, at: Path, mounts: str | None = None) -> None:
-    """Mounts the namespace `source`, such as `/proc/1234/ns/net`, at the file `at`. Idempotent.
+    """Mount the namespace `source`, such as `/proc/1234/ns/net`, at the file `at`. Idempotent.
 
-    `mounts` is the mount namespace to use (`/proc/1/ns/mnt`), for a driver with a mount namespace of its own: a pin in
-    that one would vanish with the driver. Raises Busy if another namespace is pinned there, KernelError otherwise.
+    `mounts` is the mount namespace to use (`/proc/1/ns/mnt`), for a driver with its own mount namespace: a pin there
+    would disappear with the driver. Raises Busy if another namespace is pinned there, KernelError otherwise.
     """
     step = f"pin the network namespace {os.fspath(source)}"
     descriptor = _open(source, step)
@@ -124,7 +124,7 @@ def pin(source: PathLike, at: Path, mounts: str | None = None) -> None:
             if _libc.mount(inside.encode(), os.fsencode(at), b"none", _MS_BIND, None):
                 raise OSError(ctypes.get_errno(), "mount")
 
-        _mounting(mount, mounts, step)
+        _in_mount_namespace(mount, mounts, step)
         if not alive(at):
             raise KernelError(step, errno.EINVAL, f"{at} is not a network namespace after mounting it")
     finally:
@@ -132,7 +132,7 @@ def pin(source: PathLike, at: Path, mounts: str | None = None) -> None:
 
 
 def unpin(at: Path, mounts: str | None = None) -> None:
-    """Removes a pin and its file. Idempotent."""
+    """Remove a pin and its file. Idempotent."""
 
     def unmount() -> None:
         while _libc.umount2(os.fsencode(at), _MNT_DETACH) == 0:  # two drivers may have mounted it twice
@@ -142,11 +142,11 @@ def unpin(at: Path, mounts: str | None = None) -> None:
             raise OSError(code, "umount")
         at.unlink(missing_ok=True)
 
-    _mounting(unmount, mounts, f"unpin the network namespace {at}")
+    _in_mount_namespace(unmount, mounts, f"unpin the network namespace {at}")
 
 
 def run(path: PathLike | int | None, function: t.Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Calls the function with this thread moved to a namespace. None is the driver's own namespace.
+    """Call the function with this thread moved to a namespace. None is the driver's own namespace.
 
     The main thread never leaves its namespace, because `/proc/self` shows the main thread's: another thread makes the
     call instead, which costs a millisecond on a busy machine. Exceptions of `function` are passed on; KernelError if
@@ -215,9 +215,9 @@ def _setns(descriptor: int, kind: int) -> None:
         raise OSError(ctypes.get_errno(), "setns")
 
 
-def _mounting(function: t.Callable[[], None], mounts: str | None, step: str) -> None:
-    """Calls `function` in the mount namespace `mounts`, from a thread of its own with an unshared root directory; if
-    that is None or the process's own, directly. Raises KernelError."""
+def _in_mount_namespace(function: t.Callable[[], None], mounts: str | None, step: str) -> None:
+    """Call `function` in the mount namespace `mounts`, from a new thread with an unshared root directory; directly if
+    `mounts` is None or the process's own. Raises KernelError."""
 
     def inside() -> None:
         if _libc.unshare(_CLONE_FS):

@@ -23,23 +23,23 @@ _PROC = "/proc"
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _NAME = "net:["
 #: Seconds that the kernel may take to destroy an unlisted namespace, and the first pause between two searches.
-ENDING, _PAUSE = 2.5, 0.01
+DESTRUCTION_SECONDS, _PAUSE = 2.5, 0.01
 
 Key = tuple[int, int]
 
 
 class Namespace(t.NamedTuple):
-    """One namespace: an open file of it, which is closed when the iteration goes on; its unique key; and a description
-    of its owner for messages."""
+    """One namespace: an open file of it, which is closed at the next iteration; its unique key; and a description of
+    its owner for messages."""
 
     descriptor: int
     key: Key
     owner: str
 
 
-def looks(patience: float = ENDING) -> t.Iterator[None]:
-    """One iteration for each search for something in an unlisted namespace; at least one, the last after `patience`
-    seconds.
+def attempts(patience: float = DESTRUCTION_SECONDS) -> t.Iterator[None]:
+    """Yields once for each attempt to find something in a namespace that cannot be listed: at least once, for the last
+    time after `patience` seconds.
 
     A namespace can no longer be listed once its last user is gone, but a kernel worker destroys it some time later
     (cleanup_net in net/core/net_namespace.c). Until then its contents still exist.
@@ -52,12 +52,12 @@ def looks(patience: float = ENDING) -> t.Iterator[None]:
         yield
 
 
-def all_but_own() -> t.Iterator[Namespace]:
+def other_namespaces() -> t.Iterator[Namespace]:
     """Every network namespace except the driver's own, once each. Processes may start and end during the iteration."""
     own = os.stat(netns.HOST)
     seen: set[Key] = {(own.st_dev, own.st_ino)}
-    for path, owner in _places():
-        descriptor = _opened(path, own.st_dev, seen)
+    for path, owner in _paths():
+        descriptor = _open_new(path, own.st_dev, seen)
         if descriptor is None:
             continue
         try:
@@ -67,7 +67,7 @@ def all_but_own() -> t.Iterator[Namespace]:
             os.close(descriptor)
 
 
-def _opened(path: str, device: int, seen: set[Key]) -> int | None:
+def _open_new(path: str, device: int, seen: set[Key]) -> int | None:
     """The network namespace at a path, if it is one that was not seen yet. Nothing else is opened, because a path in a
     pod's mount namespace may lead to anything."""
     try:
@@ -91,20 +91,20 @@ def _opened(path: str, device: int, seen: set[Key]) -> int | None:
     return None
 
 
-def _places() -> t.Iterator[tuple[str, str]]:
+def _paths() -> t.Iterator[tuple[str, str]]:
     """Paths of namespaces and their owners, the likely ones first."""
     processes = [entry for entry in os.listdir(_PROC) if entry.isdigit()]
     for process in processes:
         yield f"{_PROC}/{process}/ns/net", f"process {process}"
     mounts: dict[str, str] = {}
     for process in processes:
-        mounts.setdefault(_link(f"{_PROC}/{process}/ns/mnt"), process)
+        mounts.setdefault(_link_target(f"{_PROC}/{process}/ns/mnt"), process)
     for process in mounts.values():
-        for point in _mounted(process):
+        for point in _mount_points(process):
             yield f"{_PROC}/{process}/root{point}", f"the mount {point}"
     for process in processes:
         for entry in _listed(f"{_PROC}/{process}/fd"):
-            if _link(f"{_PROC}/{process}/fd/{entry}").startswith(_NAME):
+            if _link_target(f"{_PROC}/{process}/fd/{entry}").startswith(_NAME):
                 yield f"{_PROC}/{process}/fd/{entry}", f"an open file of process {process}"
     for process in processes:
         threads = _listed(f"{_PROC}/{process}/task")
@@ -112,7 +112,7 @@ def _places() -> t.Iterator[tuple[str, str]]:
             yield f"{_PROC}/{process}/task/{thread}/ns/net", f"thread {thread} of process {process}"
 
 
-def _mounted(process: str) -> list[str]:
+def _mount_points(process: str) -> list[str]:
     """The mount points of network namespaces in a process's mount namespace."""
     try:
         with open(f"{_PROC}/{process}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
@@ -130,7 +130,7 @@ def _listed(folder: str) -> list[str]:
         return []
 
 
-def _link(path: str) -> str:
+def _link_target(path: str) -> str:
     try:
         return os.readlink(path)
     except OSError:

@@ -20,10 +20,10 @@ _PROG_DETACH, _PROG_GET_FD_BY_ID, _OBJ_GET_INFO, _PROG_QUERY = 9, 13, 15, 16
 _LINK_GET_FD_BY_ID, _LINK_GET_NEXT_ID, _LINK_DETACH = 30, 31, 34
 _XDP_LINK = 6
 #: Attach types (enum bpf_attach_type); those of netkit exist only on netkit links.
-PLACES = {"tcx ingress": 46, "tcx egress": 47}
+ATTACH_TYPES = {"tcx ingress": 46, "tcx egress": 47}
 _NETKIT = {"netkit primary": 54, "netkit peer": 55}
-_MOST = 64
-_INFO = 256
+_MAX_PROGRAMS = 64
+_INFO_BYTES = 256
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -31,7 +31,7 @@ def listed(index: int, kind: str = "") -> dict[str, list[int]]:
     """The IDs of the programs on a link of this thread's namespace, by attach type; without attach types that have no
     programs or that the kernel does not know."""
     found = {}
-    for place, number in {**PLACES, **(_NETKIT if kind == "netkit" else {})}.items():
+    for place, number in {**ATTACH_TYPES, **(_NETKIT if kind == "netkit" else {})}.items():
         programs = [program for program, _link in _query(index, number)]
         if programs:
             found[place] = programs
@@ -39,8 +39,8 @@ def listed(index: int, kind: str = "") -> dict[str, list[int]]:
 
 
 def remove(index: int, kind: str = "", kept: t.Mapping[str, t.Sequence[int]] | None = None) -> None:
-    """Removes the programs of tcx and netkit except those in `kept`. Raises OSError."""
-    for place, number in {**PLACES, **(_NETKIT if kind == "netkit" else {})}.items():
+    """Remove the programs of tcx and netkit except those in `kept`. Raises OSError."""
+    for place, number in {**ATTACH_TYPES, **(_NETKIT if kind == "netkit" else {})}.items():
         for program, link in _query(index, number):
             if program in (kept or {}).get(place, ()):
                 continue
@@ -54,8 +54,8 @@ def remove(index: int, kind: str = "", kept: t.Mapping[str, t.Sequence[int]] | N
                     os.close(descriptor)
 
 
-def end_xdp_links(index: int) -> None:
-    """Detaches the BPF links of XDP programs on this interface. Raises OSError."""
+def detach_xdp_links(index: int) -> None:
+    """Detach the BPF links of XDP programs on this interface. Raises OSError."""
     number = 0
     while True:
         request = ctypes.create_string_buffer(struct.pack("=III", number, 0, 0))
@@ -78,8 +78,8 @@ def end_xdp_links(index: int) -> None:
 
 def _info(descriptor: int) -> tuple[int, int]:
     """Type and interface of a link (struct bpf_link_info: type, id, prog_id, then for XDP the index)."""
-    info = ctypes.create_string_buffer(_INFO)
-    _call(_OBJ_GET_INFO, struct.pack("=IIQ", descriptor, _INFO, ctypes.addressof(info)))
+    info = ctypes.create_string_buffer(_INFO_BYTES)
+    _call(_OBJ_GET_INFO, struct.pack("=IIQ", descriptor, _INFO_BYTES, ctypes.addressof(info)))
     return struct.unpack_from("=I", info)[0], struct.unpack_from("=I", info, 16)[0]
 
 
@@ -94,10 +94,10 @@ def _detach_link(number: int) -> None:
 
 def _query(index: int, place: int) -> list[tuple[int, int]]:
     """The programs of an attach type, each with its BPF link (0 for none)."""
-    programs, held = (ctypes.c_uint32 * _MOST)(), (ctypes.c_uint32 * _MOST)()
+    programs, held = (ctypes.c_uint32 * _MAX_PROGRAMS)(), (ctypes.c_uint32 * _MAX_PROGRAMS)()
     addresses = ctypes.addressof(programs), ctypes.addressof(held)
     request = ctypes.create_string_buffer(
-        struct.pack("=IIIIQIIQQQQ", index, place, 0, 0, addresses[0], _MOST, 0, 0, addresses[1], 0, 0)
+        struct.pack("=IIIIQIIQQQQ", index, place, 0, 0, addresses[0], _MAX_PROGRAMS, 0, 0, addresses[1], 0, 0)
     )
     try:
         _call(_PROG_QUERY, request)
@@ -107,7 +107,7 @@ def _query(index: int, place: int) -> list[tuple[int, int]]:
             return []
         raise
     count = struct.unpack_from("=I", request, 24)[0]
-    return [(programs[place], held[place]) for place in range(min(count, _MOST))]
+    return [(programs[place], held[place]) for place in range(min(count, _MAX_PROGRAMS))]
 
 
 def _call(command: int, request: bytes | ctypes.Array[ctypes.c_char]) -> int:

@@ -4,8 +4,8 @@
 
 """Configured queueing disciplines of an interface. Numbers are those of linux/rtnetlink.h and linux/pkt_sched.h.
 
-Classes and filters are not included: a qdisc is restored without them, or not at all if it reports its options in
-another form than it accepts (htb).
+Classes and filters are not included: a qdisc is restored without them, or not at all if it reports its options in a
+different form than it accepts (htb).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def listed(connection: Netlink, index: int) -> list[Qdisc]:
 
 
 def add(connection: Netlink, index: int, qdisc: Qdisc) -> None:
-    """Adds a qdisc, replacing an existing one."""
+    """Add a qdisc, replacing an existing one."""
     body = _TC.pack(socket.AF_UNSPEC, index, qdisc["handle"], qdisc["parent"], 0)
     body += netlink.text(_KIND, qdisc["kind"])
     for key, value in qdisc["raw"].items():
@@ -62,5 +62,5 @@ def add(connection: Netlink, index: int, qdisc: Qdisc) -> None:
 
 
 def remove(connection: Netlink, index: int, qdisc: Qdisc) -> None:
-    """Removes a qdisc; a missing one is not an error."""
+    """Remove a qdisc; a missing one is not an error."""
     connection.drop(RTM_DELQDISC, _TC.pack(socket.AF_UNSPEC, index, qdisc["handle"], qdisc["parent"], 0))

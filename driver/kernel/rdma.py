@@ -62,7 +62,7 @@ def mode() -> t.Literal["shared", "exclusive"] | None:
     return "shared" if os.path.isdir(f"{SYS}/class/infiniband") else None
 
 
-def links(address: str, root: str = SYS) -> list[str]:
+def devices(address: str, root: str = SYS) -> list[str]:
     """The RDMA devices (`mlx5_0`) of a PCI function that are on the node, as a probe finds them."""
     folder = f"{root}/class/infiniband"
     try:
@@ -82,7 +82,7 @@ def link_layer(link: str, root: str = SYS) -> str:
         return ""
 
 
-def before_interface(link: str, root: str = SYS) -> bool:
+def moves_before_interface(link: str, root: str = SYS) -> bool:
     """Whether this device has to move to the pod before its interface."""
     return link_layer(link, root) == "InfiniBand"
 
@@ -120,8 +120,8 @@ def _text(path: str) -> str:
         return ""
 
 
-def place(link: str, netns: Path | None) -> Side:
-    """The side that an RDMA device is on, in exclusive mode."""
+def side(link: str, netns: Path | None) -> Side:
+    """Where an RDMA device is, in exclusive mode."""
     with step(f"look for the RDMA device {link}"):
         if netns is not None and namespaces.alive(netns) and _index(link, netns) is not None:
             return "pod"
@@ -129,7 +129,7 @@ def place(link: str, netns: Path | None) -> Side:
 
 
 def move(link: str, netns: Path, back: bool = False) -> None:
-    """Moves an RDMA device from the node to a pod's namespace, or back; exclusive mode only. Idempotent.
+    """Move an RDMA device from the node to a pod's namespace, or back; exclusive mode only. Idempotent.
 
     The kernel moves the RDMA devices of a namespace that ended to the node, where `back` finds them. KernelError if the
     device is not found, or cannot be taken from its users (EOPNOTSUPP: software devices).
@@ -144,19 +144,19 @@ def move(link: str, netns: Path, back: bool = False) -> None:
         descriptor = os.open(namespaces.HOST if target is None else target, os.O_RDONLY | os.O_CLOEXEC)
         try:
             # the kernel checks the caller's namespace, not the socket's: ENODEV from another one
-            namespaces.run(source, _give, index, descriptor)
+            namespaces.run(source, _move_to_namespace, index, descriptor)
         finally:
             os.close(descriptor)
 
 
-class Known(t.TypedDict, total=False):
+class RdmaIdentity(t.TypedDict, total=False):
     """What identifies an RDMA device of the node in any namespace and under any name; empty if it was not found."""
 
     index: int
     guid: str
 
 
-def known(link: str) -> Known:
+def identify(link: str) -> RdmaIdentity:
     """What identifies an RDMA device of the node, as JSON."""
     with step(f"read the identity of the RDMA device {link}"):
         for index, name, guid in _listed(None):
@@ -166,17 +166,17 @@ def known(link: str) -> Known:
 
 
 def fetch(link: str, identity: ObjectView) -> bool:
-    """Brings an RDMA device back to the node, under its name, from whichever namespace a pod has moved it to. Returns
-    whether it was found. `identity` is the result of :func:`known`. KernelError if it cannot be moved."""
+    """Bring an RDMA device back to the node, under its name, from any namespace to which a pod has moved it. Returns
+    whether it was found. `identity` is the result of :func:`identify`. KernelError if it cannot be moved."""
     if not isinstance(identity.get("index"), int) or not identity.get("guid"):
         return False
     with step(f"take the RDMA device {link} back from where a pod moved it"):
         host = os.open(namespaces.HOST, os.O_RDONLY | os.O_CLOEXEC)
         try:
             found = _is_in(None, identity)
-            for space in () if found else node_namespaces.all_but_own():
+            for space in () if found else node_namespaces.other_namespaces():
                 if _is_in(space.descriptor, identity):
-                    namespaces.run(space.descriptor, _give, identity["index"], host)
+                    namespaces.run(space.descriptor, _move_to_namespace, identity["index"], host)
                     found = True
                     break
         finally:
@@ -208,7 +208,7 @@ def _listed(netns: Path | int | None) -> list[tuple[int, str, str]]:
     ]
 
 
-def _give(index: int, descriptor: int) -> None:
+def _move_to_namespace(index: int, descriptor: int) -> None:
     with Netlink(protocol=netlink.NETLINK_RDMA) as connection:
         connection.request(_SET, netlink.u32(_INDEX, index) + netlink.u32(_NETNS_FD, descriptor))
 

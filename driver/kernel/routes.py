@@ -2,10 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Routes and policy rules, stored so that they are restored exactly: attributes that have no name here are kept as raw
-bytes. Numbers are those of linux/rtnetlink.h and linux/fib_rules.h.
+"""Routes and policy rules, stored as JSON in the host state. Numbers are those of linux/rtnetlink.h and
+linux/fib_rules.h.
 
-They are JSON, as parts of the host state. `raw` holds attributes without a name here in hexadecimal, by number.
+They are restored exactly: `raw` has the attributes without a name in this module, in hexadecimal, by number.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Route(t.TypedDict):
 _RouteFrom = t.TypedDict("_RouteFrom", {"from": str}, total=False)
 
 
-# pylint takes the type that has `from`, a keyword of Python, for a value
+# pylint mistakes the type with `from`, a keyword of Python, for a value
 class Route(_Route, _RouteFrom, Target, total=False):  # pylint: disable=inherit-non-class
     """A route: `family` is 4 or 6, `destination` and `from` are networks, numbers are the kernel's. `mtu` is only in
     routes of an InterfaceConfig."""
@@ -306,7 +306,7 @@ def _hop(hop: Hop, index: int, names: _Names) -> bytes:
 
 
 def add(connection: Netlink, index: int, route: Route) -> None:
-    """Adds a route beside any other; an existing one is not an error."""
+    """Add a route without replacing others; an existing one is not an error."""
     # an IPv6 multipath route replaces the part of it that remained after one of its interfaces left
     several = route["family"] == 6 and ("hops" in route or route.get("device"))
     flags = netlink.REPLACE if several else netlink.APPEND
@@ -314,7 +314,7 @@ def add(connection: Netlink, index: int, route: Route) -> None:
 
 
 def remove(connection: Netlink, index: int, route: Route) -> None:
-    """Removes a route; a missing one is not an error."""
+    """Remove a route; a missing one is not an error."""
     connection.drop(RTM_DELROUTE, body(route, index, _Names(connection)))
 
 
@@ -324,7 +324,7 @@ def in_order(routes: t.Sequence[Route]) -> list[Route]:
 
 
 def add_all(connection: Netlink, index: int, routes: t.Sequence[Route]) -> list[tuple[Route, OSError]]:
-    """Adds routes, retrying while that makes progress, because one may need another. Returns those that failed."""
+    """Add routes, and retry while that makes progress, because one may need another. Returns those that failed."""
     left = in_order(routes)
     while True:
         failed = []
@@ -345,12 +345,12 @@ def rules(connection: Netlink) -> list[Rule]:
         for _unused, message in connection.dump(RTM_GETRULE, _RT.pack(kind, 0, 0, 0, 0, 0, 0, 0, 0), optional=True):
             if message[0] == kind:
                 rule = _rule(message)
-                if not (rule["priority"] in (0, 32766, 32767) and set(rule) <= _BARE):
+                if not (rule["priority"] in (0, 32766, 32767) and set(rule) <= _DEFAULT_RULE_KEYS):
                     found.append(rule)
     return found
 
 
-_BARE = {"family", "action", "table", "priority", "protocol"}
+_DEFAULT_RULE_KEYS = {"family", "action", "table", "priority", "protocol"}
 
 
 def _rule(message: bytes) -> Rule:
@@ -388,7 +388,7 @@ _RULE_KNOWN |= {_R_DST, _R_SRC, _R_PRIORITY, _R_TABLE, 18}
 
 
 def _named(raw: netlink.Attributes) -> Object:
-    """The attributes of a rule that have a name here."""
+    """The attributes of a rule that have a name in this module."""
     found: Object = {name: netlink.string(raw[key]) for key, name in _RULE_TEXTS if key in raw}
     found |= {name: netlink.number(raw[key]) for key, name in _RULE_NUMBERS if key in raw}
     found |= {name: netlink.number(raw[key]) for key, name in _RULE_BYTES if netlink.number(raw.get(key, b""))}
@@ -432,7 +432,7 @@ def _rule_body(rule: ObjectView) -> bytes:
 
 
 def add_rule(connection: Netlink, rule: Rule) -> None:
-    """Adds a rule; an existing one is not an error."""
+    """Add a rule; an existing one is not an error."""
     connection.ensure(RTM_NEWRULE, _rule_body(rule), netlink.EXCLUSIVE)
 
 

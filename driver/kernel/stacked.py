@@ -37,9 +37,9 @@ from .netlink import Netlink
 #: What identifies an upper interface in a host state: the key of its namespace, its index and its kind.
 Mark = list[t.Union[list[int], int, str, None]]
 
-#: The name of the loopback interface in a namespace that exists only to make this name taken.
+#: The name of the loopback interface in a namespace whose only purpose is that this name is in use there.
 _TAKEN = "lanewise.taken"
-#: Seconds for which it is kept for the next use.
+#: Seconds for which that namespace is kept for the next use.
 _KEPT = 10.0
 _MODE, _PASSTHRU = 1, 8
 _ARPHRD_ETHER = 1
@@ -50,8 +50,8 @@ _VLANS = "/proc/net/vlan"
 _MOST_MTU = 65535
 #: Kinds whose IFLA_LINK is a peer, not a lower interface.
 PAIRS = ("veth", "netkit", "vxcan")
-#: Kinds that attach to their lower interface's own lower interface, so that the request would be about that one.
-_PASSED_ON = ("macvlan", "macvtap")
+#: Kinds on which a new macvlan attaches to their lower interface instead, so that the request would check that one.
+_TRANSPARENT_KINDS = ("macvlan", "macvtap")
 _RTM_GETNSID = 90
 _NSID, _NSID_FD, _NSID_TARGET = 1, 3, 4
 _RTM_GETNEIGH = 30
@@ -76,7 +76,7 @@ class Upper(t.NamedTuple):
         return f"the {self.kind or 'interface'} {self.name} of {self.owner}"
 
 
-class _Taken:
+class _TakenNameNamespace:
     """A namespace whose loopback interface is named _TAKEN. It exists while it is in use and for _KEPT seconds more: as
     long as there is any namespace but the node's, the kernel refuses to change the mode of RDMA devices in namespaces.
     """
@@ -132,17 +132,17 @@ def _with_taken_name() -> int:
     return made
 
 
-_taken = _Taken()
+_taken_name_namespace = _TakenNameNamespace()
 
 
 def checkable(link: links.Link) -> bool:
     """Whether :func:`evidence` works for this interface: an Ethernet one that is not a macvlan itself."""
-    return link.type == _ARPHRD_ETHER and link.kind not in _PASSED_ON
+    return link.type == _ARPHRD_ETHER and link.kind not in _TRANSPARENT_KINDS
 
 
 def evidence(connection: Netlink, link: links.Link) -> str:
-    """A few words on why an interface of the connection's namespace must have upper interfaces; empty if it has none,
-    or if that cannot be checked (:func:`checkable`). Raises OSError.
+    """Why an interface of the connection's namespace must have upper interfaces, as a short text; empty if it has
+    none, or if that cannot be checked (:func:`checkable`). Raises OSError.
     """
     if not checkable(link):
         return ""
@@ -152,7 +152,7 @@ def evidence(connection: Netlink, link: links.Link) -> str:
         netlink.nest(links.IFLA_INFO_DATA, netlink.u32(_MODE, _PASSTHRU)),
     )
     body = links.header() + netlink.u32(links.IFLA_LINK, link.index) + netlink.text(links.IFLA_IFNAME, _TAKEN)
-    with _taken.opened() as descriptor:
+    with _taken_name_namespace.opened() as descriptor:
         body += netlink.u32(links.IFLA_NET_NS_FD, descriptor) + info
         try:
             connection.request(links.RTM_NEWLINK, body, netlink.CREATE)
@@ -164,7 +164,7 @@ def evidence(connection: Netlink, link: links.Link) -> str:
             if error.errno == errno.EBUSY:
                 return "an ipvlan, macsec, bond, bridge or the like uses it"
             raise
-    raise OSError(errno.EEXIST, f"a macvlan was created in a namespace that has a {_TAKEN} already")
+    raise OSError(errno.EEXIST, f"the kernel created a macvlan in a namespace that already has an interface {_TAKEN}")
 
 
 def vlans(connection: Netlink, link: links.Link) -> list[int]:
@@ -207,13 +207,13 @@ def netnsid(link: links.Link) -> int | None:
     return int(struct.unpack("=i", raw)[0]) if raw else None
 
 
-def found(connection: Netlink, link: links.Link) -> list[Upper]:
+def list_uppers(connection: Netlink, link: links.Link) -> list[Upper]:
     """All upper interfaces of an interface of the node that can be listed. Raises OSError."""
     own = os.open(netns.HOST, os.O_RDONLY | os.O_CLOEXEC)
     try:
         here = uppers(link, links.listed(connection), None)
         result = [_upper(connection, one, None, "the node") for one in here]
-        for space in node_namespaces.all_but_own():
+        for space in node_namespaces.other_namespaces():
             with contextlib.suppress(OSError, KernelError), Netlink(space.descriptor) as there:
                 inside = links.listed(there)  # first: the kernel assigns the IDs when it lists
                 number = namespace_number(there, own)
@@ -231,7 +231,7 @@ def _upper(connection: Netlink, link: links.Link, key: node_namespaces.Key | Non
 
 def received(connection: Netlink, link: links.Link) -> frozenset[str]:
     """The unicast addresses, except its own, that an interface of the connection's namespace is asked to receive: those
-    of its macvlans that are up, in any namespace, and those that were added by hand. Raises OSError."""
+    of its macvlans that are up, in any namespace, and those that were added manually. Raises OSError."""
     found = set()
     for _unused, reply in connection.dump(_RTM_GETNEIGH, _NDMSG.pack(socket.AF_BRIDGE, link.index, 0, 0, 0)):
         _family, index, _state, flags, _kind = _NDMSG.unpack_from(reply)
@@ -241,43 +241,45 @@ def received(connection: Netlink, link: links.Link) -> frozenset[str]:
     return frozenset(found - {link.mac})
 
 
-def lasting(connection: Netlink, link: links.Link, patience: float = node_namespaces.ENDING) -> tuple[str, list[Upper]]:
+def lasting_evidence(
+    connection: Netlink, link: links.Link, patience: float = node_namespaces.DESTRUCTION_SECONDS
+) -> tuple[str, list[Upper]]:
     """The evidence of upper interfaces of an interface of the node (:func:`evidence`), and those that can be listed.
 
-    If none can be listed, the check is repeated for `patience` seconds, because the kernel may be about to destroy the
-    namespace (:func:`node_namespaces.looks`). Raises OSError.
+    If none can be listed, this repeats the check for `patience` seconds, because the kernel may be about to destroy the
+    namespace (:func:`node_namespaces.attempts`). Raises OSError.
     """
-    says, here = "", list[Upper]()
-    for _turn in node_namespaces.looks(patience):
-        says = evidence(connection, link)
-        here = found(connection, link) if says else []
-        if not says or here or link.master:
+    reason, here = "", list[Upper]()
+    for _turn in node_namespaces.attempts(patience):
+        reason = evidence(connection, link)
+        here = list_uppers(connection, link) if reason else []
+        if not reason or here or link.master:
             break
-    return says, here
+    return reason, here
 
 
-def strangers(connection: Netlink, link: links.Link, patience: float = node_namespaces.ENDING) -> str:
-    """Who else could read and send the traffic of a pod that gets an interface of the node; empty if none could.
+def foreign_uppers(connection: Netlink, link: links.Link, patience: float = node_namespaces.DESTRUCTION_SECONDS) -> str:
+    """Who else could read and send the traffic of a pod that gets an interface of the node; empty if nobody could.
     Upper interfaces in the node's own namespace do not count. Raises OSError.
 
     Any pod with NET_ADMIN and without a user namespace can create a macvlan of an interface of the node in its own
     namespace, because the kernel accepts its capability for the node's namespace (rtnl_newlink, IFLA_LINK_NETNSID).
     """
-    says, here = lasting(connection, link, patience)
-    if not says:
+    reason, here = lasting_evidence(connection, link, patience)
+    if not reason:
         return ""
     others = [str(one) for one in here if one.key is not None]
     if others:
         return f"{', '.join(others[:4])} uses it"
-    return "" if here or link.master else f"{says}, in a network namespace that no process or mount refers to"
+    return "" if here or link.master else f"{reason}, in a network namespace that no process or mount refers to"
 
 
-def hidden_vlans(connection: Netlink, link: links.Link, patience: float = node_namespaces.ENDING) -> str:
-    """As :func:`strangers`, for VLANs that no namespace lists. Raises OSError."""
+def hidden_vlans(connection: Netlink, link: links.Link, patience: float = node_namespaces.DESTRUCTION_SECONDS) -> str:
+    """As :func:`foreign_uppers`, for VLANs that no namespace lists. Raises OSError."""
     numbers: list[int] = []
-    for _turn in node_namespaces.looks(patience):
+    for _turn in node_namespaces.attempts(patience):
         numbers = vlans(connection, link)
-        if len(numbers) <= sum(one.kind == "vlan" for one in found(connection, link) if numbers):
+        if len(numbers) <= sum(one.kind == "vlan" for one in list_uppers(connection, link) if numbers):
             return ""
     some = ", ".join(map(str, numbers[:8]))
     return f"VLAN {some} uses it, in a network namespace that no process or mount refers to"
@@ -313,27 +315,27 @@ def inside(connection: Netlink, link: links.Link, from_node: bool = False) -> li
     return uppers(link, listed, own)
 
 
-def end_inside(connection: Netlink, link: links.Link) -> None:
-    """Removes the upper interfaces of an interface in its namespace, which is the connection's. Raises OSError."""
+def remove_inside(connection: Netlink, link: links.Link) -> None:
+    """Remove the upper interfaces of an interface in its namespace, which is the connection's. Raises OSError."""
     for one in inside(connection, link):
         links.delete(connection, one.index)
 
 
-def end(connection: Netlink, link: links.Link, kept: t.Collection[Mark] = ()) -> list[Upper]:
-    """Removes all upper interfaces of an interface of the node that can be listed, except those in `kept`
-    (:func:`known`). Returns the removed ones. Raises OSError."""
-    removed = [one for one in found(connection, link) if known(one) not in kept]
+def remove_all(connection: Netlink, link: links.Link, kept: t.Collection[Mark] = ()) -> list[Upper]:
+    """Remove all upper interfaces of an interface of the node that can be listed, except those in `kept`
+    (:func:`mark_of`). Returns the removed ones. Raises OSError."""
+    removed = [one for one in list_uppers(connection, link) if mark_of(one) not in kept]
     remove(connection, removed)
     return removed
 
 
 def remove(connection: Netlink, gone: t.Sequence[Upper]) -> None:
-    """Removes upper interfaces of an interface of the node, wherever they are. Raises OSError."""
+    """Remove upper interfaces of an interface of the node from their namespaces. Raises OSError."""
     for one in gone:
         if one.key is None:
             links.delete(connection, one.ifindex)
     if any(one.key for one in gone):
-        for space in node_namespaces.all_but_own():
+        for space in node_namespaces.other_namespaces():
             here = [one for one in gone if one.key == space.key]
             if here:
                 with contextlib.suppress(KernelError), Netlink(space.descriptor) as there:
@@ -341,6 +343,6 @@ def remove(connection: Netlink, gone: t.Sequence[Upper]) -> None:
                         links.delete(there, one.ifindex)
 
 
-def known(upper: Upper) -> Mark:
+def mark_of(upper: Upper) -> Mark:
     """What identifies an upper interface, as JSON for the host state."""
     return [list(upper.key) if upper.key else None, upper.ifindex, upper.kind]

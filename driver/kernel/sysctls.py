@@ -59,7 +59,7 @@ def get(name: str, key: str) -> str | None:
 
 
 def write(name: str, values: t.Mapping[str, str | int]) -> None:
-    """Writes the sysctls that differ. Raises OSError that names the sysctl."""
+    """Write the sysctls that differ. Raises OSError with the name of the sysctl."""
     for key, value in values.items():
         path = _path(name, key)
         try:

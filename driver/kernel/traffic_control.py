@@ -6,7 +6,7 @@
 
 The kernel drops them when the interface moves to another namespace, and does not report enough to restore them, so an
 interface that has some is not given to pods. BPF filters are ignored: their owner (such as Cilium) watches the
-interfaces and installs them again. So are the driver's own classes, by which an interface is divided (htb.py).
+interfaces and installs them again. The driver's own classes, which divide an interface (htb.py), are also ignored.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _CLSACT = {0xFFFFFFF2: "at ingress", 0xFFFFFFF3: "at egress"}
 _CLASSFUL = ("htb", "hfsc", "drr", "qfq")
 
 
-def found(connection: Netlink, interface: str) -> str:
-    """What an interface would lose if it moved, for messages (`filters (u32 at ingress)`); empty if nothing, or if
-    there is no such interface. Raises OSError."""
+def lost_by_move(connection: Netlink, interface: str) -> str:
+    """What an interface would lose by moving to another namespace, for messages (`filters (u32 at ingress)`); empty if
+    nothing, or if there is no such interface. Raises OSError."""
     link = links.get(connection, name=interface)
     if link is None:
         return ""

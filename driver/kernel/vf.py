@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Settings of a virtual function that its physical function holds. They can be changed only on the node, not in a pod.
+"""Settings of a virtual function (VF) that its physical function (PF) stores. They can be changed only on the node.
 Numbers are those of linux/if_link.h.
 """
 
@@ -53,7 +53,7 @@ class VfSettings(t.TypedDict, total=False):
 
 
 #: Settings that are read by name.
-_ByName = t.Mapping[str, object]
+_SettingsByName = t.Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -80,19 +80,19 @@ def function(address: str, root: str = PCI) -> Function | None:
     return None
 
 
-def owner(connection: Netlink, one: Function) -> links.Link:
-    """The physical function's interface, with its virtual functions' settings; OSError if it has none here."""
+def pf_link(connection: Netlink, function: Function) -> links.Link:
+    """The physical function's interface, with its virtual functions' settings. Raises OSError if the node has none."""
     for link in links.listed(connection):
-        if link.parent == one.pf:
+        if link.parent == function.pf:
             found = links.get(connection, index=link.index, vfs=True)  # a link list omits VFs
-            if found is not None and found.number(links.IFLA_NUM_VF) > one.index:
+            if found is not None and found.number(links.IFLA_NUM_VF) > function.index:
                 return found
-    raise OSError(errno.ENODEV, f"the physical function {one.pf} has no interface on the node that manages VFs")
+    raise OSError(errno.ENODEV, f"the physical function {function.pf} has no interface on the node that manages VFs")
 
 
-def read(connection: Netlink, one: Function) -> VfSettings:
-    """The current settings. OSError (ENODEV) if no interface on the node manages them."""
-    return parse(owner(connection, one), one.index)
+def read(connection: Netlink, function: Function) -> VfSettings:
+    """The current settings. Raises OSError (ENODEV) if no interface on the node manages them."""
+    return parse(pf_link(connection, function), function.index)
 
 
 def parse(link: links.Link, index: int) -> VfSettings:
@@ -122,11 +122,11 @@ def parse(link: links.Link, index: int) -> VfSettings:
     raise OSError(errno.ENODEV, f"the physical function does not report its VF {index}")
 
 
-def sent(connection: Netlink, one: Function) -> int | None:
+def sent(connection: Netlink, function: Function) -> int | None:
     """The bytes that a virtual function has sent; None if its driver does not count: the kernel then reports 0 for all
     counters. Raises OSError."""
-    link = owner(connection, one)
-    for info in _infos(links.get(connection, index=link.index, vfs=True, statistics=True), one.index):
+    link = pf_link(connection, function)
+    for info in _infos(links.get(connection, index=link.index, vfs=True, statistics=True), function.index):
         counters = {kind: netlink.number(value) for kind, value in netlink.pairs(info.get(_STATS, b""))}
         return counters.get(_TX_BYTES) if any(counters.values()) else None
     return None
@@ -140,14 +140,14 @@ def _infos(link: links.Link | None, index: int) -> t.Iterator[netlink.Attributes
             yield raw
 
 
-def write(connection: Netlink, one: Function, wanted: _ByName) -> None:
-    """Applies the settings that differ. All are tried even if some are refused; then raises OSError with the error
-    number of the first refusal and the names of all."""
-    link = owner(connection, one)
-    write_to(connection, link.index, one.index, parse(link, one.index), wanted)
+def write(connection: Netlink, function: Function, wanted: _SettingsByName) -> None:
+    """Apply the settings that differ. All are tried even if some are refused; then raises OSError with the error number
+    of the first refusal and the names of all refused settings."""
+    link = pf_link(connection, function)
+    write_to(connection, link.index, function.index, parse(link, function.index), wanted)
 
 
-def write_to(connection: Netlink, pf: int, index: int, now: _ByName, wanted: _ByName) -> None:
+def write_to(connection: Netlink, pf: int, index: int, now: _SettingsByName, wanted: _SettingsByName) -> None:
     """As :func:`write`, for the virtual function `index` of the link `pf`, whose current settings are `now`."""
     refused: list[tuple[str, int]] = []
     for name, message in messages(index, now, wanted):
@@ -175,9 +175,9 @@ def read_all(connection: Netlink, index: int, number: int) -> dict[str, VfSettin
     found: dict[str, VfSettings] = {}
     if link is None:
         return found
-    for one in range(number):
+    for vf_index in range(number):
         try:
-            found[str(one)] = parse(link, one)
+            found[str(vf_index)] = parse(link, vf_index)
         except OSError as error:
             if error.errno != errno.ENODEV:
                 raise
@@ -185,7 +185,7 @@ def read_all(connection: Netlink, index: int, number: int) -> dict[str, VfSettin
 
 
 def write_all(connection: Netlink, index: int, wanted: t.Mapping[str, VfSettings]) -> None:
-    """Restores the settings of a link's virtual functions. All are tried; then raises OSError that names refusals."""
+    """Restore the settings of a link's virtual functions. All are tried; then raises OSError with those refused."""
     now = read_all(connection, index, 1 + max(map(int, wanted), default=-1))
     refused = []
     for number, settings in wanted.items():
@@ -198,7 +198,7 @@ def write_all(connection: Netlink, index: int, wanted: t.Mapping[str, VfSettings
 
 
 def set_mac(connection: Netlink, link: links.Link, mac: str) -> None:
-    """Sets the address of a virtual function's interface, and leaves it down. Raises OSError.
+    """Set the address of a virtual function's interface, and leave it down. Raises OSError.
 
     If the physical function has set an address, some drivers (igbvf) refuse any other one, and apply that one only at
     the reset that setting the interface down causes.
@@ -217,7 +217,7 @@ def set_mac(connection: Netlink, link: links.Link, mac: str) -> None:
             raise
 
 
-def messages(index: int, now: _ByName, wanted: _ByName) -> t.Iterator[tuple[str, bytes]]:
+def messages(index: int, now: _SettingsByName, wanted: _SettingsByName) -> t.Iterator[tuple[str, bytes]]:
     """The attributes that change `now` into `wanted`, each with the name of its setting."""
     for name, make in _MESSAGES:
         attribute = make(index, now, wanted)
@@ -225,22 +225,22 @@ def messages(index: int, now: _ByName, wanted: _ByName) -> t.Iterator[tuple[str,
             yield name, attribute
 
 
-def _differs(name: str, now: _ByName, wanted: _ByName) -> bool:
+def _differs(name: str, now: _SettingsByName, wanted: _SettingsByName) -> bool:
     return name in wanted and wanted[name] != now.get(name)
 
 
-def _number(name: str, now: _ByName, wanted: _ByName) -> int:
+def _number(name: str, now: _SettingsByName, wanted: _SettingsByName) -> int:
     """The number that a setting has after the change."""
     return int(t.cast("int", wanted.get(name, now.get(name, 0))))
 
 
-_Make = t.Callable[[int, _ByName, _ByName], bytes]
+_Make = t.Callable[[int, _SettingsByName, _SettingsByName], bytes]
 
 
-def _plain(name: str, kind: int, form: struct.Struct) -> _Make:
-    """For a setting whose attribute has the function's index and a number."""
+def _number_attribute(name: str, kind: int, form: struct.Struct) -> _Make:
+    """Makes the attribute of a setting that consists of the function's index and a number."""
 
-    def make(index: int, now: _ByName, wanted: _ByName) -> bytes:
+    def make(index: int, now: _SettingsByName, wanted: _SettingsByName) -> bytes:
         if not _differs(name, now, wanted):
             return b""
         return netlink.attribute(kind, form.pack(index, _number(name, now, wanted)))
@@ -248,14 +248,14 @@ def _plain(name: str, kind: int, form: struct.Struct) -> _Make:
     return make
 
 
-def _mac(index: int, now: _ByName, wanted: _ByName) -> bytes:
+def _mac(index: int, now: _SettingsByName, wanted: _SettingsByName) -> bytes:
     mac = str(wanted.get("mac", now.get("mac"))).lower()
     if "mac" not in wanted or mac == now.get("mac"):
         return b""
     return netlink.attribute(_MAC, struct.pack("=I", index) + links.mac_bytes(mac).ljust(_MAC_ROOM, b"\0"))
 
 
-def _vlan(index: int, now: _ByName, wanted: _ByName) -> bytes:
+def _vlan(index: int, now: _SettingsByName, wanted: _SettingsByName) -> bytes:
     if "vlan" not in wanted:
         return b""
     protocol = wanted.get("vlanProtocol")
@@ -269,14 +269,14 @@ def _vlan(index: int, now: _ByName, wanted: _ByName) -> bytes:
     return netlink.nest(_VLAN_LIST, netlink.attribute(_INFO, entry))
 
 
-def _rates(index: int, now: _ByName, wanted: _ByName) -> bytes:
+def _rates(index: int, now: _SettingsByName, wanted: _SettingsByName) -> bytes:
     names = ("minTxRate", "maxTxRate")
     if not any(_differs(name, now, wanted) for name in names):
         return b""
     return netlink.attribute(_RATE, struct.pack("=III", index, *(_number(name, now, wanted) for name in names)))
 
 
-def _link_state(index: int, now: _ByName, wanted: _ByName) -> bytes:
+def _link_state(index: int, now: _SettingsByName, wanted: _SettingsByName) -> bytes:
     if not _differs("linkState", now, wanted):
         return b""
     state = _LINK_STATES.index(str(wanted["linkState"]))
@@ -286,12 +286,12 @@ def _link_state(index: int, now: _ByName, wanted: _ByName) -> bytes:
 _PAIR = struct.Struct("=II")
 #: In the order of the requests. Trust comes before the address: an untrusted function may not change its address.
 _MESSAGES: tuple[tuple[str, _Make], ...] = (
-    ("trust", _plain("trust", _TRUST, _PAIR)),
+    ("trust", _number_attribute("trust", _TRUST, _PAIR)),
     ("mac", _mac),
     ("vlan", _vlan),
     ("maxTxRate", _rates),
-    ("spoofchk", _plain("spoofchk", _SPOOFCHK, _PAIR)),
-    ("rssQuery", _plain("rssQuery", _RSS_QUERY, _PAIR)),
-    *((name, _plain(name, kind, _GUID)) for name, kind in _GUIDS.items()),
+    ("spoofchk", _number_attribute("spoofchk", _SPOOFCHK, _PAIR)),
+    ("rssQuery", _number_attribute("rssQuery", _RSS_QUERY, _PAIR)),
+    *((name, _number_attribute(name, kind, _GUID)) for name, kind in _GUIDS.items()),
     ("linkState", _link_state),
 )

@@ -16,8 +16,8 @@ from .netlink import Netlink
 _TABLE = 1
 
 
-def enslave(connection: Netlink, index: int, vrf: ObjectView) -> None:
-    """Puts the interface in a VRF (`name`, `table`), which is created if it does not exist. Raises KernelError."""
+def join(connection: Netlink, index: int, vrf: ObjectView) -> None:
+    """Put the interface into a VRF (`name`, `table`), which is created if it does not exist. Raises KernelError."""
     with step(f"create the VRF {vrf['name']}"):
         master = links.get(connection, name=vrf["name"])
         if master is None:

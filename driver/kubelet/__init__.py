@@ -4,7 +4,7 @@
 
 """The gRPC services for kubelet: registration, prepare, unprepare and device health.
 
-Each request becomes a call of the service that `base.calls` defines. This room imports `base` and `dra.config`. It
+Each request becomes a call of the service that `base.calls` defines. This package imports `base` and `dra.config`. It
 depends neither on claims nor on the kernel.
 """
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from ..base import logs
 from ..base.calls import ClaimRef, DeviceHealth, PreparedDevice, Service
 from ..base.errors import DriverError
-from ..base.lock import Owned, serialized
+from ..base.lock import InstanceLock, serialized
 from ..base.metrics import PREPARE, UNPREPARE, Metrics
 from ..base.objects import Object
 from ..base.paths import Paths
@@ -73,7 +73,7 @@ class Plugin:
         self.service_socket = paths.service_socket(instance)
         self.registration_socket = paths.registration_socket(instance)
         self._lock = paths.serialize_lock if instance else None
-        self._owned = None if instance else Owned(Path(f"{self.service_socket}.lock"))
+        self._instance_lock = None if instance else InstanceLock(Path(f"{self.service_socket}.lock"))
         self._servers: list[_Server] = []
         self._registered = False
         self._failure = "kubelet has not contacted it yet"
@@ -84,8 +84,8 @@ class Plugin:
         self._watch: threading.Thread | None = None
 
     @property
-    def unregistered(self) -> str:
-        """Why kubelet does not use the driver, as far as kubelet reported it. Empty if it does."""
+    def registration_problem(self) -> str:
+        """Why kubelet has not registered the driver, as far as kubelet reported it; empty if it has."""
         return "" if self._registered else self._failure
 
     def start(self) -> None:
@@ -99,8 +99,8 @@ class Plugin:
             self._listen()
         except BaseException:
             self._close(0)
-            if self._owned:
-                self._owned.release()
+            if self._instance_lock:
+                self._instance_lock.release()
             raise
         self._watch = threading.Thread(target=self._watch_sockets, name="plugin", daemon=True)
         self._watch.start()
@@ -112,8 +112,8 @@ class Plugin:
         if self._watch:
             self._watch.join()
         self._close(grace)
-        if self._owned:
-            self._owned.release()
+        if self._instance_lock:
+            self._instance_lock.release()
 
     def health_changed(self) -> None:
         """Send health to kubelet now, before the next regular report."""
@@ -123,17 +123,17 @@ class Plugin:
 
     def _acquire(self) -> None:
         deadline = time.monotonic() + PATIENCE
-        while self._owned and not self._owned.acquire():
+        while self._instance_lock and not self._instance_lock.acquire():
             if time.monotonic() > deadline or self._stopping.wait(0.1):
-                raise DriverError(f"{self._owned.path}: another process of {DRIVER} is running on this node")
+                raise DriverError(f"{self._instance_lock.path}: another process of {DRIVER} is running on this node")
 
     def _listen(self) -> None:
         calls: dict[str, dict[str, _Handler]] = {
-            **{name: self._dra(name) for name in protocol.DRA.values()},
-            **{name: {"NodeWatchResources": self._health(name)} for name in protocol.HEALTH.values()},
+            **{name: self._dra_handlers(name) for name in protocol.DRA.values()},
+            **{name: {"NodeWatchResources": self._health_handler(name)} for name in protocol.HEALTH.values()},
         }
         self._servers.append(_Server(self.service_socket, calls, WORKERS + STREAMS))
-        calls = {protocol.REGISTRATION: {"GetInfo": self._info, "NotifyRegistrationStatus": self._notified}}
+        calls = {protocol.REGISTRATION: {"GetInfo": self._get_info, "NotifyRegistrationStatus": self._notify_status}}
         self._servers.append(_Server(self.registration_socket, calls, 2))
 
     def _close(self, grace: float) -> None:
@@ -160,7 +160,7 @@ class Plugin:
         self._registered, self._failure = registered, failure
         self.metrics.registered(registered)
 
-    def _info(self, request: protocol.Message, context: grpc.ServicerContext) -> protocol.Message:
+    def _get_info(self, request: protocol.Message, context: grpc.ServicerContext) -> protocol.Message:
         return protocol.message("pluginregistration.PluginInfo")(
             type="DRAPlugin",
             name=DRIVER,
@@ -168,7 +168,7 @@ class Plugin:
             supported_versions=protocol.SUPPORTED,
         )
 
-    def _notified(self, request: protocol.Message, context: grpc.ServicerContext) -> protocol.Message:
+    def _notify_status(self, request: protocol.Message, context: grpc.ServicerContext) -> protocol.Message:
         if request.plugin_registered:
             log.info("kubelet registered the driver")
             self._report(True)
@@ -178,22 +178,22 @@ class Plugin:
             self._report(False, f"kubelet refused to register it: {request.error}")
         return protocol.message("pluginregistration.RegistrationStatusResponse")()
 
-    def _dra(self, service: str) -> dict[str, _Handler]:
+    def _dra_handlers(self, service: str) -> dict[str, _Handler]:
         methods = protocol.methods(service)
 
         def prepare(request: protocol.Message, context: grpc.ServicerContext) -> protocol.Message:
             response = methods["NodePrepareResources"].response()
-            self._each(PREPARE, request, response, context, self._prepare)
+            self._for_each_claim(PREPARE, request, response, context, self._prepare)
             return response
 
         def unprepare(request: protocol.Message, context: grpc.ServicerContext) -> protocol.Message:
             response = methods["NodeUnprepareResources"].response()
-            self._each(UNPREPARE, request, response, context, self._unprepare)
+            self._for_each_claim(UNPREPARE, request, response, context, self._unprepare)
             return response
 
         return {"NodePrepareResources": prepare, "NodeUnprepareResources": unprepare}
 
-    def _each(
+    def _for_each_claim(
         self,
         operation: str,
         request: protocol.Message,
@@ -201,15 +201,15 @@ class Plugin:
         context: grpc.ServicerContext,
         work: t.Callable[[ClaimRef, protocol.Message], None],
     ) -> None:
-        for named in request.claims:
-            if named.uid in response.claims:
+        for requested in request.claims:
+            if requested.uid in response.claims:
                 continue
-            entry = response.claims[named.uid]
+            entry = response.claims[requested.uid]
             if not context.is_active():
                 entry.error = "kubelet cancelled the call"
                 continue
-            claim = ClaimRef(named.namespace, named.name, named.uid)
-            with logs.about(claim=claim.uid, claim_name=str(claim), operation=operation):
+            claim = ClaimRef(requested.namespace, requested.name, requested.uid)
+            with logs.context(claim=claim.uid, claim_name=str(claim), operation=operation):
                 try:
                     with self.metrics.operation(operation):
                         work(claim, entry)
@@ -224,17 +224,17 @@ class Plugin:
         with serialized(self._lock):
             devices = self.service.prepare(claim)
         for device in devices:
-            _fill(entry.devices.add(), device)
+            _fill_device(entry.devices.add(), device)
 
     def _unprepare(self, claim: ClaimRef, entry: protocol.Message) -> None:
         if claim.problem():
-            # it was never prepared: there is nothing to undo, and an error would keep its pod terminating forever
+            # the claim was never prepared: nothing to undo, and an error would keep its pod terminating forever
             log.warning("ignoring unprepare of an invalid claim: %s", claim.problem())
             return
         with serialized(self._lock):
             self.service.unprepare(claim)
 
-    def _health(self, service: str) -> _Handler:
+    def _health_handler(self, service: str) -> _Handler:
         import grpc
 
         response = protocol.methods(service)["NodeWatchResources"].response
@@ -316,7 +316,7 @@ def _handler(method: protocol.Method, handler: _Handler) -> grpc.RpcMethodHandle
     )
 
 
-def _fill(entry: protocol.Message, device: PreparedDevice) -> None:
+def _fill_device(entry: protocol.Message, device: PreparedDevice) -> None:
     # kubelet compares with containers' main requests: strip subrequests, as Kubernetes' own helper does
     entry.request_names.extend(dict.fromkeys(request.partition("/")[0] for request in device.requests))
     entry.pool_name = device.pool

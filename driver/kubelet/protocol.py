@@ -5,7 +5,7 @@
 """The gRPC messages and services between kubelet and the driver, as tables from which protobuf builds the classes.
 
 Source: k8s.io/kubelet pkg/apis: pluginregistration/v1, dra/v1, dra/v1beta1, dra-health/v1, dra-health/v1alpha1
-(api.proto each). v1beta1 is v1 without share ids, v1alpha1 is v1 of dra-health.
+(api.proto each). dra/v1beta1 is v1 without share IDs; dra-health/v1alpha1 is the same as v1.
 """
 
 from __future__ import annotations
@@ -126,14 +126,14 @@ _FILES = (
 _SCALARS = {"string": _Field.TYPE_STRING, "bool": _Field.TYPE_BOOL, "int64": _Field.TYPE_INT64}
 
 
-def _described(file: _File) -> descriptor_pb2.FileDescriptorProto:
+def _file_descriptor(file: _File) -> descriptor_pb2.FileDescriptorProto:
     proto = descriptor_pb2.FileDescriptorProto(
         name=f"{file.package.replace('.', '/')}/api.proto", package=file.package, syntax="proto3"
     )
     for name, fields in file.messages.items():
         message = proto.message_type.add(name=name)
         for number, (field, kind) in fields.items():
-            _add(file, message, number, field, kind)
+            _add_field(file, message, number, field, kind)
     for name, values in file.enumerations.items():
         enumeration = proto.enum_type.add(name=name)
         for value, number in values.items():
@@ -150,14 +150,14 @@ def _described(file: _File) -> descriptor_pb2.FileDescriptorProto:
     return proto
 
 
-def _add(file: _File, message: descriptor_pb2.DescriptorProto, number: int, name: str, kind: str) -> None:
+def _add_field(file: _File, message: descriptor_pb2.DescriptorProto, number: int, name: str, kind: str) -> None:
     label, _unused, kind = kind.rpartition(" ")
     field = message.field.add(name=name, number=number, label=_Field.LABEL_OPTIONAL)
     if label == "map":
         entry = message.nested_type.add(name=f"{name.title()}Entry")
         entry.options.map_entry = True
-        _add(file, entry, 1, "key", "string")
-        _add(file, entry, 2, "value", kind)
+        _add_field(file, entry, 1, "key", "string")
+        _add_field(file, entry, 2, "value", kind)
         kind = f"{message.name}.{entry.name}"
     if label in ("repeated", "map"):
         field.label = _Field.LABEL_REPEATED
@@ -172,10 +172,10 @@ def _add(file: _File, message: descriptor_pb2.DescriptorProto, number: int, name
         field.type_name = f".{file.package}.{kind}"
 
 
-# a pool of its own: in the default pool, names such as v1.DeviceHealth could collide
+# a separate pool: in the default pool, names such as v1.DeviceHealth could collide
 pool = descriptor_pool.DescriptorPool()
 for _file in _FILES:
-    pool.Add(_described(_file))
+    pool.Add(_file_descriptor(_file))
 
 
 #: A message, or the class of one. The classes are built at run time, so a type checker does not know their fields.

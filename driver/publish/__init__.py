@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the node offers: the devices of the inventory, and the ResourceSlices that publish them.
+"""The devices of the node's inventory, and the ResourceSlices that publish them.
 
-This room imports `base`, `kernel`, `api`, `dra.kube`, `topology` and `uplinks`. It never imports `claims`: its
+This package imports `base`, `kernel`, `api`, `dra.kube`, `topology` and `uplinks`. It never imports `claims`: its
 callers pass the devices that claims hold.
 """
 

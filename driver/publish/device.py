@@ -36,13 +36,13 @@ class Device:
 
     @property
     def identity(self) -> Identity:
-        """What finds the interface in any namespace."""
+        """What identifies the interface in any namespace."""
         from ..interface.identity import Identity
 
         return Identity(self.address, self.permanent_mac, self.interface or "")
 
     def with_rdma_devices(self, names: t.Sequence[str]) -> Device:
-        """This device after the kernel has given its RDMA devices other names."""
+        """This device with new names of its RDMA devices, after the kernel has renumbered them."""
         device = self.device
         if "rdmaDevice" in device.get("attributes", {}) and len(names) == 1:
             device = {**device, "attributes": {**device["attributes"], "rdmaDevice": {"string": names[0]}}}

@@ -36,9 +36,9 @@ if t.TYPE_CHECKING:
 
 __all__ = ["Device", "Inventory"]
 
-#: The maximum age, in seconds, of the list of SSH and storage sessions when a device is taken: pods that start together
+#: Maximum age in seconds of the list of SSH and storage sessions when a claim gets a device: pods that start together
 #: share one scan. Routes, addresses and links are always current.
-_SESSIONS_FOR = 1.0
+_SESSIONS_MAX_AGE = 1.0
 
 
 class Inventory:
@@ -63,7 +63,7 @@ class Inventory:
         self._settings = settings
         self._held = held
         self._root = root
-        # one probe at a time, as it takes long on a large node; its results are replaced as a whole
+        # one probe at a time, as it is slow on a large node; its results are replaced together
         self._probing = threading.Lock()
         self._counters = self._shares = True
         self._devices: dict[str, Device] = {}
@@ -85,8 +85,7 @@ class Inventory:
 
     def refresh(self, counters: bool | None = None, shares: bool | None = None) -> publish.Publication:
         """Probe the node and return what to publish. `counters`, `shares`: whether the API server supports shared
-        counters, and devices that are allocated several times; by default as in the last call that said so, and before
-        that call, yes.
+        counters, and devices that are allocated several times; None keeps the last value, which is True at first.
 
         Raises DriverError.
         """
@@ -106,13 +105,13 @@ class Inventory:
                 )
         except (OSError, OverrideError) as error:
             raise DriverError(f"could not probe the node: {error}") from error
-        # What moved to a pod or back meanwhile may have been seen in neither place: it stays published as it was.
-        # After each move back the publisher is woken.
+        # A device that moved to a pod or back during the probe may have been missed in both places: it stays published
+        # unchanged. After each move back the publisher is woken.
         held.update((device.name, device) for device in self._held())
         held_shares = _all_shares(held_shares, self._held_shares())
         unclean = self._unclean()
         with trace.step("find the interfaces that carry the node's traffic"):
-            uplinks = {**self.burdened(_candidates(facts, settings)), **self.carried()}
+            uplinks = {**self.traffic_control_reasons(_candidates(facts, settings)), **self.uplink_reasons()}
         policy = publish.Policy(
             include=settings.include,
             exclude=settings.exclude,
@@ -149,7 +148,8 @@ class Inventory:
     def places(self) -> Places:
         """The GPUs of the last probe, and NCCL's file if the settings ask for it now. Raises as `refresh`."""
         wanted = "nccl_topology" in self.settings.pod_environment
-        if self._publication is None or (wanted and not self._places.nccl and self._places.no_nccl == Places.no_nccl):
+        not_wanted_before = not self._places.nccl and self._places.no_nccl_reason == Places.no_nccl_reason
+        if self._publication is None or (wanted and not_wanted_before):
             self.refresh()
         return self._places
 
@@ -173,11 +173,11 @@ class Inventory:
                 return reason
         return ""
 
-    def needed(self, names: t.Iterable[str]) -> dict[str, str]:
+    def needed_by_node(self, names: t.Iterable[str]) -> dict[str, str]:
         """Which of these devices the node itself needs now, by name with the reason (uplink, SSH session ...), or why a
         device is not published.
 
-        Queries the kernel once for all of them. To be called before devices are taken for a claim. Raises DriverError.
+        Queries the kernel once for all of them. Call this before a claim gets devices. Raises DriverError.
         """
         found: dict[str, str] = {}
         reasons: t.Mapping[str, str] | None = None
@@ -189,31 +189,32 @@ class Inventory:
                 interfaces = interfaces_of(device.address) if device.address else []
                 interfaces = interfaces or ([device.interface] if device.interface else [])
                 if reasons is None:
-                    reasons = self.carried(_SESSIONS_FOR)
-                kept = {**self.burdened(interfaces), **reasons}
+                    reasons = self.uplink_reasons(_SESSIONS_MAX_AGE)
+                kept = {**self.traffic_control_reasons(interfaces), **reasons}
                 found[name] = next((kept[one] for one in interfaces if one in kept), "")
         return {name: reason for name, reason in found.items() if reason}
 
-    def look_ahead(self) -> None:
-        """Query the kernel for `needed` early. Raises nothing: `needed` queries again, and reports errors."""
+    def prefetch(self) -> None:
+        """Query the kernel for `needed_by_node` early. Never raises: `needed_by_node` queries again, and reports
+        errors."""
         with contextlib.suppress(OSError, DriverError):
-            self.carried(_SESSIONS_FOR)
+            self.uplink_reasons(_SESSIONS_MAX_AGE)
 
-    def burdened(self, interfaces: t.Sequence[str]) -> dict[str, str]:
-        """The interfaces with configuration that a claim would lose, by name, with the reason.
+    def traffic_control_reasons(self, interfaces: t.Sequence[str]) -> dict[str, str]:
+        """The interfaces with traffic control settings that would be lost in a pod, by name, with the reason.
 
         Raises KernelError.
         """
         if self._root != "/" or not interfaces:
             return {}
         with step("read the traffic control of interfaces"), Netlink() as connection:
-            found = {name: traffic_control.found(connection, name) for name in interfaces}
+            found = {name: traffic_control.lost_by_move(connection, name) for name in interfaces}
         return {name: f"it has tc {what}, which a claim would lose" for name, what in found.items() if what}
 
-    def carried(self, at_most: float = 0.0) -> t.Mapping[str, str]:
+    def uplink_reasons(self, at_most: float = 0.0) -> t.Mapping[str, str]:
         """The interfaces that carry this node's own traffic, by name, with the reason.
 
-        Sessions may be `at_most` this old, in seconds. Raises KernelError.
+        The list of sessions may be up to `at_most` seconds old. Raises KernelError.
         """
         if self._root != "/":
             return {}

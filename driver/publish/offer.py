@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the last probe has found about a NIC that is divided among pods."""
+"""A NIC that is divided among pods, according to the last probe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .device import Device
 @dataclass(frozen=True)
 class Offer:
     """A divided NIC: its own device, the v1 Device for its shares, the rule of the settings, its bandwidth in bit/s,
-    and the VFs that shares can have, whether one has them now or not."""
+    and the VFs for shares, both free and used ones."""
 
     base: Device
     published: Object

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Where the GPUs of this node are, and how near its NICs are to them, as the last probe has found."""
+"""The locations of this node's GPUs, and their distances to its NICs, according to the last probe."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ class GpuPlace:
 
 @dataclass(frozen=True)
 class Places:
-    """`gpus` by PCI address. `nccl` is the topology file for NCCL, empty if there is none for the reason `no_nccl`."""
+    """`gpus` by PCI address. `nccl` is the topology file for NCCL, empty if there is none for the reason
+    `no_nccl_reason`."""
 
     gpus: t.Mapping[str, GpuPlace] = field(default_factory=dict)
     board: Board = field(default_factory=Board)
     nccl: str = ""
-    no_nccl: str = "the setting pod_environment does not ask for it"
+    no_nccl_reason: str = "the setting pod_environment does not ask for it"
 
     def level(self, gpu: str, nic: str) -> str:
         """How near a GPU and a NIC are, by their PCI addresses (for a VF, that of its PF); UNKNOWN if not known."""
@@ -44,7 +45,7 @@ class Places:
 
 
 def places(facts: NodeFacts, nccl: bool) -> Places:
-    """From topology facts (`model.as_dict`). `nccl`: write NCCL's file as well."""
+    """From topology facts (`model.as_dict`). `nccl`: also create NCCL's file."""
     gpus = {gpu["address"]: _place(gpu, facts["functions"][gpu["address"]]) for gpu in facts["gpus"]}
     if not nccl:
         return Places(gpus, board_map(facts))

@@ -36,11 +36,12 @@ _LOG = logging.getLogger(__name__)
 #: Seconds that a change waits for others, and the minimum seconds between the starts of two probes.
 SETTLE_SECONDS = 0.2
 INTERVAL_SECONDS = 0.5
-#: Maximum seconds that a probe is delayed while pods start or end, and seconds between two checks whether they do. A
-#: device that came back to the node unchanged can wait longer, because it stayed published.
-BUSY_SECONDS, LEISURE_SECONDS = 2.0, 10.0
+#: Maximum seconds that an urgent probe, or another one, is delayed while pods start or end. A device that returned to
+#: the node unchanged is not urgent, because it stayed published.
+BUSY_SECONDS, NOT_URGENT_SECONDS = 2.0, 10.0
+#: Seconds between two checks whether pods start or end.
 BUSY_STEP = 0.1
-#: Seconds after which the node is probed without an event: a new SSH session or a link's speed causes none.
+#: Seconds after which the node is probed without an event: a new SSH session or a changed link speed causes none.
 RESYNC_SECONDS = 60.0
 #: Maximum seconds that `stop` waits for a write that has begun.
 STOP_SECONDS = 3.0
@@ -54,8 +55,8 @@ class Publisher:
 
     The file of `settings` is watched for changes. `published` is called with the publication each time the slices match
     it; it must be quick and may be called from another thread. `busy` returns whether pods start or end: a probe would
-    slow them down, so it is delayed by at most BUSY_SECONDS, or LEISURE_SECONDS if it is not urgent. `holds` returns
-    whether the interface of this name belongs to a device that a claim has.
+    slow them down, so it is delayed by at most BUSY_SECONDS, or NOT_URGENT_SECONDS if it is not urgent.
+    `holds_interface` returns whether the interface of this name belongs to a device that a claim has.
     """
 
     def __init__(
@@ -65,9 +66,9 @@ class Publisher:
         settings: SettingsFile | None = None,
         published: t.Callable[[Publication], None] | None = None,
         busy: t.Callable[[], bool] = lambda: False,
-        holds: t.Callable[[str], bool] = lambda name: False,
+        holds_interface: t.Callable[[str], bool] = lambda name: False,
     ) -> None:
-        self._busy, self._holds = busy, holds
+        self._busy, self._holds_interface = busy, holds_interface
         self._cluster = cluster
         self._inventory = inventory
         self._settings = settings
@@ -80,7 +81,8 @@ class Publisher:
         self._node: Object | None = None
         self._features: Features | None = None
         self._features_at = 0.0
-        self._own: dict[str, tuple[str, Object]] = {}  # by name: the resourceVersion of our last write, and its spec
+        #: By slice name: the resourceVersion of our last write, and its spec.
+        self._written: dict[str, tuple[str, Object]] = {}
         self._monitor: Monitor | None = None
         self._threads: list[threading.Thread] = []
         #: When the slices last matched the node (seconds since the epoch), and why they could not be written since.
@@ -90,7 +92,7 @@ class Publisher:
 
     def start(self) -> None:
         """Begin to publish. Raises KernelError if the kernel's events cannot be received."""
-        self._monitor = Monitor(self.wake, self._virtual, self._holds)
+        self._monitor = Monitor(self.wake, self._virtual, self._holds_interface)
         self._monitor.start()
         targets: list[tuple[str, t.Callable[[], None]]] = [("publisher", self._run), ("slices", self._watch)]
         if self._settings:
@@ -120,10 +122,10 @@ class Publisher:
         return self._node
 
     def wake(self, reason: str) -> None:
-        """Probe again soon, because of a change. To be called also when a record is created or removed."""
+        """Probe again soon because of a change. Must also be called when a record is created or removed."""
         self._wake(reason, urgent=True)
 
-    def wake_at_leisure(self, reason: str) -> None:
+    def wake_when_idle(self, reason: str) -> None:
         """As `wake`, for a change that can wait until no pods start or end."""
         self._wake(reason, urgent=False)
 
@@ -156,7 +158,7 @@ class Publisher:
                 _LOG.exception("could not read %s", self._settings.path)
 
     def _wait(self, seconds: float) -> bool:
-        """Wait, at most until the publisher is stopped. Returns whether it is."""
+        """Wait until the time has passed or the publisher is stopped. Returns whether it is stopped."""
         with self._condition:
             return self._condition.wait_for(lambda: self._stopping, seconds)
 
@@ -173,7 +175,7 @@ class Publisher:
             try:
                 self.publish(reason)
             except Exception as error:  # noqa: BLE001
-                # any error: the next attempt may succeed, and without this thread nothing would be published any more
+                # any error: the next attempt may succeed, and nothing is published without this thread
                 self._fail(error)
                 if self._wait(delay * random.uniform(0.8, 1.2)):
                     return
@@ -187,7 +189,7 @@ class Publisher:
     def _wait_while_busy(self) -> bool:
         """Wait while pods start or end. Returns whether the publisher is stopped."""
         began = time.monotonic()
-        while self._busy() and time.monotonic() - began < (BUSY_SECONDS if self._urgent else LEISURE_SECONDS):
+        while self._busy() and time.monotonic() - began < (BUSY_SECONDS if self._urgent else NOT_URGENT_SECONDS):
             if self._wait(BUSY_STEP):
                 return True
         return self._stopping
@@ -202,7 +204,7 @@ class Publisher:
 
     def publish(self, reason: str) -> slices.Plan:
         """Probe the node and write its slices once. Returns the changes that were made. Raises DriverError."""
-        with logs.about(operation="publish"), trace.operation("publish"):
+        with logs.context(operation="publish"), trace.operation("publish"):
             return self._publish(reason)
 
     def _publish(self, reason: str) -> slices.Plan:
@@ -218,7 +220,7 @@ class Publisher:
         with trace.step("compute the slices"):
             wanted = slices.slices(publication, self._cluster.node, self._cluster.driver, features=self._features)
         existing, _version = self._cluster.slices()
-        plan = slices.plan(existing, slices.published_by(wanted, node, self._version), self._settled)
+        plan = slices.plan(existing, slices.with_owner(wanted, node, self._version), self._settled)
         if plan:
             _LOG.info("publishing %d devices, generation %d: %s", len(publication.devices), plan.generation, reason)
         self._apply(plan)
@@ -230,13 +232,13 @@ class Publisher:
 
     def _settled(self, existing: Object, desired: Object) -> bool:
         """Whether a slice is what the server stored when we sent exactly this content."""
-        version, sent = self._own.get(existing["metadata"]["name"], ("", {}))
+        version, sent = self._written.get(existing["metadata"]["name"], ("", {}))
         return existing["metadata"]["resourceVersion"] == version and slices.same(sent, desired["spec"])
 
     def _apply(self, plan: slices.Plan) -> None:
         for one in plan.delete:
             self._cluster.delete_slice(one)
-            self._own.pop(one["metadata"]["name"], None)
+            self._written.pop(one["metadata"]["name"], None)
         for one in plan.update:
             self._stored(one, self._cluster.update_slice(one))
         for one in plan.create:
@@ -248,7 +250,7 @@ class Publisher:
                 raise
 
     def _stored(self, sent: Object, stored: Object) -> None:
-        self._own[sent["metadata"]["name"]] = (stored["metadata"]["resourceVersion"], sent["spec"])
+        self._written[sent["metadata"]["name"]] = (stored["metadata"]["resourceVersion"], sent["spec"])
         lost = comparison.dropped(sent["spec"], stored["spec"])
         if lost:
             _LOG.warning("the API server does not keep %s", ", ".join(lost[:3]))
@@ -284,5 +286,5 @@ class Publisher:
 
     def _is_ours(self, kind: str, item: Object) -> bool:
         """Whether a change is our own write."""
-        version, _sent = self._own.get(item["metadata"]["name"], ("", {}))
+        version, _sent = self._written.get(item["metadata"]["name"], ("", {}))
         return kind != "DELETED" and item["metadata"]["resourceVersion"] == version

@@ -6,8 +6,8 @@
 
 The rules are those of Kubernetes' own controller (k8s.io/dynamic-resource-allocation/resourceslice): a pool's slices
 are matched by position, and the pool's generation grows unless a single update makes the whole change, so that a
-scheduler never uses a partly updated pool. Names follow from driver, node and position, not from generateName: a create
-that is sent twice makes one slice.
+scheduler never uses a partly updated pool. Names are computed from driver, node and position, without generateName: a
+create that is sent twice makes only one slice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def slices(
 ) -> list[Object]:
     """The v1 ResourceSlices of a node's pool, which has the node's name, within all limits of the API.
 
-    Counter sets are in slices of their own, before the devices. If devices can have taints, lists or counters, a slice
+    Counter sets are in separate slices, before the devices. If devices can have taints, lists or counters, a slice
     holds up to 64 of them, whether they have any or not: a link that goes down must not move devices between slices. A
     PF and its VFs are in the same slice if it has room. An empty pool has one empty slice.
     """
@@ -50,7 +50,7 @@ def slices(
         for device in group:
             if len(pages[-1]) == most:
                 pages.append([])
-            pages[-1].append(_kept(device, features))
+            pages[-1].append(_supported(device, features))
     bodies += [{"devices": page} for page in pages]
     pool = {"name": node, "generation": generation, "resourceSliceCount": len(bodies)}
     return [
@@ -82,7 +82,7 @@ def _families(publication: Publication) -> list[list[Object]]:
     return list(found.values())
 
 
-def _kept(device: Object, features: Features) -> Object:
+def _supported(device: Object, features: Features) -> Object:
     left_out = {name for name, on in (("taints", features.taints), ("consumesCounters", features.counters)) if not on}
     kept = {key: value for key, value in device.items() if key not in left_out}
     roots = _roots(kept.get("attributes") or {})
@@ -99,8 +99,8 @@ def _roots(attributes: Object) -> list[str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """The changes, in this order. `update` and `create` hold whole objects; an update has the resourceVersion it is
-    based on; `delete` holds the server's objects."""
+    """The changes, in this order. `update` and `create` have whole objects; an update has the resourceVersion on which
+    it is based; `delete` has the server's objects."""
 
     delete: tuple[Object, ...] = ()
     update: tuple[Object, ...] = ()
@@ -145,7 +145,7 @@ def plan(
         for place, one in current.items()
         if not same(one["spec"], wanted(place, generation)["spec"]) and not settled(one, wanted(place, generation))
     }
-    relabelled = {
+    reannotated = {
         place for place, one in current.items() if not _annotations(desired[place]).items() <= _annotations(one).items()
     }
     new = len(desired) - len(current)
@@ -157,7 +157,7 @@ def plan(
         update=tuple(
             _updated(one, wanted(place, generation))
             for place, one in sorted(current.items())
-            if bumped or place in changed | relabelled
+            if bumped or place in changed | reannotated
         ),
         create=tuple(wanted(place, generation) for place in range(len(desired)) if place not in current),
         generation=generation,
@@ -195,7 +195,7 @@ def _updated(existing: Object, desired: Object) -> Object:
 
 
 def same(actual: object, desired: object, name: str = "") -> bool:
-    """Whether actual and desired are equal, except for the format of quantities and the times of taints."""
+    """Whether both are equal, except for the format of quantities and the times of taints."""
     if isinstance(actual, dict) and isinstance(desired, dict):
         keys = {key for side in (actual, desired) for key, value in side.items() if value not in (None, [], {})}
         keys -= {"timeAdded"} - set(desired)
@@ -212,7 +212,7 @@ def same(actual: object, desired: object, name: str = "") -> bool:
     return False
 
 
-def published_by(desired: t.Sequence[Object], node: Object, version: str) -> list[Object]:
+def with_owner(desired: t.Sequence[Object], node: Object, version: str) -> list[Object]:
     """The slices with the Node as their owner, so that they are deleted with it, and with the driver's version."""
     owner = {
         "apiVersion": "v1",

@@ -12,10 +12,10 @@ import typing as t
 log = logging.getLogger(__name__)
 
 #: Maximum number of names in a line.
-_MOST = 20
+_MAX_NAMES = 20
 
 
-class Withheld:
+class WithheldLog:
     """Logs which devices are not published, and why, when that changes."""
 
     def __init__(self) -> None:
@@ -36,5 +36,5 @@ class Withheld:
 
 def listed(names: t.Sequence[str]) -> str:
     """The first names of a list that may be long."""
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    return ", ".join(names[:_MOST]) + more
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more

@@ -16,7 +16,7 @@ from ..kernel.netlink import Netlink
 
 def set_classes(parent: Identity, physical: int, wanted: t.Mapping[int, htb.Class]) -> None:
     """Set the classes of a NIC to `wanted`, by their minor numbers. Without classes, the parent gets the kernel's
-    default qdisc again. A NIC that is gone has taken its classes and its shares' interfaces with it. Raises
+    default qdisc again. If the NIC is gone, its classes and its shares' interfaces are gone, too. Raises
     KernelError."""
     with Netlink() as connection, step(f"divide {parent.name}"):
         link = find(connection, parent, None)
@@ -39,8 +39,8 @@ def problem(parent: Identity) -> str:
             return "it is not on the node"
         try:
             htb.exists(connection, link.index)
-        except htb.Foreign as error:
-            return f"{error.args[1]}; it cannot be divided without losing that"
+        except htb.ForeignQdisc as error:
+            return f"{error.args[1]}; dividing the NIC would replace it"
     return ""
 
 

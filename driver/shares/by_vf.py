@@ -2,11 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Shares by virtual functions: their rates, which the physical function's driver enforces on what they send.
+"""Shares by virtual functions (VFs): their rates, which the driver of the physical function enforces.
 
 They are set by devlink where the card's embedded switch is in switchdev mode, and by the physical function's interface
-otherwise, never by both. An interface whose driver takes no minimum rate (igb) gets the guarantee as the maximum: then
-no share can take another's, and idle capacity is not lent.
+otherwise, never by both. For an interface whose driver takes no minimum rate (igb), the guarantee is set as the
+maximum: then no share can exceed its own, and idle capacity stays unused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import errno
 import typing as t
 
 from ..base.errors import KernelError
-from ..dra.config.share_rates import InForce
+from ..dra.config.share_rates import EffectiveRate
 from ..kernel import links, vf
 from ..kernel.devlink import Devlink, Rates
 from ..kernel.links import step
@@ -25,74 +25,81 @@ from ..kernel.netlink import Netlink
 _MEGA = 10**6
 
 
-def set_rates(wanted: t.Mapping[str, InForce]) -> dict[str, InForce]:
-    """Set the rates of virtual functions, by their PCI addresses, and read them back. Rates that fall are set before
-    others rise. Returns what is in force, without functions that are gone with their rates. Raises KernelError."""
-    functions = _there(wanted)
-    found = set_rates_of({one: wanted[address] for address, one in functions.items()})
-    return {address: found[one] for address, one in functions.items()}
+def set_rates(wanted: t.Mapping[str, EffectiveRate]) -> dict[str, EffectiveRate]:
+    """Set the rates of virtual functions, by their PCI addresses, and read them back. Rates are lowered before
+    others are raised. Returns what is in force, without functions that are gone with their rates. Raises
+    KernelError."""
+    functions = _existing_functions(wanted)
+    found = set_rates_of({function: wanted[address] for address, function in functions.items()})
+    return {address: found[function] for address, function in functions.items()}
 
 
-def set_rates_of(wanted: t.Mapping[vf.Function, InForce]) -> dict[vf.Function, InForce]:
-    """As `set_rates`."""
+def set_rates_of(wanted: t.Mapping[vf.Function, EffectiveRate]) -> dict[vf.Function, EffectiveRate]:
+    """As `set_rates`, by functions instead of addresses."""
     found = {}
-    with _ways(wanted) as ways:
-        now: dict[vf.Function, InForce] = {}
-        for one, way in ways.items():
-            with step(f"read the rates of {_name(one)}"):
-                now[one] = way.read(one)
-        for one in sorted(wanted, key=lambda one: (wanted[one].rate > now[one].rate, one.pf, one.index)):
-            with step(f"set the rates of {_name(one)}"):
-                found[one] = ways[one].set(one, InForce(_whole(wanted[one].rate), _whole(wanted[one].ceiling)))
+    with _rate_setters(wanted) as setters:
+        now: dict[vf.Function, EffectiveRate] = {}
+        for function, setter in setters.items():
+            with step(f"read the rates of {_description(function)}"):
+                now[function] = setter.read(function)
+
+        def order(function: vf.Function) -> tuple[bool, str, int]:
+            return wanted[function].rate > now[function].rate, function.pf, function.index
+
+        for function in sorted(wanted, key=order):
+            with step(f"set the rates of {_description(function)}"):
+                rates = wanted[function]
+                whole = EffectiveRate(_whole_mbits(rates.rate), _whole_mbits(rates.ceiling))
+                found[function] = setters[function].set(function, whole)
     return found
 
 
-def in_force(addresses: t.Iterable[str]) -> dict[str, InForce]:
+def in_force(addresses: t.Iterable[str]) -> dict[str, EffectiveRate]:
     """The rates of virtual functions now, by their PCI addresses, without those that are gone. Raises KernelError."""
-    functions = _there(addresses)
+    functions = _existing_functions(addresses)
     found = {}
-    with _ways(functions.values()) as ways:
-        for address, one in functions.items():
-            with step(f"read the rates of {_name(one)}"):
-                found[address] = ways[one].read(one)
+    with _rate_setters(functions.values()) as setters:
+        for address, function in functions.items():
+            with step(f"read the rates of {_description(function)}"):
+                found[address] = setters[function].read(function)
     return found
 
 
 def clear(address: str) -> None:
-    """Remove the rates that the driver has set by devlink for a virtual function whose share ends. Those that were set
+    """Remove the rates that this driver has set by devlink for a virtual function whose share ends. Rates that were set
     through the interface are restored with its other settings. Raises KernelError."""
     try:
-        one = _function(address)
+        function = _function(address)
     except KernelError:
-        return  # it is gone with its rates
-    clear_of(one)
+        return  # the function is gone with its rates
+    clear_of(function)
 
 
-def clear_of(one: vf.Function) -> None:
-    """As `clear`."""
-    with Devlink() as devlink, step(f"remove the rates of {_name(one)}"), contextlib.suppress(_Gone):
-        if devlink.is_switchdev(one):
-            _set_by_devlink(devlink, one, Rates(0, 0))
+def clear_of(function: vf.Function) -> None:
+    """As `clear`, for a function instead of an address."""
+    with Devlink() as devlink, step(f"remove the rates of {_description(function)}"), contextlib.suppress(_NoPort):
+        if devlink.is_switchdev(function):
+            _set_by_devlink(devlink, function, Rates(0, 0))
 
 
 def sent(address: str) -> int | None:
     """The bytes that a virtual function has sent; None if its driver does not count them. Raises KernelError."""
-    one = _function(address)
-    with Netlink() as connection, step(f"read the counters of {_name(one)}"):
-        return vf.sent(connection, one)
+    function = _function(address)
+    with Netlink() as connection, step(f"read the counters of {_description(function)}"):
+        return vf.sent(connection, function)
 
 
-class _Gone(Exception):
+class _NoPort(Exception):
     """The virtual function has no devlink port: it is gone."""
 
 
-class _Way(t.Protocol):
-    """How the rates of virtual functions are set, in bit/s. Errors are OSError."""
+class _RateSetter(t.Protocol):
+    """Reads and sets the rates of virtual functions, in bit/s. Errors are OSError."""
 
-    def read(self, one: vf.Function) -> InForce:
+    def read(self, function: vf.Function) -> EffectiveRate:
         """What is in force now."""
 
-    def set(self, one: vf.Function, wanted: InForce) -> InForce:
+    def set(self, function: vf.Function, wanted: EffectiveRate) -> EffectiveRate:
         """Set both rates, read them back, and return what is in force."""
 
 
@@ -100,11 +107,11 @@ class _ByDevlink:
     def __init__(self, devlink: Devlink) -> None:
         self._devlink = devlink
 
-    def read(self, one: vf.Function) -> InForce:
-        return InForce(*self._devlink.read(one))
+    def read(self, function: vf.Function) -> EffectiveRate:
+        return EffectiveRate(*self._devlink.read(function))
 
-    def set(self, one: vf.Function, wanted: InForce) -> InForce:
-        self._devlink.write(one, Rates(wanted.rate, wanted.ceiling))
+    def set(self, function: vf.Function, wanted: EffectiveRate) -> EffectiveRate:
+        self._devlink.write(function, Rates(wanted.rate, wanted.ceiling))
         return wanted
 
 
@@ -114,67 +121,67 @@ class _ByInterface:
         #: The interfaces of physical functions, read once for all their virtual functions.
         self._links: dict[str, links.Link] = {}
 
-    def read(self, one: vf.Function) -> InForce:
-        now = self._before(one)
+    def read(self, function: vf.Function) -> EffectiveRate:
+        now = self._before(function)
         most = now.get("maxTxRate", 0)
-        return InForce((now.get("minTxRate", 0) or most) * _MEGA, most * _MEGA)
+        return EffectiveRate((now.get("minTxRate", 0) or most) * _MEGA, most * _MEGA)
 
-    def set(self, one: vf.Function, wanted: InForce) -> InForce:
+    def set(self, function: vf.Function, wanted: EffectiveRate) -> EffectiveRate:
         least, most = wanted.rate // _MEGA, wanted.ceiling // _MEGA
-        now, both = self._before(one), {"minTxRate": least, "maxTxRate": most}
-        if _holds(now, both):
+        now, both = self._before(function), {"minTxRate": least, "maxTxRate": most}
+        if _are_set(now, both):
             return wanted
-        index = self._links[one.pf].index
+        index = self._links[function.pf].index
         try:
-            vf.write_to(self._connection, index, one.index, now, both)
+            vf.write_to(self._connection, index, function.index, now, both)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            both, wanted = {"minTxRate": 0, "maxTxRate": least}, InForce(wanted.rate, wanted.rate)
-            if _holds(now, both):
+            both, wanted = {"minTxRate": 0, "maxTxRate": least}, EffectiveRate(wanted.rate, wanted.rate)
+            if _are_set(now, both):
                 return wanted
-            vf.write_to(self._connection, index, one.index, now, both)
-        now = vf.read(self._connection, one)
-        if not _holds(now, both):
-            says = ", ".join(f"{name} {now.get(name)}" for name in both)
-            raise OSError(errno.EIO, f"it reports {says} in Mbit/s after {least} to {most} were set")
+            vf.write_to(self._connection, index, function.index, now, both)
+        now = vf.read(self._connection, function)
+        if not _are_set(now, both):
+            reported = ", ".join(f"{name} {now.get(name)}" for name in both)
+            raise OSError(errno.EIO, f"it reports {reported} in Mbit/s after {least} to {most} were set")
         return wanted
 
-    def _before(self, one: vf.Function) -> vf.VfSettings:
-        if one.pf not in self._links:
-            self._links[one.pf] = vf.owner(self._connection, one)
-        return vf.parse(self._links[one.pf], one.index)
+    def _before(self, function: vf.Function) -> vf.VfSettings:
+        if function.pf not in self._links:
+            self._links[function.pf] = vf.pf_link(self._connection, function)
+        return vf.parse(self._links[function.pf], function.index)
 
 
 @contextlib.contextmanager
-def _ways(functions: t.Iterable[vf.Function]) -> t.Iterator[dict[vf.Function, _Way]]:
-    """How the rates of each of these are set."""
+def _rate_setters(functions: t.Iterable[vf.Function]) -> t.Iterator[dict[vf.Function, _RateSetter]]:
+    """The setter of each of these functions."""
     functions = list(functions)
     if not functions:
         yield {}
         return
     with Netlink() as connection, Devlink() as devlink:
         by_interface = _ByInterface(connection)
-        of_card: dict[str, _Way] = {}
-        for one in functions:
-            if one.pf not in of_card:
-                with step(f"read the switch mode of {one.pf}"):
-                    of_card[one.pf] = _ByDevlink(devlink) if devlink.is_switchdev(one) else by_interface
-        yield {one: of_card[one.pf] for one in functions}
+        of_card: dict[str, _RateSetter] = {}
+        for function in functions:
+            if function.pf not in of_card:
+                with step(f"read the switch mode of {function.pf}"):
+                    of_card[function.pf] = _ByDevlink(devlink) if devlink.is_switchdev(function) else by_interface
+        yield {function: of_card[function.pf] for function in functions}
 
 
-def _there(addresses: t.Iterable[str]) -> dict[str, vf.Function]:
-    """Those of these PCI addresses that are virtual functions now."""
+def _existing_functions(addresses: t.Iterable[str]) -> dict[str, vf.Function]:
+    """The virtual functions that exist now, by their PCI addresses."""
     found = {address: vf.function(address) for address in addresses}
-    return {address: one for address, one in found.items() if one}
+    return {address: function for address, function in found.items() if function}
 
 
-def _set_by_devlink(devlink: Devlink, one: vf.Function, wanted: Rates) -> None:
+def _set_by_devlink(devlink: Devlink, function: vf.Function, wanted: Rates) -> None:
     try:
-        devlink.write(one, wanted)
+        devlink.write(function, wanted)
     except OSError as error:
         if error.errno == errno.ENODEV:
-            raise _Gone from None
+            raise _NoPort from None
         raise
 
 
@@ -186,14 +193,14 @@ def _function(address: str) -> vf.Function:
         return found
 
 
-def _name(one: vf.Function) -> str:
-    return f"the virtual function {one.index} of {one.pf}"
+def _description(function: vf.Function) -> str:
+    return f"the virtual function {function.index} of {function.pf}"
 
 
-def _whole(rate: int) -> int:
-    """A rate in whole Mbit/s, which is what cards take, at least one: 0 would be no limit."""
+def _whole_mbits(rate: int) -> int:
+    """A rate rounded down to whole Mbit/s, as cards require; at least one, because 0 would mean no limit."""
     return max(1, rate // _MEGA) * _MEGA
 
 
-def _holds(now: t.Mapping[str, object], wanted: t.Mapping[str, int]) -> bool:
+def _are_set(now: t.Mapping[str, object], wanted: t.Mapping[str, int]) -> bool:
     return all(now.get(name) == rate for name, rate in wanted.items())

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""One share of a NIC, and what is divided. Rates are in bit/s."""
+"""One share of a NIC, and the bandwidth that is divided. Rates are in bit/s."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ..dra.config import share_rates
-from ..dra.config.share_rates import InForce, Totals
+from ..dra.config.share_rates import EffectiveRate, Totals
 from ..topology.publish_shares import quantity
 
 
 @dataclass
 class ShareRecord:
-    """What a claim has of a NIC, as of allocation; stored in records.
+    """The share of a NIC that a claim has, as of allocation; stored in records.
 
-    `of` is the NIC's own device. `hard` shares get what they asked for whatever the factor is. `burst` is 0 for as much
-    as the settings allow. `factor`, `physical` and `ceiling` are the settings then. `minor` is the number of the class,
-    and `mac` the address of the child, for macvlan.
+    `of` is the NIC's own device. `hard` shares get what they asked for, independent of the factor. `burst` is 0 for the
+    maximum that the settings allow. `factor`, `physical` and `ceiling` are the settings at that time. `minor` is the
+    number of the class, and `mac` the address of the child, for macvlan.
     """
 
     of: str
@@ -37,9 +37,11 @@ class ShareRecord:
     minor: int = 0
     mac: str = ""
 
-    def shown(self, divided: Divided, guaranteed: int, force: InForce | None = None, debt: int = 0) -> dict[str, t.Any]:
-        """The share in the API's form, for the claim's status. `divided` is what is divided of the NIC, `guaranteed`
-        the share's guarantee in bit/s, `force` what it has now, `debt` what the NIC is promised beyond its capacity."""
+    def shown(
+        self, divided: DividedBandwidth, guaranteed: int, force: EffectiveRate | None = None, debt: int = 0
+    ) -> dict[str, t.Any]:
+        """The share in the API's form, for the claim's status. `guaranteed` is the share's guarantee in bit/s, `force`
+        what it has now, `debt` how much more of the NIC is promised than its capacity."""
         ceiling = min(self.burst or divided.ceiling, divided.ceiling)
         found = {
             "mechanism": self.mechanism,
@@ -61,26 +63,26 @@ class ShareRecord:
 
 
 @dataclass(frozen=True)
-class Divided:
-    """What is divided of a NIC now: its bandwidth, by how much it is promised more than that, and the most that one
-    share may use."""
+class DividedBandwidth:
+    """The bandwidth of a NIC that is divided among shares: its `physical` rate, the `factor` of it that may be
+    promised, and the `ceiling` of one share."""
 
     physical: int
     factor: Fraction
     ceiling: int
 
     @classmethod
-    def recorded(cls, shares: t.Sequence[ShareRecord]) -> Divided:
-        """As of the allocations of these shares, of which there is at least one: the settings do not divide the NIC any
-        more, or the speed of its link is unknown."""
+    def recorded(cls, shares: t.Sequence[ShareRecord]) -> DividedBandwidth:
+        """The values at the allocation of these shares (at least one), for a NIC that the settings no longer divide, or
+        whose link speed is unknown."""
         return cls(
             max(one.physical for one in shares),
             max(Fraction(one.factor) for one in shares),
             max(one.ceiling for one in shares),
         )
 
-    def in_force(self, shares: t.Sequence[ShareRecord]) -> list[InForce]:
-        """What each of these shares, which are attached, has now."""
+    def in_force(self, shares: t.Sequence[ShareRecord]) -> list[EffectiveRate]:
+        """What each of these attached shares has now."""
         return share_rates.rates(self.physical, self.factor, [one.asks for one in shares], self.ceiling)
 
     def guarantees(self, shares: t.Sequence[ShareRecord]) -> list[int]:

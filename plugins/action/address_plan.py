@@ -10,7 +10,7 @@ import json
 import pathlib
 import typing as t
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.addresses import shown
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.addresses import formats
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.addresses.site_plan import (
     INDEX,
     PLAN,
@@ -51,15 +51,15 @@ class ActionModule(ReportAction):
             result.update(failed=True, problems=lines, msg=message)
             return result
         if not options["check_only"]:
-            result.update(pools=shown.pool_rows(site), ranges=shown.rows(site), lines=shown.lines(site))
+            result.update(pools=formats.pool_rows(site), ranges=formats.rows(site), lines=formats.lines(site))
         if options["dest"]:
             result.update(self._written(pathlib.Path(self._loader.path_dwim(options["dest"])), site))
         return result
 
     def _written(self, dest: pathlib.Path, site: Site) -> Result:
-        content = FORMS.write({"pools": shown.pool_rows(site), "ranges": shown.rows(site)})
+        content = FORMS.write({"pools": formats.pool_rows(site), "ranges": formats.rows(site)})
         files = {
-            "addresses.csv": shown.as_csv(site).encode(),
+            "addresses.csv": formats.as_csv(site).encode(),
             "addresses.json": (json.dumps(content, indent=1, sort_keys=True) + "\n").encode(),
         }
         with self._reporting_faults():

@@ -44,7 +44,7 @@ class ActionModule(ClusterAction):
         applyset = {"name": options["applyset"], "namespace": options["applyset_namespace"]}
         objects = options["objects"]
         for index, item in enumerate(objects):
-            wrong = apply_set.unusable(item)
+            wrong = apply_set.why_unusable(item)
             if wrong:
                 raise AnsibleActionFail(f"objects[{index}] cannot be applied: {wrong}")
 
@@ -62,7 +62,8 @@ class ActionModule(ClusterAction):
             )
         trial = self._apply(plan["trial"], check=True)
         replaced = [item for item in apply_set.outdated(plan["trial"], trial) if self._is_for_boards(item)]
-        verdict = apply_set.answer(plan["trial"], trial, [*apply_set.awaited(plan["trial"], trial), *replaced])
+        waiting = apply_set.waiting_for_changes(plan["trial"], trial)
+        verdict = apply_set.verdict_of(plan["trial"], trial, [*waiting, *replaced])
         if verdict["problems"]:
             listed = "\n".join(verdict["problems"])
             raise AnsibleActionFail(f"Nothing was applied. The cluster refuses the rendered objects:\n{listed}")
@@ -89,19 +90,19 @@ class ActionModule(ClusterAction):
         """Apply all objects, and retry those that wait for a quota. Returns `applied`, and a failure if any."""
         done = self._apply(objects, check=False)
         for _retry in range(_RETRIES):
-            waiting = apply_set.awaited(objects, done)
+            waiting = apply_set.waiting_for_changes(objects, done)
             if not waiting:
                 break
             time.sleep(_DELAY)
             done = apply_set.completed(objects, done, waiting, self._apply(waiting, check=False))
-        verdict = apply_set.answer(objects, done)
+        verdict = apply_set.verdict_of(objects, done)
         if not verdict["problems"]:
-            return {"applied": verdict["landed"]}
-        refused, applied = "\n".join(verdict["problems"]), ", ".join(verdict["landed"]) or "nothing"
+            return {"applied": verdict["accepted"]}
+        refused, applied = "\n".join(verdict["problems"]), ", ".join(verdict["accepted"]) or "nothing"
         message = (
             f"Not everything was applied.\nRefused:\n{refused}\nApplied: {applied}\nFix the reasons, then run it again."
         )
-        return {"applied": verdict["landed"], "failed": True, "msg": message}
+        return {"applied": verdict["accepted"], "failed": True, "msg": message}
 
     def _prepare_parent(self, applyset: dict[str, str], objects: list[Object]) -> list[Object]:
         """Write the ApplySet's parent before anything is applied, so that it names all kinds and namespaces.
@@ -167,13 +168,13 @@ class ActionModule(ClusterAction):
         """Whether the template on the cluster was rendered for boards."""
         metadata = item["metadata"]
         where = {"name": metadata["name"], "namespace": metadata["namespace"]}
-        return any(apply_set.for_boards(found) for found in self._info(item["apiVersion"], item["kind"], **where))
+        return any(apply_set.is_for_boards(found) for found in self._info(item["apiVersion"], item["kind"], **where))
 
     def _remove(self, objects: list[Object], problem: str) -> None:
         if not objects:
             return
         removal = {"state": "absent", "definition": objects, "continue_on_error": True}
-        answers = apply_set.answers(objects, self._run("kubernetes.core.k8s", removal))
+        answers = apply_set.object_results(objects, self._run("kubernetes.core.k8s", removal))
         refused = [reply["error"].get("msg") for reply in answers if reply.get("error")]
         if refused:
             raise AnsibleActionFail(f"{problem}:\n" + "\n".join(map(str, refused)))
@@ -199,14 +200,14 @@ def _changes(plan: apply_set.Plan, trial: Result) -> list[Result]:
     The server updates its own metadata of some objects at each apply. That alone does not count as a change.
     """
     found = []
-    tried = {id(item): reply for item, reply in zip(plan["trial"], apply_set.answers(plan["trial"], trial))}
+    tried = {id(item): reply for item, reply in zip(plan["trial"], apply_set.object_results(plan["trial"], trial))}
     for item in plan["objects"]:
         reply = tried.get(id(item))
         if reply is None or reply.get("error"):
             reply = {"changed": True, "diff": {"after": item}}
         if reply.get("changed"):
             diff = reply.get("diff") or {}
-            before, after = apply_set.shown(item, diff.get("before"), diff.get("after"))
+            before, after = apply_set.diff_sides(item, diff.get("before"), diff.get("after"))
             if before != after:
                 title = apply_set.title(item)
                 found.append({"before_header": title, "after_header": title, "before": before, "after": after})

@@ -335,7 +335,7 @@ def _gates(gates: Variables) -> list[Problem]:
             found.append(Problem(path, f"must be true or false, not {value!r}", "wrong-type"))
         if name not in FEATURES:
             near = difflib.get_close_matches(str(name), sorted(FEATURES), 1)
-            fix = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(FEATURES)}"
+            fix = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(FEATURES)}"
             found.append(Problem(path, "is not a feature gate of dynamic resource allocation", "unknown-key", fix))
     return found
 

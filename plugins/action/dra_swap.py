@@ -14,7 +14,7 @@ import typing as t
 from datetime import datetime, timezone
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Failed, connected
+from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import Failed, call_on_cluster
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_swaps import Done, Swaps, Unfinished
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import engine_for
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
@@ -26,15 +26,15 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.times impor
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import forms as dumps
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.given import WORKLOAD
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.inputs import WORKLOAD
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.swapping import (
-    Ask,
     Chosen,
-    asked,
+    SwapRequest,
     choose,
     device_names,
+    evicted_as_dict,
     lines,
-    shown,
+    request_of,
 )
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Spec, Variables
@@ -78,7 +78,7 @@ class ActionModule(ControllerAction):
 
         failure = f"the swap for {options['tier']} cannot be {_VERBS[options['state']]}"
         try:
-            found = connected(kubeconfig, options["context"], failure, work)
+            found = call_on_cluster(kubeconfig, options["context"], failure, work)
         except Failed as error:
             raise AnsibleActionFail(str(error)) from None
         except (Unfinished, EngineMissing) as error:
@@ -112,14 +112,14 @@ class SwapRun:
         self.now = datetime.now(timezone.utc)
         self.rules = swaps.rules.list()
         there, _working = swaps.holds(self.rules)
-        self.old, self.evicting = there.get(self.tier), bool(swap.evicting(self.rules).get(self.tier))
+        self.old, self.evicting = there.get(self.tier), bool(swap.evicting_rules(self.rules).get(self.tier))
 
     def result(self) -> Result:
         """What the task returns."""
         if self.options["state"] == "returned":
             return self._returned()
-        ask, chosen = self._choice()
-        summary = lines(chosen, ask)
+        request, chosen = self._choice()
+        summary = lines(chosen, request)
         if chosen.reason:
             raise Refused(f"{'; '.join(summary)}. Nothing was changed")
         hold = self._hold(chosen)
@@ -127,14 +127,14 @@ class SwapRun:
         done = self._previewed(hold, chosen) if self.options["state"] == "previewed" else self._swapped(hold, chosen)
         return self._shown(done, hold, chosen, summary)
 
-    def _choice(self) -> tuple[Ask, Chosen]:
+    def _choice(self) -> tuple[SwapRequest, Chosen]:
         """The request, and the devices chosen for it, both from one read of the cluster."""
         objects = [*self.swaps.choice(), *self.rules]
         dumps.check(objects)
         version = self.swaps.kubernetes
         try:
-            ask = asked(self.options, objects)
-            return ask, choose(objects, ask, engine_for(version), version, self.options["feature_gates"])
+            request = request_of(self.options, objects)
+            return request, choose(objects, request, engine_for(version), version, self.options["feature_gates"])
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"the objects of the cluster cannot be read: {error!r}") from error
 
@@ -148,17 +148,17 @@ class SwapRun:
 
     def _previewed(self, hold: Hold, chosen: Chosen) -> Done:
         counted = None if self.check else self.swaps.preview(hold, _used_devices(chosen))
-        return Done(False, chosen.taking.leaving, counted)
+        return Done(False, chosen.effects.evicted, counted)
 
     def _swapped(self, hold: Hold, chosen: Chosen) -> Done:
-        found, ignore = chosen.taking, bool(self.options["ignore_budgets"])
+        found, ignore = chosen.effects, bool(self.options["ignore_budgets"])
         blockers = [*found.refused, *([] if ignore or self.evicting else found.budgets)]
         if blockers:
             more = ". To end these pods anyway, set ignore_budgets" if found.budgets and not found.refused else ""
             raise Refused(f"{'; '.join(blockers)}{more}. No pod was ended")
         if self.check:
-            changed = bool(self.swaps.rules.make(hold, check=True)) or bool(found.leaving)
-            return Done(changed, found.leaving)
+            changed = bool(self.swaps.rules.make(hold, check=True)) or bool(found.evicted)
+            return Done(changed, found.evicted)
         return self.swaps.make(hold, chosen.evict, ignore, self.options["timeout"])
 
     def _returned(self) -> Result:
@@ -181,15 +181,15 @@ class SwapRun:
 
     def _shown(self, done: Done, hold: Hold, chosen: Chosen, summary: list[str]) -> Result:
         after = _hold_result(hold, self.now)
-        ended = [shown(one) for one in done.ended]
+        ended = [evicted_as_dict(one) for one in done.ended]
         return {
             "changed": done.changed,
             "hold": after,
             "ended": ended,
             "counted": done.counted,
-            "in_use": device_names(chosen.taking.there),
-            "budgets": list(chosen.taking.budgets),
-            "refused": list(chosen.taking.refused),
+            "in_use": device_names(chosen.effects.held_by_tier),
+            "budgets": list(chosen.effects.budgets),
+            "refused": list(chosen.effects.refused),
             "lines": summary,
             "notes": list(chosen.notes),
             "diff": {
@@ -201,7 +201,7 @@ class SwapRun:
 
 def _used_devices(chosen: Chosen) -> list[DeviceId]:
     """The chosen devices that are in use by pods."""
-    return list(dict.fromkeys(device for one in chosen.taking.leaving for device in one.devices))
+    return list(dict.fromkeys(device for one in chosen.effects.evicted for device in one.devices))
 
 
 def _hold_result(one: Hold | None, now: datetime) -> Result:

@@ -10,7 +10,7 @@ import contextlib
 import typing as t
 
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
-from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import OWN, boards, hint, unknown
+from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import OWN, boards, hint, unknown_names
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Variables
 
 _MAX_SHOWN = 4
@@ -46,12 +46,12 @@ def _problems(hostvars: t.Any, host: str) -> t.Iterator[str]:
     patterns = [given] if isinstance(given, str) else [str(one) for one in given or ()]
     # variables that tasks have set and facts of a node are not part of the inventory
     from_tasks = _from_tasks(hostvars, host)
-    for name, meant in unknown((str(one) for one in own if one not in from_tasks), patterns).items():
+    for name, meant in unknown_names((str(one) for one in own if one not in from_tasks), patterns).items():
         yield f"{name} is not known" + (f": {meant}" if meant else "")
     if own.get("fabric_board"):
         board = str(hostvars[host]["fabric_board"])
         if board and board not in boards():
-            known = hint(board, boards()) or f"known are {', '.join(boards())}"
+            known = hint(board, boards()) or f"known: {', '.join(boards())}"
             yield f"fabric_board: there is no board {board!r}: {known}"
 
 

@@ -17,15 +17,15 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored impor
 from ansible_collections.lanewise.dra.plugins.plugin_utils import replacement
 from ansible_collections.lanewise.dra.plugins.plugin_utils.card import (
     Card,
-    Unknown,
+    NoUniqueCard,
+    card_at,
     cards,
-    completed,
     find,
-    owned,
-    place,
-    same,
-    there,
+    function_addresses,
+    location,
+    same_card,
     title,
+    with_stored_values,
 )
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of
@@ -33,8 +33,8 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import (
     FORMS,
     REPLACED,
     Unusable,
-    check_facts,
-    of_release,
+    check_facts_version,
+    read_stored,
 )
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_store import file_name
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
@@ -85,7 +85,7 @@ class ActionModule(ControllerAction):
                 found = check.before(variables["hostvars"].raw_get(host))
             else:
                 found = check.after() if options["phase"] == "after" else check.done()
-        except Unknown as error:
+        except NoUniqueCard as error:
             found = {"problems": [str(error)], "summary": []}
         result.update(found, path=str(path), changed=False)
         return result
@@ -95,7 +95,7 @@ def _read(path: pathlib.Path, forms: Forms) -> Json:
     """A file of the report; empty if it does not exist. Raises AnsibleActionFail if it is damaged, or from a newer
     release."""
     try:
-        return of_release(json.loads(path.read_bytes()), path, forms)
+        return read_stored(json.loads(path.read_bytes()), path, forms)
     except FileNotFoundError:
         return {}
     except Unusable as error:
@@ -109,7 +109,7 @@ def _stored_facts(stored: object, host: str) -> Json | None:
     if not isinstance(stored, dict):
         return None
     try:
-        check_facts(stored.get("schema_version"), f"{host} (in the report)")
+        check_facts_version(stored.get("schema_version"), f"{host} (in the report)")
     except Unusable as error:
         raise AnsibleActionFail(str(error)) from None
     return stored
@@ -135,32 +135,32 @@ class _Check:
         self.asked = {key: options[key] for key in ("slot", "address", "serial")}
 
     def before(self, variables: object) -> Result:
-        """What depends on the card. Raises Unknown unless exactly one card matches the request."""
+        """What depends on the card. Raises NoUniqueCard unless exactly one card matches the request."""
         known = cards(self.stored) if self.stored else []
         facts, lines, problems = self.facts, [], []
         record = self.record if self.record.get("state") == _OUT else {}
         try:
             card = find(self.now, **self.asked)
-        except Unknown:
+        except NoUniqueCard:
             if not any(_matches(one, self.asked) for one in known):
                 raise
             card, facts = find(known, **self.asked), self.stored or {}
             lines.append("The node does not show this card any more. The site report has:")
         else:
-            card = completed(card, there(known, card))
-        if record and same(record["card"], card) is False:
+            card = with_stored_values(card, card_at(known, card))
+        if record and same_card(record["card"], card) is False:
             problems.append(
                 f"{title(record['card'])} is being replaced since {record['time']}. Finish that first "
                 "(replace_nic_phase=after)."
             )
         cluster, users = self.options["cluster"], self.options["users"]
-        reasons = replacement.needed(card, users.get("management") or {}) if facts is self.facts else []
+        reasons = replacement.management_reasons(card, users.get("management") or {}) if facts is self.facts else []
         problems += [
             f"this card carries the node's own traffic, so the node is unreachable without it: {reason} (move routes, "
             "sessions and storage to another NIC first; or swap it by hand and run lanewise.dra.site)"
             for reason in reasons
         ]
-        devices = replacement.published(card, self.options["node"], cluster) if cluster else []
+        devices = replacement.published_devices(card, self.options["node"], cluster) if cluster else []
         lines += replacement.card_lines(card, users.get("users") or {})
         written = variables if isinstance(variables, dict) else {}
         listed = replacement.inventory_lines(card, facts, self.options["rules"], self.options["driver"], written)
@@ -179,7 +179,7 @@ class _Check:
                 "facts": self.facts,
                 "published": addresses or record.get("published") or [],
             }
-        functions = owned(card)
+        functions = function_addresses(card)
         held = {key: who for key, who in (users.get("users") or {}).items() if key in functions}
         return {
             "summary": lines,
@@ -192,14 +192,14 @@ class _Check:
         }
 
     def _before_swap(self) -> tuple[Card, Json]:
-        """The old card, and the node's facts before the swap. Raises Unknown if they were not stored."""
+        """The old card, and the node's facts before the swap. Raises NoUniqueCard if they were not stored."""
         if self.record.get("state") == _OUT:
             card = self.record["card"]
             if any(self.asked.values()) and not _matches(card, self.asked):
-                raise Unknown(f"the card that is being replaced is another one: {title(card)}")
+                raise NoUniqueCard(f"the card that is being replaced is another one: {title(card)}")
             return card, self.record["facts"]
         if not self.stored:
-            raise Unknown(
+            raise NoUniqueCard(
                 "neither this playbook (replace_nic_phase=before) nor the site report has the node's state before the "
                 "swap, so there is nothing to compare the new card with: run lanewise.dra.site for it"
             )
@@ -210,51 +210,51 @@ class _Check:
         if self.record.get("state") != _DONE:
             return None
         known = self.record["card"]
-        new = there(self.now, known)
+        new = card_at(self.now, known)
         meant = not any(self.asked.values()) or _matches(known, self.asked) or _matches(self.record["old"], self.asked)
-        return new if new and meant and same(new, known) is not False else None
+        return new if new and meant and same_card(new, known) is not False else None
 
     def after(self) -> Result:
-        """Whether the new card can replace the old one. Raises Unknown if the old card is not known."""
+        """Whether the new card can replace the old one. Raises NoUniqueCard if the old card is not known."""
         finished = self._finished()
         if finished:
             lines = [f"It was replaced already, {self.record['time']}:", *replacement.card_lines(finished, {})]
-            problems = replacement.unlike(self.record["card"], finished)
+            problems = replacement.replacement_problems(self.record["card"], finished)
             return {"summary": lines, "problems": problems, "card": finished, "finished": True, "published": []}
         old, before = self._before_swap()
-        new = there(self.now, old)
+        new = card_at(self.now, old)
         problems = []
         if new is None:
             problems.append(
-                f"no NIC is in {place(old)}, where {old['name']} was (reseat it, check the slot's power "
+                f"no NIC is in {location(old)}, where {old['name']} was (reseat it, check the slot's power "
                 "and 'dmesg'; after a swap without a reboot: echo 1 > /sys/bus/pci/rescan)"
             )
         else:
-            if same(new, old) and not self.options["same_card"]:
+            if same_card(new, old) and not self.options["same_card"]:
                 problems.append(
-                    f"{place(old)} still has the old card, serial {old['serial'] or 'unknown'} (swap it; "
+                    f"{location(old)} still has the old card, serial {old['serial'] or 'unknown'} (swap it; "
                     "if it was only reseated: -e replace_nic_same_card=true)"
                 )
-            problems += replacement.unlike(old, new, self.options["other_model"])
-        others = replacement.elsewhere(before, self.facts, old, new)
+            problems += replacement.replacement_problems(old, new, self.options["other_model"])
+        others = replacement.other_differences(before, self.facts, old, new)
         allow = "fix it, or accept it: -e replace_nic_other_changes=true"
         other_lines = [f"more than this card has changed: {one}" for one in others]
         problems += [] if self.options["other_changes"] else [f"{one} ({allow})" for one in other_lines]
         lines = ["the old card:", *(f"    {line}" for line in replacement.card_lines(old, {}))]
         if new:
             lines += ["the new card:", *(f"    {line}" for line in replacement.card_lines(new, {}))]
-            changed = replacement.exchanged(old, new)
+            changed = replacement.identifier_changes(old, new)
             lines += ["changed names and addresses:", *(f"    {line}" for line in changed)] if changed else []
         lines += other_lines if self.options["other_changes"] else []
         return {"summary": lines, "problems": problems, "card": new or old, "finished": False, "published": []}
 
     def done(self) -> Result:
-        """The record of the finished replacement. Raises Unknown as `after` does."""
+        """The record of the finished replacement. Raises NoUniqueCard as `after` does."""
         finished = self._finished()
         old, record = (self.record["old"], self.record) if finished else (self._before_swap()[0], {})
-        new = finished or there(self.now, old)
+        new = finished or card_at(self.now, old)
         if new is None:
-            raise Unknown(f"no NIC is in {place(old)} any more (see 'dmesg')")
+            raise NoUniqueCard(f"no NIC is in {location(old)} any more (see 'dmesg')")
         published = self.record.get("published") or []
         record = record or {
             "state": _DONE,
@@ -265,7 +265,7 @@ class _Check:
             "published": published,
         }
         expected = replacement.counterparts(old, new, published)
-        left = replacement.gone(old, new)
+        left = replacement.stale_identifiers(old, new)
         return {
             "summary": [],
             "problems": [],
@@ -283,7 +283,7 @@ def _section(heading: str, lines: list[str]) -> list[str]:
 def _matches(card: Card, asked: dict[str, str]) -> bool:
     try:
         find([card], **asked)
-    except Unknown:
+    except NoUniqueCard:
         return False
     return True
 

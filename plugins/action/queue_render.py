@@ -15,14 +15,18 @@ from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import engine_for
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.quantity import canonical
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import Compiled, Given, compile_queues
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import (
+    Compiled,
+    CompileInput,
+    compile_queues,
+)
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import (
     conflicts,
     differences,
     merged,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.objects import API_VERSION
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.variants import Usable
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.variants import TeamTemplate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ControllerAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.manifest_files import place
@@ -95,7 +99,7 @@ class ActionModule(SiteCompiler, ControllerAction):
             raise AnsibleActionFail(f"kubernetes_version: {error}") from None
         compiled = compile_queues(
             t.cast(Json, plain(options["variables"])),
-            Given(
+            CompileInput(
                 t.cast("list[Object]", plain(options["objects"])),
                 nodes or {},
                 t.cast(Json, plain(options["drivers"])),
@@ -170,6 +174,6 @@ class ActionModule(SiteCompiler, ControllerAction):
         return self._write_manifests(dest, f"{options['site']}, queues", files, options["prune"])
 
 
-def _shown(one: Usable) -> Result:
+def _shown(one: TeamTemplate) -> Result:
     charges = {name: canonical(amount) for name, amount in one.charges.items()}
     return {**dataclasses.asdict(one), "charges": charges}

@@ -12,7 +12,7 @@ import pathlib
 from datetime import datetime, timezone
 
 from ansible.errors import AnsibleActionFail
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.given import objects_of
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.inputs import objects_of
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues import usage
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.stored import Forms, NewerForm
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import ReportAction
@@ -74,7 +74,7 @@ def _stored(path: pathlib.Path) -> tuple[list[str], list[usage.Sample]]:
     found = []
     for number, line in enumerate(texts, 1):
         try:
-            found.append(usage.stored(FORMS.read(json.loads(line))))
+            found.append(usage.sample_from_dict(FORMS.read(json.loads(line))))
         except NewerForm as error:
             raise AnsibleActionFail(f"{path}:{number}: {error}. Nothing was written") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -22,7 +22,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
     DONE,
     FAILED,
     LOST,
-    NOTHING,
+    NOTHING_TO_CONFIGURE,
     UNKNOWN,
     WAITING,
     Node,
@@ -68,10 +68,10 @@ class ActionModule(ControllerAction):
     def _plan(self, nodes: list[Node], serial: list[int | str], limit: str, alive: set[str]) -> Result:
         try:
             lines = plan_lines(nodes, serial)
-            ordered = batches([node.name for node in nodes if node.to_do], serial)
+            ordered = batches([node.name for node in nodes if node.has_work], serial)
         except (TypeError, ValueError) as error:
             raise AnsibleActionFail(f"serial: {serial!r} has neither numbers nor percentages: {error}") from error
-        lines = lines or ([] if nodes else [NOTHING])
+        lines = lines or ([] if nodes else [NOTHING_TO_CONFIGURE])
         return {
             "summary": lines,
             "batches": ordered,

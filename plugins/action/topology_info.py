@@ -14,7 +14,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology_module impor
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import FabricAndProbe, Probe, prepare
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import packed
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import options_of_role
-from ansible_collections.lanewise.dra.plugins.plugin_utils.node_action import NodeAction, answer
+from ansible_collections.lanewise.dra.plugins.plugin_utils.node_action import NodeAction, checked_result
 from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_faults import faults, without_nulls
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result, Variables
 
@@ -37,7 +37,7 @@ class ActionModule(NodeAction):
         plan, pack = args.pop("plan", None), boolean(args.pop("packed", False))
         self._task.args = args
         result: Result | None = None
-        if plan and not self._later():
+        if plan and not self._is_async():
             checked = super(NodeAction, self).run(tmp, task_vars)
             result = self._with_plan(plan, task_vars or {})
             if result is not None:
@@ -59,7 +59,7 @@ class ActionModule(NodeAction):
         finally:
             self._task.check_mode = mode
         self._remove_tmp_path(self._connection._shell.tmpdir)
-        plan_result = answer(done, FabricAndProbe, str(variables.get("inventory_hostname", "the node")))
+        plan_result = checked_result(done, FabricAndProbe, str(variables.get("inventory_hostname", "the node")))
         if plan_result.get("failed") or "topology" not in plan_result:
             return None
         found: Result = {"changed": False, "topology": plan_result.pop("topology")}

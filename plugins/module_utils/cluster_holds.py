@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Makes and releases holds on a cluster. Each request names the version of the object that it changes, so that two runs
-at once never overwrite each other; what a run created, it removes again if the hold cannot be completed."""
+"""Makes and releases holds on a cluster. Each request names the version of the object that it changes, so that
+concurrent runs never overwrite each other's changes. If a hold cannot be completed, the run deletes what it created."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .dra.holds import changes as steps
 from .dra.holds import serving
 from .dra.holds.changes import Changes, Refused
 from .dra.holds.hold import Hold, holds
-from .dra.kube.bounded_json import loads_cut
+from .dra.kube.bounded_json import loads_pruned
 from .dra.kube.objects import Object, ObjectView
 
 try:
@@ -31,12 +31,12 @@ try:
 except ImportError:
     LIBRARY_ERROR = traceback.format_exc()
 
-#: What a module does with a client of a server and the server's minor release (1.37), and what it returns.
+#: The work of a module: it gets a client and the server's minor release (1.37), and returns the module's result.
 Work = t.Callable[["kubernetes.client.ApiClient", str], Object]
 
 _PLURAL = "devicetaintrules"
 _GONE, _CONFLICT = 404, 409
-#: How often a change is tried while others change the same rule.
+#: How often a change is tried while other runs change the same rule.
 _TRIES = 5
 _BUSY = "other runs keep changing DeviceTaintRule {0}: run this again later"
 
@@ -56,7 +56,7 @@ class Rules:
         self._options, self._preconditions = client.V1DeleteOptions, client.V1Preconditions
 
     def list(self) -> list[Object]:
-        """All rules. Raises serving.Unsupported where the server has none in this version."""
+        """All rules. Raises serving.Unsupported if the server does not serve this version."""
 
         def page(**query: t.Any) -> t.Any:
             return self._api.list_cluster_custom_object(*self._where, **query)
@@ -69,11 +69,11 @@ class Rules:
             raise serving.Unsupported(serving.not_served(self.api_version)) from error
 
     def make(self, wanted: Hold, check: bool = False) -> Changes:
-        """Make a hold, or change it to what is wanted; all of it, or nothing that was not there before.
+        """Make or change a hold. If a request fails, the rules that were created are deleted again.
 
-        With `check` the server tries each request and changes nothing. Raises Refused.
+        With `check`, all requests are dry runs on the server. Raises Refused.
         """
-        found = steps.to_make(wanted, self.list(), self.api_version)
+        found = steps.changes_to_make(wanted, self.list(), self.api_version)
         made: list[Object] = []
         try:
             for one in found.create:
@@ -92,46 +92,46 @@ class Rules:
         return found
 
     def release(self, name: str, owner: str = "", check: bool = False) -> Changes:
-        """Remove a hold. Raises Refused where it belongs to another owner than the one given."""
-        found = steps.to_release(name, owner, self.list())
+        """Remove a hold. Raises Refused if it does not belong to `owner`."""
+        found = steps.changes_to_release(name, owner, self.list())
         for one in found.delete:
             self.delete(one, check)
         return found
 
     def _create(self, one: Object, wanted: Hold, check: bool) -> Object:
-        """Create a rule. If another run has created it, that is fine if it is of the same hold."""
+        """Create a rule. An existing rule of the same hold, which another run created, is accepted."""
         name = one["metadata"]["name"]
         for _turn in range(_TRIES):
             try:
-                return self._asked(self._api.create_cluster_custom_object, one, **_dry(check))
+                return self._request(self._api.create_cluster_custom_object, one, **_dry(check))
             except self._error as error:
                 if error.status != _CONFLICT:
                     raise
             try:
-                there = self._asked(self._api.get_cluster_custom_object, name)
+                existing = self._request(self._api.get_cluster_custom_object, name)
             except self._error as error:
                 if error.status != _GONE:
                     raise
-                continue  # the other run took it back
-            steps.to_make(wanted, [there], self.api_version)  # raises Refused for a rule of another hold
-            return {**there, "metadata": {**there["metadata"], "uid": None}}  # it is not ours to take back
+                continue  # the other run has deleted it
+            steps.changes_to_make(wanted, [existing], self.api_version)  # raises Refused for a rule of another hold
+            return {**existing, "metadata": {**existing["metadata"], "uid": None}}  # this run must not delete it
         raise Refused(_BUSY.format(name))
 
     def _replace(self, one: Object, wanted: Hold, check: bool) -> None:
-        """Change a rule. Its status may have been written since it was read, so a conflict is tried again."""
+        """Change a rule. After a conflict it tries again, as the controller may have written the rule's status."""
         name = one["metadata"]["name"]
         for _turn in range(_TRIES):
             try:
-                self._asked(self._api.replace_cluster_custom_object, name, one, **_dry(check))
+                self._request(self._api.replace_cluster_custom_object, name, one, **_dry(check))
             except self._error as error:
                 if error.status != _CONFLICT:
                     raise
             else:
                 return
-            there = self._asked(self._api.get_cluster_custom_object, name)
+            existing = self._request(self._api.get_cluster_custom_object, name)
             again = [
                 rule
-                for rule in steps.to_make(wanted, [there], self.api_version).replace
+                for rule in steps.changes_to_make(wanted, [existing], self.api_version).replace
                 if rule["metadata"]["name"] == name
             ]
             if not again:
@@ -140,42 +140,42 @@ class Rules:
         raise Refused(_BUSY.format(name))
 
     def delete(self, one: ObjectView, check: bool = False) -> None:
-        """Delete a rule, unless it has gone or another one has its name by now."""
+        """Delete a rule, unless it is gone or another rule has its name now."""
         metadata = one["metadata"]
         if not metadata.get("uid"):
             return
-        # a server that gets options in the body ignores those in the address
-        bound = self._options(
+        # a server that gets options in the body ignores those in the URL
+        options = self._options(
             preconditions=self._preconditions(uid=metadata["uid"]), dry_run=["All"] if check else None
         )
         try:
-            self._asked(self._api.delete_cluster_custom_object, metadata["name"], body=bound)
+            self._request(self._api.delete_cluster_custom_object, metadata["name"], body=options)
         except self._error as error:
             if error.status not in (_GONE, _CONFLICT):
                 raise
 
     def _confirm(self, wanted: Hold) -> None:
-        """Raises Refused where another run has undone a part."""
+        """Raises Refused if another run has undone a part of the hold."""
         for one in holds(self.list()):
             if one.name == wanted.name and set(wanted.devices) <= set(one.devices):
                 return
         if wanted.devices:
             raise Refused(f"another run changed hold {wanted.name} at the same time: run this again")
 
-    def _asked(self, ask: t.Callable[..., t.Any], *arguments: t.Any, **more: t.Any) -> Object:
-        answer = ask(*self._where, *arguments, **more, _request_timeout=SECONDS, _preload_content=False)
-        found: Object = loads_cut(answer.data)
+    def _request(self, method: t.Callable[..., t.Any], *arguments: t.Any, **more: t.Any) -> Object:
+        answer = method(*self._where, *arguments, **more, _request_timeout=SECONDS, _preload_content=False)
+        found: Object = loads_pruned(answer.data)
         return found
 
 
 class Failed(Exception):
-    """The work on a cluster is not done; the text says what failed."""
+    """The work on a cluster failed; the message says which step, and why."""
 
 
-def connected(kubeconfig: str | None, context: str | None, failure: str, work: Work) -> Object:
-    """What `work` returns for a cluster.
+def call_on_cluster(kubeconfig: str | None, context: str | None, failure: str, work: Work) -> Object:
+    """Connect to a cluster, and return what `work` returns for it.
 
-    Raises Failed, with the words `failure` before the reason if the cluster was reached.
+    Raises Failed. If the cluster was reached, `failure` is the beginning of its message.
     """
     if LIBRARY_ERROR:
         raise Failed(missing_required_lib("kubernetes"))
@@ -195,7 +195,7 @@ def connected(kubeconfig: str | None, context: str | None, failure: str, work: W
 def run(module: AnsibleModule, failure: str, work: Work) -> None:
     """End a module with what `work` returns for the cluster of its parameters `kubeconfig` and `context`."""
     try:
-        result = connected(module.params["kubeconfig"], module.params["context"], failure, work)
+        result = call_on_cluster(module.params["kubeconfig"], module.params["context"], failure, work)
     except Failed as error:
         module.fail_json(msg=str(error), **({"exception": LIBRARY_ERROR} if LIBRARY_ERROR else {}))
     module.exit_json(**result)

@@ -3,15 +3,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Lists a cluster's objects in chunks, with bounds on the JSON. Tenants decide the content of claims: one that Python's
-own JSON reader cannot read must not hide all others."""
+"""Lists a cluster's objects in chunks, with limits for the JSON. Tenants write the content of claims: a claim that
+Python's own JSON reader cannot read must not hide all others."""
 
 from __future__ import annotations
 
 import itertools
 import typing as t
 
-from .dra.kube.bounded_json import JsonError, loads_cut
+from .dra.kube.bounded_json import JsonError, loads_pruned
 from .dra.kube.objects import Object
 
 if t.TYPE_CHECKING:
@@ -20,11 +20,11 @@ if t.TYPE_CHECKING:
 #: Lists a page of objects, as the methods of the package kubernetes do.
 Listed = t.Callable[..., t.Any]
 
-#: Objects of one answer, and seconds to wait for it.
+#: The number of objects in one response, and the seconds to wait for it.
 CHUNK, SECONDS = 500, 60
-#: The most objects of a kind: a list of more is an error, not a part of it.
+#: The maximum number of objects of a kind. A longer list is an error.
 MOST = 1_000_000
-#: How often a list is begun again that expires before it is read.
+#: How often an expired list is requested again from the start.
 RESTARTS = 5
 
 
@@ -33,16 +33,16 @@ class TooMuch(JsonError):
 
 
 def minor(code: kubernetes.client.VersionInfo) -> str:
-    """The minor version of a server, to which a provider may add: `34+`."""
+    """The minor release of a server, such as `1.34`, without what a provider may append, such as the plus in `34+`."""
     return f"{code.major}.{''.join(itertools.takewhile(str.isdigit, str(code.minor)))}"
 
 
-def read_all(ask: Listed, version: str, kind: str, chunk: int | None = None) -> list[Object]:
+def read_all(list_page: Listed, version: str, kind: str, chunk: int | None = None) -> list[Object]:
     """The objects of all chunks of a list, each with `version` and `kind`. If the list expires between chunks, it is
     requested again from the start. A request is for `chunk` objects, by default CHUNK.
 
-    `ask` is a method of the package kubernetes that lists. Raises its ApiException, urllib3's HTTPError and
-    bounded_json.JsonError, of which TooMuch is one.
+    `list_page` is a list method of the package kubernetes. Raises its ApiException, urllib3's HTTPError and
+    bounded_json.JsonError, of which TooMuch is a subclass.
     """
     from kubernetes import client
 
@@ -52,7 +52,7 @@ def read_all(ask: Listed, version: str, kind: str, chunk: int | None = None) -> 
     query: Object = dict(first)
     while True:
         try:
-            answer = loads_cut(ask(**query, _request_timeout=SECONDS, _preload_content=False).data)
+            answer = loads_pruned(list_page(**query, _request_timeout=SECONDS, _preload_content=False).data)
         except client.ApiException as error:
             if error.status != 410 or "_continue" not in query:
                 raise
@@ -63,7 +63,7 @@ def read_all(ask: Listed, version: str, kind: str, chunk: int | None = None) -> 
             continue
         found += [{"apiVersion": version, "kind": kind, **one} for one in answer["items"]]
         if len(found) > MOST:
-            raise TooMuch(f"there are more than {MOST}")
+            raise TooMuch(f"there are more than {MOST} objects")
         more = answer["metadata"].get("continue")
         if not more:
             return found

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""The kinds of objects that are read from a cluster, in which version, and which of their parts are left out."""
+"""The kinds of objects that are read from a cluster, their API versions, and the fields that are left out."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from .cluster_lists import read_all
 from .dra.holds import serving
 from .dra.kube.objects import Object
 from .dra.plan import kueue
-from .dra.plan.movable import GANGS, SAFE
+from .dra.plan.movable import GANGS, SAFE_TO_EVICT
 from .dra.queues.objects import LOANS
 
 if t.TYPE_CHECKING:
     import kubernetes
 
 KINDS = ("ResourceClaim", "ResourceSlice", "DeviceClass", "Pod")
-#: Those that are listed only if they are asked for.
+#: The kinds that are listed only on request.
 MORE = ("ResourceClaimTemplate", "DeviceTaintRule", "Node", "PodDisruptionBudget", "ResourceQuota", *kueue.KINDS)
 _CORE = ("Pod", "Node", "ResourceQuota")
-#: Parts that are left out: whole pods are large, and arguments and variables of containers may be secret.
+#: Fields that are left out: whole pods are large, and arguments and variables of containers may be secret.
 HIDDEN = {
     "metadata": ("managedFields",),
     "spec": ("volumes",),
     "status": ("conditions", "images"),
 }
-#: Parts of pods that decide where they run, which only those with claims keep.
-PLACING = ("affinity", "tolerations")
-#: Annotations that are kept: whether a pod may be evicted, with which others it has to run, and loans of queues.
-ANNOTATIONS = (SAFE, *GANGS, LOANS)
+#: Fields of pods that decide where they run. Only pods with claims keep them.
+PLACEMENT_FIELDS = ("affinity", "tolerations")
+#: Annotations that are kept: whether a pod may be evicted, which pods it has to run with, and loans of queues.
+ANNOTATIONS = (SAFE_TO_EVICT, *GANGS, LOANS)
 #: The prefix of annotations of pods that Kueue admits.
-QUEUED = "kueue.x-k8s.io/"
+KUEUE_PREFIX = "kueue.x-k8s.io/"
 HIDDEN_OF_CONTAINERS = ("args", "command", "env", "envFrom", "lifecycle", "volumeMounts")
 PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
 def reduced(found: Object) -> Object:
-    """An object without the parts that the collection does not use."""
+    """An object without the fields that the collection does not use."""
     for part, names in HIDDEN.items():
         for name in names:
             (found.get(part) or {}).pop(name, None)
     spec, metadata = found.get("spec") or {}, found.get("metadata") or {}
     notes = metadata.pop("annotations", None) or {}
-    used = {name: value for name, value in notes.items() if name in ANNOTATIONS or name.startswith(QUEUED)}
+    used = {name: value for name, value in notes.items() if name in ANNOTATIONS or name.startswith(KUEUE_PREFIX)}
     if used:
         metadata["annotations"] = used
-    for name in PLACING if not spec.get("resourceClaims") else ():
+    for name in PLACEMENT_FIELDS if not spec.get("resourceClaims") else ():
         spec.pop(name, None)
     for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
         for name in (*HIDDEN_OF_CONTAINERS, *PROBES):
@@ -58,7 +58,7 @@ def reduced(found: Object) -> Object:
 
 
 def version_of(kind: str, api_version: str, kubernetes: str) -> str:
-    """The group and version in which a kind is listed. Raises ValueError for a release that is not known."""
+    """The group and version in which a kind is listed. Raises ValueError for an unknown release."""
     if kind in _CORE:
         return "v1"
     if kind == "PodDisruptionBudget":

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Sends a stream of jobs, faster than they were recorded, to the queues of a cluster whose nodes have no machines, and
-records when they run and which devices they get."""
+"""Replays a recorded stream of jobs, faster than it was recorded, on a cluster with simulated nodes, and records when
+the jobs run and which devices they get."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .dra.replay.trace import Job
 if t.TYPE_CHECKING:
     import kubernetes
 
-#: The annotation of a pod with its run time for kwok, such as 2.5s; the label that names its job.
+#: The annotation of a pod with its run time for kwok, such as 2.5s, and the label with the number of its job.
 RUNS_FOR, JOB = "lanewise.dev/runs-for", "lanewise.dev/replayed-job"
-#: The label of nodes without a machine. A cluster with other nodes is refused.
+#: The label of simulated nodes. A cluster with other nodes is refused.
 NODE_LABEL = "lanewise.dev/no-machine"
 _ROOT = "resource.kubernetes.io/pcieRoot"
 _GROUP, _VERSION = "resource.k8s.io", "v1"
 _EXPIRED = 410
-#: After this many seconds a watch is requested again, from where it was.
+#: After this many seconds a watch is requested again, from the last resource version.
 WATCH_SECONDS = 30
 
 
@@ -39,7 +39,8 @@ class Unsuited(Exception):
 
 @dataclass(frozen=True)
 class Form:
-    """How jobs of one size request devices: a claim template, and how many GPUs its claim keeps from other jobs."""
+    """How jobs of one size request devices: a claim template, and how many GPUs its claim makes unusable for other
+    jobs."""
 
     template: str
     held: float
@@ -47,10 +48,10 @@ class Form:
 
 @dataclass
 class Replay:
-    """One replay. `forms` has the form of each size; a team's jobs go to the queue and namespace of its name.
+    """One replay. `forms` has the form of each job size. A team's jobs go to the queue and namespace of its name.
 
-    `speed` is how many seconds of the trace pass in one. `priorities` is false if the queues have none: jobs are then
-    sent without theirs. `kinds` says which drivers' devices are GPUs, and which are NICs.
+    `speed` is the number of seconds of the trace that pass in one second. `priorities` is false if the queues have no
+    priorities; jobs are then sent without theirs. `kinds` says which drivers' devices are GPUs, and which are NICs.
     """
 
     api: kubernetes.client.ApiClient
@@ -70,10 +71,10 @@ class Replay:
         self._allocated: dict[str, ObjectView] = {}
         self._roots = {}
         self._start = 0.0
-        self._broken: Exception | None = None
+        self._failure: Exception | None = None
 
     def check(self) -> None:
-        """Raises Unsuited for a cluster with a node that may have a machine."""
+        """Raises Unsuited for a cluster with a node that may be real."""
         nodes = self._core.list_node().items
         real = [one.metadata.name for one in nodes if (one.metadata.labels or {}).get(NODE_LABEL) != "true"]
         if real or not nodes:
@@ -81,11 +82,11 @@ class Replay:
             raise Unsuited(f"not all nodes have the label {NODE_LABEL}=true: {which}. Nothing was changed")
 
     def run(self, jobs: t.Sequence[Job], window: float) -> dict[int, Run]:
-        """Send the jobs, wait until the window is over, and remove all of them. The result is in seconds of the trace.
-        Raises Unsuited, or the error of a failed watch, without which the result would be wrong."""
+        """Send the jobs, wait until the window is over, and remove all of them. The times in the result are seconds of
+        the trace. Raises Unsuited, or the error of a failed watch, as the result would be incomplete."""
         missing = sorted({job.gpus for job in jobs} - set(self.forms))
         if missing:
-            raise Unsuited(f"no template is given for jobs of {missing[0]:g} GPUs. Nothing was changed")
+            raise Unsuited(f"there is no template for jobs of {missing[0]:g} GPUs: add one. Nothing was changed")
         self.check()
         self._read_roots()
         follow = (self._watch_pods, self._watch_claims)
@@ -102,8 +103,8 @@ class Replay:
         finally:
             self._stop.set()
             self._remove(jobs)
-        if self._broken is not None:
-            raise self._broken
+        if self._failure is not None:
+            raise self._failure
         with self._lock:
             return dict(self.runs)
 
@@ -114,8 +115,8 @@ class Replay:
     def _follow(self, watch: t.Callable[[], None]) -> None:
         try:
             watch()
-        except Exception as error:  # noqa: BLE001  # it ends the replay, whatever it is
-            self._broken = error
+        except Exception as error:  # noqa: BLE001  # any error ends the replay
+            self._failure = error
             self._stop.set()
 
     def _now(self) -> float:
@@ -197,9 +198,9 @@ class Replay:
         if phase == "Running" and kind != "DELETED" and uid not in self._pods:
             self._pods[uid] = number
             run.spans.append((self._now(), None))
-            self._judge(uid, run)
-        leaves = phase == "Succeeded" or kind == "DELETED" or pod["metadata"].get("deletionTimestamp")
-        if uid in self._pods and leaves and run.spans and run.spans[-1][1] is None:
+            self._record_alignment(uid, run)
+        ended = phase == "Succeeded" or kind == "DELETED" or pod["metadata"].get("deletionTimestamp")
+        if uid in self._pods and ended and run.spans and run.spans[-1][1] is None:
             run.spans[-1] = (run.spans[-1][0], self._now())
             run.done = phase == "Succeeded"
 
@@ -214,10 +215,10 @@ class Replay:
                     if uid not in self._allocated:
                         self._allocated[uid] = allocation
                         if uid in self._pods:
-                            self._judge(uid, self.runs[self._pods[uid]])
+                            self._record_alignment(uid, self.runs[self._pods[uid]])
 
-    def _judge(self, uid: str, run: Run) -> None:
-        """Whether each GPU of a pod has a NIC of its own on its PCIe root."""
+    def _record_alignment(self, uid: str, run: Run) -> None:
+        """Record whether each GPU of a pod has its own NIC on its PCIe root."""
         allocation = self._allocated.get(uid)
         if allocation is None:
             return

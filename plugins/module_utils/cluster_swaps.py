@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Swaps devices on a cluster: holds them, lets the controller count the pods that would be ended, then lets it end
-them, and waits. What a killed run leaves behind names its swap and owner, and the next run continues it."""
+"""Swaps devices on a cluster: it holds them, lets the controller count the pods that would be ended, lets it end them,
+and waits. The rules of a killed run name its swap and owner, so that the next run can continue it."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from .cluster_objects import listed, reduced, version_of
 from .dra.holds import changes as steps
 from .dra.holds import hold as forms
 from .dra.holds import swap
-from .dra.holds.changes import Refused, refuse
+from .dra.holds.changes import Refused, check_owner
 from .dra.holds.hold import DeviceId, Hold
-from .dra.kube.bounded_json import loads_cut
+from .dra.kube.bounded_json import loads_pruned
 from .dra.kube.objects import Object, ObjectView
-from .dra.plan.giving_way import ENDED, Leaving, Taking, Users
+from .dra.plan.evictions import ENDED, DeviceUsers, EvictedPod, TakeEffects
 
 if t.TYPE_CHECKING:
     import kubernetes
 
-#: Seconds between two polls: the first and the longest pause; each pause is longer than the one before.
+#: The first and the longest pause between polls, in seconds. Each pause is longer than the one before.
 FIRST, PAUSE = 0.02, 0.25
-#: Seconds for the controller to count pods, and for the claims of pods that have gone to be deleted.
+#: The maximum seconds until the controller has counted pods, and until the claims of ended pods are deleted.
 COUNTING, CLAIMS = 60.0, 60.0
 #: The maximum number of concurrent requests.
 THREADS = 4
-#: How often devices are read again after their pods have gone: a pod may have been bound just before the hold.
+#: How often devices are read again after their pods have ended, as a pod may have been bound just before the hold.
 ROUNDS = 5
 _GONE, _CONFLICT = 404, 409
 _TRIES = 5
@@ -45,7 +45,7 @@ _USERS = ("Pod", "ResourceClaim", "PodDisruptionBudget")
 
 
 class Unfinished(Exception):
-    """A swap that has begun to end pods and is not done: what it has done stays, and the next run continues."""
+    """A swap has ended pods and is not complete. Its hold and rules stay, and the next run continues it."""
 
 
 @dataclass(frozen=True)
@@ -54,38 +54,39 @@ class Done:
     before."""
 
     changed: bool = False
-    ended: tuple[Leaving, ...] = ()
+    ended: tuple[EvictedPod, ...] = ()
     counted: int | None = None
 
 
 class Swaps:
-    """The swaps of a cluster; `kubernetes` is its minor release. `tell` is called with a message before pods are ended.
+    """The swaps of a cluster; `kubernetes` is its minor release. `report` is called with a message before pods are
+    ended.
 
     The methods raise ApiException of the package kubernetes and urllib3's HTTPError.
     """
 
     def __init__(
-        self, api: kubernetes.client.ApiClient, api_version: str, kubernetes: str, tell: t.Callable[[str], None]
+        self, api: kubernetes.client.ApiClient, api_version: str, kubernetes: str, report: t.Callable[[str], None]
     ) -> None:
         client = kubernetes_client()
         self.rules = Rules(api, api_version)
-        self.api_version, self.kubernetes, self._tell = api_version, kubernetes, tell
+        self.api_version, self.kubernetes, self._report = api_version, kubernetes, report
         self._api = api
         self._core, self._custom = client.CoreV1Api(api), client.CustomObjectsApi(api)
         self._error = client.ApiException
 
     # the current state
 
-    def taking(self, tier: str, devices: t.Iterable[DeviceId]) -> Taking:
+    def taking(self, tier: str, devices: t.Iterable[DeviceId]) -> TakeEffects:
         """The effects of taking devices for a tier now."""
-        return Users(self._read(_USERS), tier).taking(devices)
+        return DeviceUsers(self._read(_USERS), tier).effects_of_taking(devices)
 
     def in_use(self, tier: str, devices: t.Iterable[DeviceId]) -> tuple[DeviceId, ...]:
         """Which of these devices the claims of a tier have."""
-        return Users(self._read(["ResourceClaim"]), tier).taking(devices).there
+        return DeviceUsers(self._read(["ResourceClaim"]), tier).effects_of_taking(devices).held_by_tier
 
     def choice(self) -> list[Object]:
-        """The objects that devices are chosen by: nodes, slices, claims and pods, but not the rules."""
+        """The objects from which devices are chosen: nodes, slices, claims and pods, but not the rules."""
         return self._read([*_CHOICE, *_USERS])
 
     def _read(self, kinds: t.Iterable[str]) -> list[Object]:
@@ -94,7 +95,7 @@ class Swaps:
         return [reduced(one) for kind, version in versions.items() for one in listed(self._api, kind, version)]
 
     def holds(self, rules: t.Sequence[Object] | None = None) -> tuple[dict[str, Hold], dict[str, list[Object]]]:
-        """The holds, and the rules that count or end pods, by swap; by default of the current rules."""
+        """The holds by name, and the rules that count or end pods by swap; by default from the current rules."""
         rules = self.rules.list() if rules is None else rules
         working: dict[str, list[Object]] = {}
         for one in rules:
@@ -107,20 +108,21 @@ class Swaps:
 
     def refuse_others(self, hold: Hold, devices: t.Iterable[DeviceId], rules: t.Sequence[Object]) -> None:
         """Raises Refused if the hold cannot be made, or if one of `devices` has a rule of another swap."""
-        steps.to_make(hold, rules, self.api_version)
-        swap.apart(hold, devices, rules)
+        steps.changes_to_make(hold, rules, self.api_version)
+        swap.check_no_other_swap(hold, devices, rules)
 
     def preview(self, hold: Hold, devices: t.Sequence[DeviceId]) -> int:
         """How many pods the controller would end, summed over devices. Its rules are removed again. Raises Refused."""
         rules = self.rules.list()
         self.refuse_others(hold, devices, rules)
-        there, working = self.holds(rules)
+        known, working = self.holds(rules)
         left = working.get(hold.name, ())
-        if any(swap.ends(one) for one in left):
+        if any(swap.evicts(one) for one in left):
             raise Refused(f"swap {hold.name} has begun: run it again to continue, or give it back")
-        if left and hold.name in there:  # without a hold, a preview left them: it is made again
+        if left and hold.name in known:  # without a hold, the rules are of an interrupted preview, which is repeated
             raise Refused(
-                f"a run of swap {hold.name} counts pods, or was interrupted then: run it again, or give it back"
+                f"a run of swap {hold.name} is counting pods, or was interrupted while counting: run it again, or give "
+                "it back"
             )
         try:
             self._set(hold, devices, swap.COUNT)
@@ -129,32 +131,32 @@ class Swaps:
             self._remove(hold.name)
 
     def make(self, hold: Hold, evict: t.Sequence[DeviceId], ignore_budgets: bool, seconds: int) -> Done:
-        """Hold devices, end the pods that have those of `evict`, and wait until they have gone.
+        """Hold devices, end the pods that use the devices in `evict`, and wait until the pods are gone.
 
-        Raises Refused before any pod is ended, and what this run made is then removed; later, Unfinished.
+        Raises Refused if no pod was ended; what this run created is then removed. Raises Unfinished after that.
         """
         before, working = self.holds()
         left = working.get(hold.name, ())  # of an interrupted run
-        begun = any(swap.ends(one) for one in left)
+        begun = any(swap.evicts(one) for one in left)
         changed = bool(self.rules.make(hold))
-        ended: dict[str, Leaving] = {}
+        ended: dict[str, EvictedPod] = {}
         counted = None
         try:
             for _round in range(ROUNDS):
                 found = self._settled(hold.name, evict, {claim for one in ended.values() for claim in one.claims})
-                if not found.leaving and not found.refused:
+                if not found.evicted and not found.refused:
                     self._remove(hold.name)
                     return Done(changed or bool(left) or bool(ended), tuple(ended.values()), counted)
                 against = [*found.refused, *([] if ignore_budgets or begun else found.budgets)]
                 if against:
                     raise Refused("; ".join(against))
-                devices = list(dict.fromkeys(device for one in found.leaving for device in one.devices))
+                devices = list(dict.fromkeys(device for one in found.evicted for device in one.devices))
                 self._set(hold, devices, swap.COUNT)
                 counted = self._counted(hold, devices, found) if counted is None else counted
                 begun = True
                 self._set(hold, devices, swap.EVICT)
-                ended.update({one.uid: one for one in found.leaving})
-                self._wait(hold, found.leaving, max((one.grace for one in found.leaving), default=0) + seconds)
+                ended.update({one.uid: one for one in found.evicted})
+                self._wait(hold, found.evicted, max((one.grace for one in found.evicted), default=0) + seconds)
             raise Unfinished(f"new pods keep getting devices of swap {hold.name}: their claims tolerate its hold")
         except Refused as error:
             if begun:
@@ -170,10 +172,10 @@ class Swaps:
 
     def give_back(self, name: str, owner: str, check: bool) -> bool:
         """Remove a swap: the rules that end pods first, then the hold. Raises Refused for one of another owner."""
-        there, working = self.holds()
-        old = there.get(name)
+        known, working = self.holds()
+        old = known.get(name)
         if old:
-            refuse(old, owner)
+            check_owner(old, owner)
             if old.purpose != forms.SWAP:
                 raise Refused(f"{old.title()} was made to {old.purpose}: it is not a swap")
         _each(lambda one: self.rules.delete(one, check), working.get(name, ()))
@@ -199,11 +201,11 @@ class Swaps:
         """
         wanted = {swap.rule_name(one): swap.rule(hold, one, effect, self.api_version) for one in devices}
         for _turn in range(_TRIES):
-            there = {str(one["metadata"]["name"]): one for one in self.rules.list() if swap.swap_of(one) is not None}
-            swap.apart(hold, devices, there.values())
-            other = [one for name, one in there.items() if name not in wanted and swap.swap_of(one) == hold.name]
+            present = {str(one["metadata"]["name"]): one for one in self.rules.list() if swap.swap_of(one) is not None}
+            swap.check_no_other_swap(hold, devices, present.values())
+            other = [one for name, one in present.items() if name not in wanted and swap.swap_of(one) == hold.name]
             try:
-                _each(self._put, [(new, there.get(name)) for name, new in wanted.items()])
+                _each(self._put, [(new, present.get(name)) for name, new in wanted.items()])
                 _each(self.rules.delete, other)
             except self._error as error:
                 if error.status not in (_CONFLICT, _GONE):
@@ -213,7 +215,7 @@ class Swaps:
         raise Refused(f"other runs keep changing the rules of swap {hold.name}: run this again later")
 
     def _put(self, change: tuple[Object, ObjectView | None]) -> None:
-        """Make a rule, or change that of the same swap that is there, as it was read."""
+        """Create a rule, or change the rule of the same swap that was read."""
         new, old = change
         name, taint = new["metadata"]["name"], new["spec"]["taint"]
         where = (*self.api_version.split("/"), "devicetaintrules")
@@ -226,7 +228,8 @@ class Swaps:
         self._custom.replace_cluster_custom_object(*where, name, body)
 
     def _counts(self, hold: Hold, devices: t.Sequence[DeviceId]) -> dict[str, int]:
-        """The pods that the controller would end for each rule that only counts. Raises Refused if it counts none."""
+        """The number of pods that the controller would end for each rule that only counts. Raises Refused if the
+        controller does not count them in time."""
         names = {swap.rule_name(one) for one in devices}
         end = time.monotonic() + COUNTING
         pauses = _pauses()
@@ -235,7 +238,7 @@ class Swaps:
             for one in self.rules.list():
                 name = str(one["metadata"]["name"])
                 if name in names and swap.swap_of(one) == hold.name:
-                    number = swap.counted(one)
+                    number = swap.counted_pods(one)
                     if number is not None:
                         found[name] = number
                     if number is not None or one["spec"]["taint"].get("effect") == swap.EVICT:
@@ -249,33 +252,33 @@ class Swaps:
                 )
             time.sleep(next(pauses))
 
-    def _counted(self, hold: Hold, devices: t.Sequence[DeviceId], found: Taking) -> int:
-        """What the controller counted, summed over devices. Raises Refused if it would end more pods than are known."""
+    def _counted(self, hold: Hold, devices: t.Sequence[DeviceId], found: TakeEffects) -> int:
+        """The sum of the controller's counts. Raises Refused if it would end more pods than are known."""
         known: dict[str, int] = {}
-        for one in found.leaving:
+        for one in found.evicted:
             for device in one.devices:
                 known[swap.rule_name(device)] = known.get(swap.rule_name(device), 0) + 1
         counts = self._counts(hold, devices)
         more = {name: number for name, number in counts.items() if number > known.get(name, 0)}
         if more:
             raise Refused(
-                f"the controller would end {sum(more.values())} pod(s) by {len(more)} rule(s), and "
+                f"the controller would end {sum(more.values())} pod(s) by {len(more)} rule(s), but only "
                 f"{sum(known.get(name, 0) for name in more)} are known: run this again. No pod was ended"
             )
         return sum(counts.values())
 
-    def _wait(self, hold: Hold, leaving: t.Iterable[Leaving], seconds: int) -> None:
-        """Wait until pods have gone. Raises Unfinished after some seconds."""
+    def _wait(self, hold: Hold, leaving: t.Iterable[EvictedPod], seconds: int) -> None:
+        """Wait until pods are gone. Raises Unfinished after some seconds."""
         left = list(leaving)
-        self._tell(f"{hold.name}: {len(left)} pod(s) are ended; waiting for them for up to {seconds} s")
+        self._report(f"{hold.name}: {len(left)} pod(s) are ended; waiting for them for up to {seconds} s")
         end = time.monotonic() + seconds
         pauses = _pauses()
         while left:
-            if not self._there(left[0]):
+            if not self._exists(left[0]):
                 left.pop(0)
                 continue
             if time.monotonic() > end:
-                left = [one for one in left if self._there(one)]
+                left = [one for one in left if self._exists(one)]
                 names = ", ".join(f"{one.pod} on {one.node}" for one in left[:8])
                 raise Unfinished(
                     f"after {seconds} s, {len(left)} pod(s) still have devices: {names}. If a node is lost, remove its "
@@ -284,7 +287,7 @@ class Swaps:
                 )
             time.sleep(next(pauses))
 
-    def _there(self, pod: Leaving) -> bool:
+    def _exists(self, pod: EvictedPod) -> bool:
         """Whether a pod still exists and has not ended on its own."""
         space, _slash, name = pod.pod.partition("/")
         try:
@@ -293,10 +296,10 @@ class Swaps:
             if error.status != _GONE:
                 raise
             return False
-        found = loads_cut(answer.data)
+        found = loads_pruned(answer.data)
         return found["metadata"]["uid"] == pod.uid and (found.get("status") or {}).get("phase") not in ENDED
 
-    def _settled(self, tier: str, devices: t.Sequence[DeviceId], ended: t.AbstractSet[str]) -> Taking:
+    def _settled(self, tier: str, devices: t.Sequence[DeviceId], ended: t.AbstractSet[str]) -> TakeEffects:
         """The effects of taking devices after the claims of ended pods have been deleted, which takes a moment."""
         end = time.monotonic() + CLAIMS
         pauses = _pauses()
@@ -313,13 +316,13 @@ def _pauses() -> t.Iterator[float]:
 
 
 def _each(work: t.Callable[[t.Any], object], items: t.Iterable[t.Any]) -> None:
-    """Call this for all items, some concurrently. Raises the first error, after the started calls have ended."""
+    """Call `work` for all items, several at a time. Raises the first error, after all started calls have ended."""
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(work, items))
 
 
 def kubernetes_client() -> t.Any:
-    """The package kubernetes.client; the module has checked that it is there."""
+    """The package kubernetes.client; the module has checked that it is installed."""
     import kubernetes.client
 
     return kubernetes.client

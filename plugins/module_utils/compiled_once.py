@@ -5,11 +5,11 @@
 """Halves the time that the modules of this package take to load on a node.
 
 Ansible sends a module and its module_utils as a zip archive of sources. Python's zipimport compiles each source twice:
-:meth:`zipimporter.get_filename`, which the import system calls for the location of a module, compiles it and drops
-the result. The finder here works out the location itself. Loading is left to the same zipimporter.
+:meth:`zipimporter.get_filename`, which the import system calls for the location of a module, compiles it and discards
+the result. The finder here computes the location itself. The same zipimporter loads the module.
 
-What Ansible has loaded lives as long as the process, which is a fraction of a second. It is exempted from garbage
-collection, which would otherwise traverse all of it several times, and once more at the end.
+The process runs for a fraction of a second, and keeps everything that it has loaded. Loaded objects are exempted from
+garbage collection, which would otherwise traverse all of them several times, and once more at the end.
 
 Outside an archive, as on the controller, nothing changes.
 """
@@ -30,7 +30,7 @@ class Finder:
 
     @staticmethod
     def find_spec(name: str, path: t.Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        """Where the module `name` is, or None, so that the import system looks elsewhere."""
+        """The spec of the module `name`, or None, so that the import system continues with its other finders."""
         if not name.startswith(f"{_PACKAGE}.") or not path or len(path) != 1:
             return None
         try:
@@ -49,9 +49,9 @@ class Finder:
 
 
 def begin() -> None:
-    """From now on, find modules of this package with :class:`Finder`; exempt what is loaded from garbage collection.
+    """Install :class:`Finder` for the modules of this package; exempt loaded objects from garbage collection.
 
-    Nothing changes outside an archive. Python 3.9's zipimporter has no `exec_module`, and is left as it is.
+    Does nothing outside an archive, or with Python 3.9, whose zipimporter has no `exec_module`.
     """
     if isinstance(getattr(__spec__, "loader", None), zipimporter) and hasattr(zipimporter, "exec_module"):
         sys.meta_path.insert(0, t.cast("t.Any", Finder))

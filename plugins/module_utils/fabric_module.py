@@ -18,22 +18,22 @@ from .fabric_options import SAFETY, SELECT, Spec, nulls
 from .host.access.management import ssh_connection
 from .host.access.system import HostError, System
 from .host.engine.change import Change, State, stored
-from .host.engine.converge import Outcome, alone, converge
+from .host.engine.converge import Outcome, converge, node_lock
 from .host.engine.node import Node
 from .host.engine.resource import Resource
 from .host.engine.rules import Rule, Unfit, selector
 from .host.engine.settings import Settings, merged, overlaid
-from .host.engine.undo import Failed, described
+from .host.engine.undo import Failed, describe
 from .host.persist import guard, origin
 from .host.persist.program import Boot
 from .host.resources.catalogue import named, resources
 from .topology.selector import like
 
-if t.TYPE_CHECKING:  # AnsiballZ takes along what is imported anywhere, and the stored program starts with it
+if t.TYPE_CHECKING:  # so that AnsiballZ packs it, as the stored program starts with it
     from .host.persist import boot  # noqa: F401
 
 #: Options of a rule that are not settings.
-_OF_A_RULE = ("name", "select", "count", "at_least", "profile", "unset")
+_RULE_OPTIONS = ("name", "select", "count", "at_least", "profile", "unset")
 
 
 class Rollback(t.TypedDict, total=False):
@@ -44,17 +44,17 @@ class Rollback(t.TypedDict, total=False):
 
 
 def rules(nics: t.Sequence[Settings], profiles: t.Mapping[str, Settings]) -> list[Rule]:
-    """Rules from a module's option; settings of a rule's profile come before its own. Raises Unfit."""
+    """The rules of a module's option. A rule's own settings override those of its profile. Raises Unfit."""
     found, problems = [], []
     for number, nic in enumerate(nics):
         name = nic.get("name") or f"nics[{number}]"
         profile = nic.get("profile")
         if profile and profile not in profiles:
             problems.append(
-                f"{name}: the profile {profile!r} is not defined; defined are {', '.join(sorted(profiles))}"
+                f"{name}: the profile {profile!r} is not defined; defined profiles: {', '.join(sorted(profiles))}"
             )
             continue
-        own = {key: value for key, value in nic.items() if key not in _OF_A_RULE}
+        own = {key: value for key, value in nic.items() if key not in _RULE_OPTIONS}
         settings = overlaid(profiles[profile] if profile else {}, merged({}, own))
         settings = overlaid(settings, nulls(nic.get("unset") or ()))
         try:
@@ -73,19 +73,20 @@ def run(
 ) -> t.NoReturn:
     """Converge the node and end the module.
 
-    `persist` makes the settings last over a reboot; `restore` restores their values from before this collection.
+    With `persist`, the settings are applied again at boot. With `restore`, the node gets the values that settings had
+    before this collection first changed them.
     """
     params, general = module.params, merged({}, general)
     root = params.get("root") or "/"
     if root != "/" and not module.check_mode:
-        module.fail_json(msg="root: a recorded tree cannot be changed: use check mode")
+        module.fail_json(msg=f"root: the recorded tree {root} cannot be changed: use check mode")
     system = System(root, run=(lambda argv: _run(module, argv)) if root == "/" else None)
     rollback: Rollback | None = None
     changed = False
     node: Node
     seconds = (params.get("rollback_after") or 0) if params["allow_management"] else 0
 
-    def ready(changes: list[Change]) -> None:
+    def prepare(changes: list[Change]) -> None:
         nonlocal rollback
         if not restore:
             origin.remember(system, changes)
@@ -93,12 +94,12 @@ def run(
             rollback = {"id": guard.arm(system, changes, seconds), "seconds": seconds}
 
     try:
-        with contextlib.nullcontext() if module.check_mode else alone():
+        with contextlib.nullcontext() if module.check_mode else node_lock():
             if system.live:
                 guard.check_none_pending(system)
             node = Node(system, wanted, general, params["allow_management"], ssh_connection())
             chosen, before = _chosen(node, wanted, general, persist, restore)
-            outcome = converge(node, chosen, module.check_mode, params.get("assume_drained", False), before, ready)
+            outcome = converge(node, chosen, module.check_mode, params.get("assume_drained", False), before, prepare)
             changed = not module.check_mode and bool(outcome.changes)
             if rollback:
                 guard.restart_timer(system, rollback["id"], outcome.changes, seconds)
@@ -110,9 +111,9 @@ def run(
         fail(module, error)
     except Failed as error:
         _fail_undone(module, system, error, rollback)
-    except Exception as error:  # noqa: BLE001  # its message must say what state the node is in, also where it is a defect
+    except Exception as error:  # noqa: BLE001  # the message must give the node's state even for a defect
         _fail_unexpected(module, error, changed, rollback)
-    module.exit_json(**result(outcome), **({"rollback": rollback} if rollback else {}), **of_nics(node))
+    module.exit_json(**result(outcome), **({"rollback": rollback} if rollback else {}), **nics_result(node))
 
 
 def _chosen(
@@ -133,26 +134,26 @@ def _chosen(
 
 def _fail_undone(module: AnsibleModule, system: System, error: Failed, rollback: Rollback | None) -> t.NoReturn:
     """End the module after a step failed and the run was undone."""
-    if rollback and not error.remaining:  # there is nothing left to take back
+    if rollback and not error.remaining:  # there is nothing left to undo
         with contextlib.suppress(HostError):
             guard.confirm(system, rollback["id"])
             rollback = None
     module.fail_json(
-        msg=f"{error} {_later(rollback)}".rstrip(),
+        msg=f"{error} {_rollback_note(rollback)}".rstrip(),
         failed_change=error.change.as_json() if error.change else None,
         undone=[change.as_json() for change in error.undone],
         remaining=[one.as_json() for one in error.remaining],
         rollback=rollback,
-        **(_trace(error.__cause__) if error.surprise and error.__cause__ else {}),
+        **(_trace(error.__cause__) if error.unexpected and error.__cause__ else {}),
     )
 
 
 def _fail_unexpected(module: AnsibleModule, error: Exception, changed: bool, rollback: Rollback | None) -> t.NoReturn:
     """End the module before its first change or after its last."""
-    state = f"All changes were made and are in place. {_later(rollback)}" if changed else "Nothing was changed."
+    state = f"All changes were made and are in place. {_rollback_note(rollback)}" if changed else "Nothing was changed."
     known = isinstance(error, HostError)
     module.fail_json(
-        msg=f"{described(error)}. {state}".rstrip(),
+        msg=f"{describe(error)}. {state}".rstrip(),
         remaining=[{"reason": "all changes of this run"}] if changed else [],
         rollback=rollback,
         **({} if known or isinstance(error, OSError) else _trace(error)),
@@ -176,16 +177,16 @@ def confirm(module: AnsibleModule, name: str) -> t.NoReturn:
 
 def desired(node: Node, wanted: t.Sequence[Rule], general: Settings) -> Settings:
     """The settings to apply at boot, as JSON; empty if all of them survive a reboot."""
-    forgotten = resources(node.system, (rule.settings for rule in wanted), general, boot=True)
-    if not forgotten:
+    volatile = resources(node.system, (rule.settings for rule in wanted), general, boot=True)
+    if not volatile:
         return {}
-    network = any(one.network for one in forgotten) or any(like("virtual", rule.select.type) for rule in wanted)
+    network = any(one.network for one in volatile) or any(like("virtual", rule.select.type) for rule in wanted)
     nics = [
         {
             "name": rule.name,
             "select": {key: value for key, value in dataclasses.asdict(rule.select).items() if value},
             "settings": rule.settings,
-            **({"fast": node.fast(rule)} if rule.select.min_speed_mbps else {}),
+            **({"fast": node.fast_pfs(rule)} if rule.select.min_speed_mbps else {}),
         }
         for rule in wanted
     ]
@@ -193,7 +194,7 @@ def desired(node: Node, wanted: t.Sequence[Rule], general: Settings) -> Settings
     return t.cast(Settings, json.loads(json.dumps(found)))
 
 
-def _later(rollback: Rollback | None) -> str:
+def _rollback_note(rollback: Rollback | None) -> str:
     if not rollback:
         return ""
     return f"Unless they are confirmed, systemd undoes the changes after {rollback['seconds']} seconds."
@@ -203,8 +204,8 @@ def _trace(error: BaseException) -> dict[str, str]:
     return {"exception": "".join(traceback.format_exception(type(error), error, error.__traceback__))}
 
 
-def of_nics(node: Node) -> dict[str, object]:
-    """What a module returns about the NICs that rules choose."""
+def nics_result(node: Node) -> dict[str, object]:
+    """The part of a module's result about the NICs that rules choose."""
     return {
         "settings": node.settings,
         "left_alone": [f"{key}: {why}" for key, why in node.left_alone.items()],
@@ -213,7 +214,7 @@ def of_nics(node: Node) -> dict[str, object]:
 
 
 def result(outcome: Outcome) -> dict[str, object]:
-    """What a module returns about an outcome."""
+    """The part of a module's result about an outcome."""
     return {
         "changed": bool(outcome.changes),
         "changes": [change.as_json() for change in outcome.changes],
@@ -240,13 +241,13 @@ def _text(states: t.Mapping[str, State]) -> str:
 
 
 def _run(module: AnsibleModule, argv: list[str]) -> tuple[int, str, str]:
-    # otherwise a missing program would end the module at once, half way through its changes
+    # by default, a missing program would end the module in the middle of its changes
     code, output, errors = module.run_command(argv, handle_exceptions=False)
     return code, output, errors
 
 
 def run_on_nics(options: Spec) -> t.NoReturn:
-    """A module that takes `options` for the NICs that its option `select` chooses."""
+    """Run a module with these `options` for the NICs that its option `select` chooses."""
     select = {"type": "dict", "required": True, "options": SELECT}
     module = AnsibleModule(argument_spec={"select": select, **options, **SAFETY}, supports_check_mode=True)
     settings = {name: module.params[name] for name in options}
@@ -258,6 +259,6 @@ def run_on_nics(options: Spec) -> t.NoReturn:
 
 
 def run_on_node(options: Spec) -> t.NoReturn:
-    """A module that takes `options` of the node itself."""
+    """Run a module with these `options` for the node itself."""
     module = AnsibleModule(argument_spec={**options, **SAFETY}, supports_check_mode=True)
     run(module, [], {name: module.params[name] for name in options})

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Options of the modules that configure a node, by resource. Each module has some of them, and fabric has all."""
+"""Options of the modules that configure a node, by resource. The module fabric has all of them, the others a part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typing as t
 
 from .host.engine.settings import Settings
 
-#: The argument spec of one option, and of several, see ansible.module_utils.common.arg_spec.
+#: The argument spec of one option, and that of several options (ansible.module_utils.common.arg_spec).
 Option = dict[str, t.Any]
 Spec = dict[str, Option]
 
@@ -27,7 +27,7 @@ SELECT: Spec = {
     "near_gpu": {"type": "str", "choices": ["PIX", "PXB", "PHB", "NODE"]},
 }
 
-#: `vf` of a PF, and with an index an entry of its `vfs`.
+#: The options in `vf` of a PF. With an `index` they are those of an entry in its `vfs`.
 VF: Spec = {
     "driver": {"type": "str"},
     "mac": {"type": "str"},
@@ -155,7 +155,7 @@ PCI_OF_NODE: Spec = {
 
 RDMA: Spec = {"rdma_netns_mode": {"type": "str", "choices": ["shared", "exclusive"]}}
 
-#: All of a NIC, and all of the node.
+#: All settings of a NIC, and all settings of the node.
 NIC: Spec = {**SRIOV, **TUNING, **PCI_OF_NICS, **ROCE, **FIRMWARE}
 NODE: Spec = {**KERNEL_ARGS, **KERNEL_MODULES, **SYSTEM, **PCI_OF_NODE, **RDMA}
 
@@ -177,9 +177,9 @@ SAFETY: Spec = {
 
 
 def without_nulls(settings: Settings, place: str = "") -> tuple[Settings, list[str]]:
-    """Settings without those that are null, and these by name, as `ethtool.pause`.
+    """The settings that are not null, and the names of those that are null, such as `ethtool.pause`.
 
-    Ansible refuses null for an option with choices, and fills it in for every option that was left out.
+    Ansible refuses null for an option with choices, and sets every missing option to null.
     """
     found: Settings = {}
     unset: list[str] = []
@@ -195,12 +195,12 @@ def without_nulls(settings: Settings, place: str = "") -> tuple[Settings, list[s
 
 
 def nulls(unset: t.Iterable[str]) -> Settings:
-    """Names such as `ethtool.pause` as settings that are null."""
+    """Settings with null for each name such as `ethtool.pause`."""
     found: Settings = {}
     for name in unset:
-        *way, last = name.split(".")
+        *groups, last = name.split(".")
         inner = found
-        for one in way:
+        for one in groups:
             inner = inner.setdefault(one, {})
             if inner is None:
                 break

@@ -17,7 +17,7 @@ from .dra.kube.objects import Object
 def run(options: Object, planned: t.Callable[[Object], Object]) -> None:
     """Run a module with these `options` and the common ones.
 
-    `planned` returns the result for the module's parameters. With a key `failed` in it, the module fails with that
+    `planned` returns the result for the module's parameters. If it has a key `failed`, the module fails with that
     message.
     """
     module = AnsibleModule(
@@ -36,7 +36,7 @@ def run(options: Object, planned: t.Callable[[Object], Object]) -> None:
     except (ValueError, EngineMissing) as error:
         module.fail_json(msg=str(error))
     except (TypeError, AttributeError) as error:
-        module.fail_json(msg=f"The objects or the workload are not as the Kubernetes API has them: {error}")
+        module.fail_json(msg=f"The objects or the workload do not have the types of the Kubernetes API: {error}")
     if failed := result.pop("failed", ""):
         module.fail_json(msg=failed, **result)
     module.exit_json(changed=False, **result)

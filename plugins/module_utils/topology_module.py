@@ -23,7 +23,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "affinity": ("affinity", "groups"),
     "findings": ("findings",),
 }
-#: The options of a probe, except for what is probed.
+#: The options of a probe, except for the root folder and the imported file.
 OPTIONS: dict[str, dict[str, t.Any]] = {
     "subset": {"type": "list", "elements": "str", "choices": list(SECTIONS), "default": list(SECTIONS)},
     "pci_functions": {"type": "str", "choices": ["relevant", "all"], "default": "relevant"},
@@ -45,17 +45,17 @@ OPTIONS: dict[str, dict[str, t.Any]] = {
 
 
 class Unreadable(Exception):
-    """There is no topology; the message says why."""
+    """The topology cannot be read; the message says why."""
 
 
 def read(
     root: str, options: t.Mapping[str, t.Any], import_file: str | None = None, form: str = "auto"
 ) -> dict[str, t.Any]:
-    """The topology below a root folder, or of an XML file, as a module returns it. Raises Unreadable.
+    """The topology below a root folder or in an XML file, in the form of a module's result. Raises Unreadable.
 
-    `options` has those of `OPTIONS`.
+    `options` are the values of `OPTIONS`.
     """
-    # the controller only needs OPTIONS, and Ansible keeps no compiled form of a collection's files
+    # imported here, as the controller only needs OPTIONS, and Ansible compiles a collection's files in each process
     from .topology.diagnosis.diagnose import diagnose
     from .topology.model import OverrideError, as_dict
     from .topology.probe import keep_relevant, probe
@@ -66,7 +66,8 @@ def read(
             topology = _imported(import_file, form, overrides)
         elif not os.path.isdir(os.path.join(root, "sys")):
             raise Unreadable(
-                f"root {root!r} holds no folder 'sys': give the absolute path above a machine's sys and proc"
+                f"root {root!r} has no folder 'sys': set it to the absolute path of the folder with a machine's sys "
+                "and proc"
             )
         else:
             topology = probe(
@@ -93,7 +94,7 @@ def read(
 
 
 def _imported(path: str, form: str, overrides: list[dict[str, t.Any]]) -> Topology:
-    # not needed for a real node, so not imported for one
+    # imported here, as a real node does not need it
     from .topology.xml_import.read import read_xml
 
     return read_xml(path, form, overrides)

@@ -58,7 +58,7 @@ problems:
   returned: always
   type: list
   elements: str
-  sample: ["gpu-02: dra_driver_rail_index: 3 is the index of gpu-01 too (give each node an index of its own ...)"]
+  sample: ["gpu-02: dra_driver_rail_index: 3 is already the index of gpu-01 (give each node its own index ...)"]
 pools:
   description: The pools, with the number of nodes that they have room for.
   returned: success, without O(check_only)

@@ -312,8 +312,8 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.dra.alignment.check import Check, cgroup_cpusets
 from ..module_utils.dra.alignment.measure import Unreadable, pairs, read
-from ..module_utils.dra.alignment.plan import comparison_claims, of_claims, placements, predict
-from ..module_utils.dra.alignment.words import failures, lines
+from ..module_utils.dra.alignment.plan import comparison_claims, placements, predict, predict_claims
+from ..module_utils.dra.alignment.verdicts import failures, lines
 from ..module_utils.dra.cel.engine import Engine, engine_for
 from ..module_utils.dra.cel.errors import EngineMissing
 from ..module_utils.dra.kube.objects import Object
@@ -448,7 +448,7 @@ def main() -> None:
     if unprobed:
         notes.append(f"not probed, so only compared with what drivers publish: {', '.join(unprobed)}")
     notes += [f"{node}: {why}" for node, why in sorted(answer["unusable_facts"].items())]
-    predictions = of_claims(claims, check.machines)
+    predictions = predict_claims(claims, check.machines)
     measurements = [measurement_of(entry) for entry in params["measurements"]]
     for report in claims:
         report["predictions"] = predictions.get(report["claim"], [])

@@ -248,11 +248,11 @@ import typing as t
 from ..module_utils.dra.cel.engine import engine_for
 from ..module_utils.dra.kube.objects import Object
 from ..module_utils.dra.kube.versions import V1, convert
-from ..module_utils.dra.plan import words
+from ..module_utils.dra.plan import report_lines
 from ..module_utils.dra.plan.fit import Fit, fit
 from ..module_utils.dra.plan.fleet import Fleet, Workload
 from ..module_utils.dra.plan.fleet_map import fleet_map
-from ..module_utils.dra.plan.given import WORKLOAD, Templates, objects_of, templates_of, workload
+from ..module_utils.dra.plan.inputs import WORKLOAD, Templates, objects_of, templates_of, workload
 from ..module_utils.dra.plan.reader import probed, read
 from ..module_utils.dra.plan.scenario import Scenario, after
 from ..module_utils.dra.plan.states import States
@@ -266,7 +266,7 @@ _WORTH = ("devices", "gbps", "money", "unpriced")
 def fit_result(found: Fit, fleet: Fleet, labels: t.Sequence[str]) -> Object:
     """A count as the module returns it."""
     result = {key: value for key, value in dataclasses.asdict(found).items() if key != "notes"}
-    return {**result, "by": {label: found.by(fleet, label) for label in labels}}
+    return {**result, "by": {label: found.counts_by_label(fleet, label) for label in labels}}
 
 
 def read_fleet(params: Object, objects: list[Object]) -> Fleet:
@@ -276,7 +276,7 @@ def read_fleet(params: Object, objects: list[Object]) -> Fleet:
         classes = {one["metadata"]["name"]: convert(one, V1) for one in objects if one["kind"] == "DeviceClass"}
         return probed(params["facts"], params["drivers"], classes, release, gates)
     fleet = read(objects, release, gates, params["kueue_configuration"])
-    return dataclasses.replace(fleet, doubts=(*fleet.doubts, *lacking_kinds(params["objects"])))
+    return dataclasses.replace(fleet, upper_bound_notes=(*fleet.upper_bound_notes, *lacking_kinds(params["objects"])))
 
 
 def lacking_kinds(objects: dict[str, t.Any]) -> t.Iterator[str]:
@@ -300,7 +300,7 @@ class FitCounter:
         if self.states is None or here.workloads is not self.start.workloads or not self.states.serves(here.fleet):
             self.states = States(here.fleet, here.workloads, engine_for(f"1.{server.minor}", server.gates))
             self.start = here
-        return fit(here.fleet, here.workloads, self.states.memory.engine, self.states)
+        return fit(here.fleet, here.workloads, self.states.cache.engine, self.states)
 
     def results(self, found: t.Sequence[Fit], here: Scenario) -> list[Object]:
         """Counts as the module returns them."""
@@ -326,7 +326,7 @@ def make_plan(params: Object) -> Object:
     lost: list[Stranded] = []
     if params["stranded"]:
         states = t.cast(States, counter.states)
-        lost = stranded(fleet, workloads, states.memory.engine, states)
+        lost = stranded(fleet, workloads, states.cache.engine, states)
     then = after(start, params["what_if"])
     columns = [("now", found), *((next(iter(step)), counter.fit(one)) for step, one in zip(params["what_if"], then))]
     last = columns[-1][1] if then else []
@@ -339,8 +339,8 @@ def make_plan(params: Object) -> Object:
         "stranded": [_stranded(one, value) for one in lost],
         "worth": {**{name: getattr(value, name) for name in _WORTH}, "unit": unit},
         "fleet": fleet_map(fleet, lost, params["by"]),
-        "lines": words.lines(found, last, lost, value, unit),
-        "table": words.table([one.name for one in workloads], columns) if then else [],
+        "lines": report_lines.lines(found, last, lost, value, unit),
+        "table": report_lines.table([one.name for one in workloads], columns) if then else [],
         "notes": sorted({note for _head, fits in columns for one in fits for note in one.notes}),
     }
 

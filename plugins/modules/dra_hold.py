@@ -160,7 +160,7 @@ SPEC = {
 def wanted_hold(params: Object, old: Hold | None, now: datetime) -> Hold:
     """The hold that the parameters ask for. Raises ValueError."""
     expires = expiry(params["expires"], params["hours"], old, now)
-    devices = tuple(forms.device(one) for one in dict.fromkeys(params["devices"]))
+    devices = tuple(forms.parse_device(one) for one in dict.fromkeys(params["devices"]))
     return Hold(params["name"], params["owner"], params["reason"], expires, devices, params["purpose"])
 
 

@@ -84,7 +84,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects impo
 
 def list_holds(rules: list[t.Any], now: datetime) -> Object:
     """What the module returns for the rules of a cluster."""
-    found, evicting, counting = holds(rules), swap.evicting(rules), swap.counting(rules)
+    found, evicting, counting = holds(rules), swap.evicting_rules(rules), swap.counting_rules(rules)
     lines, late = [], []
     for one in found:
         count = len(one.devices)

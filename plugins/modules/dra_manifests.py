@@ -158,7 +158,7 @@ from ..module_utils.dra.claims import class_policy
 from ..module_utils.dra.claims.reach import reach_of
 from ..module_utils.dra.kube.problems import Problem, Problems
 from ..module_utils.dra.kube.versions import is_dra
-from ..module_utils.dra.scheduler.published import stand_in
+from ..module_utils.dra.scheduler.published import nodes_from_slices
 
 try:
     import yaml
@@ -254,7 +254,7 @@ def check_reach(known: list[dict], params: dict, engine: Engine | None) -> tuple
     """Which nodes can satisfy each claim, and which published devices do not count. Raises Problems and ValueError."""
     nodes, notes = params["nodes"], []
     if params["nodes_from"] == "slices":
-        found = stand_in(known)
+        found = nodes_from_slices(known)
         nodes, notes = found.nodes, found.notes
     target = (params["kubernetes_version"], params["feature_gates"])
     return [dataclasses.asdict(entry) for entry in reach_of(known, nodes, params["drivers"], engine, *target)], notes
@@ -274,7 +274,7 @@ def asks_for_reach(module: AnsibleModule) -> bool:
     """Whether to check on which nodes the claims fit."""
     given, by_slices = module.params["nodes"] is not None, module.params["nodes_from"] == "slices"
     if given and by_slices:
-        module.fail_json(msg="nodes is set, but nodes_from is slices: set only one of the two")
+        module.fail_json(msg="nodes is set, but nodes_from is slices: remove nodes, or set nodes_from to facts")
     return given or by_slices
 
 

@@ -115,7 +115,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.cluster_objects impor
     version_of,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.snapshot import kept
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.snapshot import snapshot_of
 
 try:
     import kubernetes
@@ -141,7 +141,7 @@ def main() -> None:
     if LIBRARY_ERROR:
         module.fail_json(msg=missing_required_lib("kubernetes"), exception=LIBRARY_ERROR)
     params = module.params
-    reduce = kept if params["for_plan"] else reduced
+    reduce = snapshot_of if params["for_plan"] else reduced
     objects: dict[str, list[Object]] = {}
     missing = []
     version = ""

@@ -93,7 +93,7 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import refusal
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import SECONDS, read_all
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import loads_cut
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import loads_pruned
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object, ObjectView
 
 try:
@@ -140,7 +140,7 @@ class Pods:
             if error.status != NOT_FOUND:
                 raise
             return None
-        found: Object = loads_cut(answer.data)
+        found: Object = loads_pruned(answer.data)
         return found if found["metadata"].get("uid") == self.uid else None
 
     def evict(self, check: bool) -> str:
@@ -181,7 +181,7 @@ class Pods:
                 if error.status != NOT_FOUND:
                     raise
                 continue
-            claim: Object = loads_cut(answer.data)
+            claim: Object = loads_pruned(answer.data)
             users = (claim.get("status") or {}).get("reservedFor") or ()
             if any(one.get("uid") == self.uid for one in users):
                 found.append(name)

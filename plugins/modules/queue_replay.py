@@ -147,7 +147,13 @@ from ansible_collections.lanewise.dra.plugins.module_utils.cluster_holds import 
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_replay import Form, Replay, Unsuited
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.pairs import kinds
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.score import score
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace import PROFILES, Job, Load, drawn, read_csv
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace import (
+    PROFILES,
+    Job,
+    Load,
+    draw_jobs,
+    read_csv,
+)
 
 if t.TYPE_CHECKING:
     import kubernetes
@@ -195,7 +201,7 @@ def jobs_of(params: t.Mapping[str, t.Any]) -> tuple[list[Job], str]:
     profile, hours = PROFILES[params["profile"]], params["hours"]
     shares = {team: share for team, share in shares.items() if share}
     load = Load(params["gpus"], hours, params["load"], shares, params["swing"], hours * 3600)
-    return drawn(profile, load, params["seed"]), profile.source
+    return draw_jobs(profile, load, params["seed"]), profile.source
 
 
 def main() -> None:

@@ -183,7 +183,7 @@ kept:
   description: The pods with claims that are not moved, with the reason.
   returned: success
   type: dict
-  sample: {team/db-0: its claim team/db is not made for it alone}
+  sample: {team/db-0: its claim team/db was not created for this pod alone}
 lines:
   description: The answer as readable lines.
   returned: success
@@ -197,14 +197,14 @@ notes:
 """
 
 from ..module_utils.dra.cel.engine import engine_for
-from ..module_utils.dra.holds.tolerations import lacking, others, toleration
+from ..module_utils.dra.holds.tolerations import not_tolerating, tolerating_others, toleration
 from ..module_utils.dra.kube.objects import Object
 from ..module_utils.dra.kube.versions import V1, convert
 from ..module_utils.dra.plan import quotas
 from ..module_utils.dra.plan.fit import not_modelled
 from ..module_utils.dra.plan.fleet import Fleet, Workload
-from ..module_utils.dra.plan.given import WORKLOAD, objects_of, templates_of, workload
-from ..module_utils.dra.plan.movable import CONTROLLERS, Protect, movable
+from ..module_utils.dra.plan.inputs import WORKLOAD, objects_of, templates_of, workload
+from ..module_utils.dra.plan.movable import CONTROLLERS, Protection, movable
 from ..module_utils.dra.plan.reader import read
 from ..module_utils.dra.plan.room import SEARCHES, Job, Room, room
 from ..module_utils.plan_module import run
@@ -225,13 +225,13 @@ def untolerated_requests(wanted: Workload, hold: str, required: bool) -> list[st
     Raises ValueError for claims that tolerate other holds, and with `required` for those that do not tolerate this one.
     """
     needed = toleration(hold)
-    broad = [one for claim in wanted.claims for one in others(claim, hold)]
+    broad = [one for claim in wanted.claims for one in tolerating_others(claim, hold)]
     if broad:
         raise ValueError(
             f"workload {wanted.name}: {', '.join(broad)} tolerates other holds than {hold}, and could take what is "
             f"held for others: use only the toleration {needed}"
         )
-    found = [one for claim in wanted.claims for one in lacking(claim, hold)]
+    found = [one for claim in wanted.claims for one in not_tolerating(claim, hold)]
     if found and required:
         raise ValueError(
             f"workload {wanted.name}: {', '.join(found)} does not tolerate hold {hold}, so the job could not use "
@@ -240,12 +240,12 @@ def untolerated_requests(wanted: Workload, hold: str, required: bool) -> list[st
     return found
 
 
-def protect_of(given: Object | None) -> Protect:
+def protect_of(given: Object | None) -> Protection:
     """The option `protect` with its defaults."""
     found = {name: spec.get("default") for name, spec in PROTECT.items()}
     found.update({name: value for name, value in (given or {}).items() if value is not None})
     labels = {str(key): str(value) for key, value in (found["labels"] or {}).items()}
-    return Protect(tuple(found["namespaces"]), labels, found["priority"], tuple(found["controllers"]))
+    return Protection(tuple(found["namespaces"]), labels, found["priority"], tuple(found["controllers"]))
 
 
 def make_plan(params: Object) -> Object:
@@ -261,7 +261,7 @@ def make_plan(params: Object) -> Object:
     moving, kept = movable(objects, protect_of(params["protect"]), params["never"])
     tolerant = set()
     for one in objects:
-        if one["kind"] == "ResourceClaim" and not lacking(convert(one, V1)["spec"], params["hold"]):
+        if one["kind"] == "ResourceClaim" and not not_tolerating(convert(one, V1)["spec"], params["hold"]):
             tolerant.add(f"{one['metadata']['namespace']}/{one['metadata']['name']}")
     job = Job(
         wanted, params["count"], params["hold"], params["max_moves"], params["may_wait"], max(1, params["searches"])
@@ -271,7 +271,8 @@ def make_plan(params: Object) -> Object:
     if short and found.moves:  # no pod is moved for a job that would have to wait anyway
         found = Room(False, at_least=found.at_least, arrived=found.arrived, reason=short)
         short = ""
-    notes = [*fleet.notes, *fleet.doubts, *fleet.gaps, *(one for some in not_modelled(wanted) for one in some)]
+    notes = [*fleet.notes, *fleet.upper_bound_notes, *fleet.lower_bound_notes]
+    notes += [note for some in not_modelled(wanted) for note in some]
     notes += [f"workload {wanted.name}: {short}"] if short else []
     parts = {"lines": lines(found, job), "notes": notes}
     return {**plan_result(found), "toleration": toleration(job.hold), "lacking": without, "kept": kept, **parts}

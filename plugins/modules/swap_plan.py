@@ -102,26 +102,26 @@ compiled_once.begin()
 
 from ..module_utils.dra.cel.engine import engine_for
 from ..module_utils.dra.kube.objects import Object
-from ..module_utils.dra.plan.given import WORKLOAD, objects_of
-from ..module_utils.dra.plan.swapping import asked, choose, device_names, lines, shown
+from ..module_utils.dra.plan.inputs import WORKLOAD, objects_of
+from ..module_utils.dra.plan.swapping import choose, device_names, evicted_as_dict, lines, request_of
 from ..module_utils.plan_module import run
 
 
 def make_plan(params: Object) -> Object:
     """What the module returns. Raises ValueError, KeyError and EngineMissing."""
     objects = objects_of(params["objects"])
-    ask = asked(params, objects)
+    request = request_of(params, objects)
     version = params["kubernetes_version"]
-    found = choose(objects, ask, engine_for(version), version, params["feature_gates"])
-    leaving = sorted(found.taking.leaving, key=lambda one: one.pod)
+    found = choose(objects, request, engine_for(version), version, params["feature_gates"])
+    leaving = sorted(found.effects.evicted, key=lambda one: one.pod)
     return {
         "found": not found.reason,
         "devices": device_names(found.hold),
         "evict": device_names(found.evict),
-        "leaving": [shown(one) for one in leaving],
-        "refused": list(found.taking.refused),
-        "budgets": list(found.taking.budgets),
-        "lines": lines(found, ask),
+        "leaving": [evicted_as_dict(one) for one in leaving],
+        "refused": list(found.effects.refused),
+        "budgets": list(found.effects.budgets),
+        "lines": lines(found, request),
         "notes": list(found.notes),
     }
 

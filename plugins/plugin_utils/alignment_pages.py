@@ -5,7 +5,7 @@
 
 """The results of the module alignment_check as one page, as safe and in the same style as the site report.
 
-The drawings say nothing that the page's tables do not say, and every difference in colour is also one in words.
+The page's tables have all facts of the drawings, and a text also says what a colour shows.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ VERDICTS = {
 _SEVERITIES = {"error": "error", "warning": "warning", "note": "info"}
 _ROW, _LABEL, _PLOT, _TEXT, _GAP = 24, 230, 430, 350, 8
 #: The maximum number of claims shown in detail; the JSON beside the page has all.
-MOST = 400
-_MOST_ROWS = 40
+MAX_CLAIMS = 400
+_MAX_ROWS = 40
 
 
 def cleaned(value: object) -> object:
-    """Text of machines and of the API without anything that steers a terminal or the direction of text."""
+    """Values from machines and from the API without characters that control a terminal or the direction of text."""
     if isinstance(value, str):
         return clean(value, 2000)
     if isinstance(value, dict):
@@ -46,9 +46,9 @@ def cleaned(value: object) -> object:
 
 
 def render(folders: t.Sequence[str], title: str, checked: t.Mapping[str, object]) -> bytes:
-    """The page. `folders` are searched for templates in order, the first that has one wins.
+    """The page. A template is read from the first of the `folders` that has it.
 
-    Raises `jinja2.TemplateError` where a template is missing or faulty.
+    Raises `jinja2.TemplateError` if a template is missing or faulty.
     """
     pages = Pages(folders, title)
     found = t.cast(Json, cleaned(dict(checked)))
@@ -56,8 +56,8 @@ def render(folders: t.Sequence[str], title: str, checked: t.Mapping[str, object]
     template = pages.environment.get_template("alignment.html.j2")
     text = template.render(
         claims=claims,
-        detailed=claims[:MOST],
-        told=claims[:MOST],  # its former name, for templates of sites
+        detailed=claims[:MAX_CLAIMS],
+        told=claims[:MAX_CLAIMS],  # its former name, for templates of sites
         summary=found["summary"],
         notes=found.get("notes") or [],
         comparisons=found.get("comparisons") or [],
@@ -87,7 +87,7 @@ def _by_node(claims: list[Json]) -> list[tuple[str, list[tuple[str, str, int]]]]
 
 
 def _by_level(claims: list[Json]) -> list[tuple[str, list[tuple[str, str, int]]]]:
-    """Each GPU with the nearest NIC of its claim, by level and by whether that was promised."""
+    """The numbers of GPUs by the affinity level of the nearest NIC of their claim, and by whether it was promised."""
     counts: dict[str, dict[str, int]] = {}
     for claim in claims:
         best: dict[str, Json] = {}
@@ -108,7 +108,7 @@ def _by_level(claims: list[Json]) -> list[tuple[str, list[tuple[str, str, int]]]
 
 
 def _rates(claims: list[Json]) -> list[tuple[str, Json | None, list[tuple[str, float]]]]:
-    """Claims with a prediction or a measurement; of several GPUs the slowest prediction stands for the claim."""
+    """Claims with a prediction or a measurement. The prediction of a claim is that of its slowest GPU."""
     rows = []
     for claim in claims:
         bounds = [one["gb_per_s"] for one in claim.get("predictions") or () if one["gb_per_s"]]
@@ -148,7 +148,7 @@ def bars(rows: list[tuple[str, list[tuple[str, str, int]]]], name: str, unit: st
     """Stacked bars as SVG: for each row its name and its parts (word, class, number). Empty for no row."""
     if not rows:
         return ""
-    drawn = rows[:_MOST_ROWS]
+    drawn = rows[:_MAX_ROWS]
     most = max(sum(number for _word, _shade, number in parts) for _name, parts in drawn)
     body = []
     for index, (label, parts) in enumerate(drawn):
@@ -173,7 +173,7 @@ def ranges(rows: list[tuple[str, Json | None, list[tuple[str, float]]]], name: s
     """Rates in GB/s as SVG: a bar from the low to the high of a prediction, and a mark for each measurement."""
     if not rows:
         return ""
-    drawn = rows[:_MOST_ROWS]
+    drawn = rows[:_MAX_ROWS]
     most = max([one["high"] for _n, one, _m in drawn if one] + [rate for _n, _o, m in drawn for _t, rate in m] + [1e-9])
     body = []
     for index, (label, bounds, measured) in enumerate(drawn):

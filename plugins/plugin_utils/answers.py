@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""The form and the bounds of the results that the collection's modules return from a node.
+"""The types and size limits of the results that the collection's modules return from a node.
 
-A node is not trusted: Ansible accepts whatever its Python prints as the result. A result without this form is a failure
-of that node, and nothing of it is stored or shown.
+A node is not trusted: Ansible accepts whatever its Python prints as the result. If a result does not have these types,
+the task fails for that node, and nothing of the result is stored or shown.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import typing as t
 
 from ..module_utils.topology.model import Topology
 
-#: Whole numbers are below this, as in a 64-bit register; so are the values of fractions.
-LARGEST = 2**63
-#: The longest text of one value, the most entries of one list or dictionary, the deepest nesting of free values.
-LONGEST, MOST, DEEPEST = 65536, 20000, 12
-#: The sum of all entries and of all characters beyond the first 64 of a text.
-IN_ALL = 4_000_000
+#: The absolute values of all numbers are below this, so that whole numbers fit in 64 bits.
+MAX_NUMBER = 2**63
+#: The maximum length of a text, of a list or dictionary, and the maximum nesting of values without a declared type.
+MAX_TEXT, MAX_ENTRIES, MAX_DEPTH = 65536, 20000, 12
+#: The maximum sum of all entries of a result and of all characters beyond the first 64 of each text.
+MAX_TOTAL = 4_000_000
 _SHOWN = 200
 
 
 class Refused(Exception):
-    """The result does not have its form; the message says where."""
+    """The result does not have its form. The message is the path of the bad value and the reason."""
 
 
 class Change(t.TypedDict, total=False):
@@ -143,26 +143,26 @@ class Probe(t.TypedDict, total=False):
 
 
 class _Budget:
-    """The remaining size of a result."""
+    """How much larger a result may still be."""
 
     def __init__(self) -> None:
-        self.left = IN_ALL
+        self.left = MAX_TOTAL
 
     def take(self, count: int) -> None:
         self.left -= count
         if self.left < 0:
-            raise Refused(f" has more than {IN_ALL} entries and characters in all")
+            raise Refused(f" has more than {MAX_TOTAL} entries and characters in all")
 
 
 _Check = t.Callable[[object, _Budget], None]
 
 
 def check(value: object, form: object) -> None:
-    """Raise Refused if a JSON value does not have the form, with the place and the reason.
+    """Raise Refused if a JSON value does not have the form.
 
-    `form` is a type: a scalar, a list, a dictionary with keys of text, a dataclass, or a TypedDict. Every field of a
-    dataclass is required, except for `Topology`, of which a probe may return a part; those of a TypedDict are optional.
-    Unknown fields are refused.
+    `form` is a type: a scalar, a list, a dictionary whose keys are strings, a dataclass, or a TypedDict. The fields of
+    a TypedDict are optional. Those of a dataclass are required, except for `Topology`, of which a probe may return a
+    part. Unknown fields are refused.
     """
     _checker(form)(value, _Budget())
 
@@ -178,7 +178,7 @@ def fault(value: object, form: object) -> str:
 
 def clipped(value: object) -> str:
     """A value of any size as short text for a message."""
-    if isinstance(value, int) and abs(value) >= LARGEST:
+    if isinstance(value, int) and abs(value) >= MAX_NUMBER:
         return f"a number of about {value.bit_length()} bits"
     text = value if isinstance(value, str) else repr(value) if isinstance(value, (bool, int, float)) else "a value"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
@@ -188,46 +188,46 @@ def _text(value: object, budget: _Budget) -> None:
     if not isinstance(value, str):
         raise Refused(f" is not text: {clipped(value)}")
     if len(value) > 64:
-        if len(value) > LONGEST:
-            raise Refused(f" is a text of {len(value)} characters, more than {LONGEST}")
+        if len(value) > MAX_TEXT:
+            raise Refused(f" is a text of {len(value)} characters, more than {MAX_TEXT}")
         budget.take(len(value) - 64)
 
 
 def _whole(value: object, _budget: _Budget) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not -LARGEST < value < LARGEST:
+    if not isinstance(value, int) or isinstance(value, bool) or not -MAX_NUMBER < value < MAX_NUMBER:
         raise Refused(f" is not a whole number of 64 bits: {clipped(value)}")
 
 
 def _number(value: object, budget: _Budget) -> None:
     if not isinstance(value, float):
         _whole(value, budget)
-    elif not math.isfinite(value) or abs(value) >= LARGEST:
+    elif not math.isfinite(value) or abs(value) >= MAX_NUMBER:
         raise Refused(f" is not a number of 64 bits: {clipped(value)}")
 
 
-def _truth(value: object, _budget: _Budget) -> None:
+def _boolean(value: object, _budget: _Budget) -> None:
     if not isinstance(value, bool):
         raise Refused(f" is neither true nor false: {clipped(value)}")
 
 
-def _free(value: object, budget: _Budget, depth: int = 0) -> None:
-    if depth > DEEPEST:
-        raise Refused(f" is nested more than {DEEPEST} deep")
+def _any_json(value: object, budget: _Budget, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise Refused(f" is nested more than {MAX_DEPTH} deep")
     if value is None or isinstance(value, bool):
         return
     if isinstance(value, (int, float)):
         _number(value, budget)
     elif isinstance(value, dict):
-        _of_many(value.items(), len(value), budget, lambda item, left: _free(item, left, depth + 1))
+        _check_entries(value.items(), len(value), budget, lambda item, left: _any_json(item, left, depth + 1))
     elif isinstance(value, list):
-        _of_many(enumerate(value), len(value), budget, lambda item, left: _free(item, left, depth + 1))
+        _check_entries(enumerate(value), len(value), budget, lambda item, left: _any_json(item, left, depth + 1))
     else:
         _text(value, budget)
 
 
-def _of_many(items: t.Iterable[tuple[object, object]], count: int, budget: _Budget, inner: _Check) -> None:
-    if count > MOST:
-        raise Refused(f" has {count} entries, more than {MOST}")
+def _check_entries(items: t.Iterable[tuple[object, object]], count: int, budget: _Budget, inner: _Check) -> None:
+    if count > MAX_ENTRIES:
+        raise Refused(f" has {count} entries, more than {MAX_ENTRIES}")
     budget.take(count)
     for key, item in items:
         try:
@@ -239,11 +239,18 @@ def _of_many(items: t.Iterable[tuple[object, object]], count: int, budget: _Budg
             raise Refused(f"{place}{error}") from None
 
 
-_SCALARS: dict[object, _Check] = {str: _text, int: _whole, float: _number, bool: _truth, object: _free, t.Any: _free}
+_SCALARS: dict[object, _Check] = {
+    str: _text,
+    int: _whole,
+    float: _number,
+    bool: _boolean,
+    object: _any_json,
+    t.Any: _any_json,
+}
 
 
 def prepare(form: object) -> None:
-    """Make the check of a form in advance."""
+    """Build the check of a form in advance."""
     _checker(form)
 
 
@@ -252,31 +259,31 @@ def _checker(form: object) -> _Check:
     if form in _SCALARS:
         return _SCALARS[form]
     if dataclasses.is_dataclass(form) or t.is_typeddict(form):
-        return _sheet(t.cast("type", form))
+        return _record_check(t.cast("type", form))
     origin, arguments = t.get_origin(form), t.get_args(form)
     if origin in (types.UnionType, t.Union):
         own = _checker(next(one for one in arguments if one is not types.NoneType))
         return lambda value, budget: None if value is None else own(value, budget)
     if origin is list:
-        return _many(list, _checker(arguments[0]))
+        return _collection_check(list, _checker(arguments[0]))
     if origin is dict:
-        return _many(dict, _checker(arguments[1]))
+        return _collection_check(dict, _checker(arguments[1]))
     raise TypeError(f"no check for {form!r}")
 
 
-def _many(kind: type, inner: _Check) -> _Check:
+def _collection_check(kind: type, inner: _Check) -> _Check:
     def run(value: object, budget: _Budget) -> None:
         if kind is dict and isinstance(value, dict):
-            _of_many(value.items(), len(value), budget, inner)
+            _check_entries(value.items(), len(value), budget, inner)
         elif kind is list and isinstance(value, list):
-            _of_many(enumerate(value), len(value), budget, inner)
+            _check_entries(enumerate(value), len(value), budget, inner)
         else:
             raise Refused(f" is not a {'list' if kind is list else 'dictionary'}: {clipped(value)}")
 
     return run
 
 
-def _sheet(form: type) -> _Check:
+def _record_check(form: type) -> _Check:
     """The check of a dictionary with known keys."""
     inner = {name: _checker(hint) for name, hint in t.get_type_hints(form).items()}
     required = set(inner) if dataclasses.is_dataclass(form) and form is not Topology else set()

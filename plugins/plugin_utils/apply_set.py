@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Plan what to apply, read what the cluster answered, and find stale objects of the site (KEP-3659, ApplySet)."""
+"""Plans what to apply, reads the results of the cluster, and finds stale objects of the site (KEP-3659, ApplySet)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _KINDS = "applyset.kubernetes.io/contains-group-kinds"
 _NAMESPACES = "applyset.kubernetes.io/additional-namespaces"
 _SITE = "lanewise.dev/site"
 _ADMIN_ACCESS = "resource.kubernetes.io/admin-access"
-_NOTED = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid")
+_SERVER_METADATA = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "uid")
 # objects that others depend on come first
 _ORDER = ("Namespace", "DeviceClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ResourceQuota")
 # pruning a namespace would also delete objects that others created in it
 _NEVER_PRUNED = frozenset({"Namespace"})
-#: The kinds that the compiler writes, in the form of an ApplySet's annotation.
+#: The kinds that the compiler writes, in the notation of an ApplySet's annotation.
 WRITTEN = (
     "DeviceClass.resource.k8s.io",
     "DeviceTaintRule.resource.k8s.io",
@@ -42,30 +42,30 @@ WRITTEN = (
 
 
 class Plan(t.TypedDict):
-    """All objects in the order in which they are applied, and which of them a dry run can try."""
+    """All objects in the order in which they are applied, and those that a dry run can apply."""
 
     objects: list[Object]
     trial: list[Object]
     untried: list[str]  #: titles
-    missing_namespaces: list[str]  #: that neither exist nor are applied; if there are any, nothing may be applied
+    missing_namespaces: list[str]  #: neither existing nor applied; if there are any, nothing may be applied
 
 
 class Verdict(t.TypedDict):
-    """What happened to the objects of one call."""
+    """What the server did with the objects of one request."""
 
-    problems: list[str]  #: one line each: a refusal, or a field that the server dropped
-    landed: list[str]  #: titles of the objects that the server accepted
+    problems: list[str]  #: one line for each refused object and for each field that the server dropped
+    accepted: list[str]  #: titles of the objects that the server accepted
 
 
 class Stale(t.TypedDict):
     """Objects that the site no longer renders."""
 
-    delete: list[Object]  #: as `state=absent` takes them
-    in_use: list[str]  #: titles of claims that pods have
+    delete: list[Object]  #: the fields that `state=absent` needs
+    in_use: list[str]  #: titles of claims that pods use
 
 
-def unusable(item: Object) -> str:
-    """Why an object cannot be applied; empty if it can be tried."""
+def why_unusable(item: Object) -> str:
+    """Why an object cannot be applied; empty if it has all required fields."""
     metadata = item.get("metadata")
     for key, value in (
         ("apiVersion", item.get("apiVersion")),
@@ -101,7 +101,7 @@ def plan(
     create_namespaces: bool = False,
     applyset: dict[str, str] | None = None,
 ) -> Plan:
-    """Order the objects, and split off those that a dry run cannot try because their namespace does not exist yet."""
+    """Order the objects, and separate those that a dry run cannot apply because their namespace does not exist yet."""
     existing = set(existing_namespaces)
     made = {item["metadata"]["name"] for item in objects if item["kind"] == "Namespace"}
     wanted = {item["metadata"]["namespace"] for item in objects if item["metadata"].get("namespace")}
@@ -127,10 +127,10 @@ def plan(
     }
 
 
-def answers(objects: Sequence[Object], result: Result) -> list[Result]:
-    """What the module returned for each object; an empty dictionary where it returned nothing.
+def object_results(objects: Sequence[Object], result: Result) -> list[Result]:
+    """The module's result for each object; an empty dictionary for an object without a result.
 
-    For a single object kubernetes.core.k8s returns the result itself, for more a list of results.
+    For one object kubernetes.core.k8s returns its result, for several a list of results.
     """
     if len(objects) == 1:
         return [result]
@@ -139,21 +139,21 @@ def answers(objects: Sequence[Object], result: Result) -> list[Result]:
     return (every + [{}] * len(objects))[: len(objects)]
 
 
-def awaited(objects: Sequence[Object], result: Result) -> list[Object]:
-    """Objects that were refused because of a namespace or quota that is among the objects and changes too.
+def waiting_for_changes(objects: Sequence[Object], result: Result) -> list[Object]:
+    """Objects that were refused because of the old state of a namespace or quota that this run changes.
 
-    A dry run does not change namespaces and quotas, so it refuses claims with admin access in a namespace that is about
-    to get its label, and claims under a quota that is about to grow. After an apply, the admission of quotas takes a
-    moment to see the new numbers.
+    A dry run does not change namespaces and quotas. It refuses claims with admin access in a namespace that this run
+    labels, and claims under a quota that this run raises. After an apply, the quota admission needs a moment to see the
+    new quota.
     """
     changed: set[tuple[str, str | None]] = set()
     found: list[Object] = []
-    for item, reply in zip(objects, answers(objects, result)):
+    for item, reply in zip(objects, object_results(objects, result)):
         metadata = item["metadata"]
         if item["kind"] in ("Namespace", "ResourceQuota") and reply.get("changed"):
             where = metadata["name"] if item["kind"] == "Namespace" else metadata.get("namespace")
             changed.add((item["kind"], where))
-    for item, reply in zip(objects, answers(objects, result)):
+    for item, reply in zip(objects, object_results(objects, result)):
         reported = str((reply.get("error") or {}).get("msg"))
         cause = "Namespace" if _ADMIN_ACCESS in reported else "ResourceQuota" if " quota: " in reported else ""
         if (cause, item["metadata"].get("namespace")) in changed:
@@ -164,55 +164,55 @@ def awaited(objects: Sequence[Object], result: Result) -> list[Object]:
 def outdated(objects: Sequence[Object], result: Result) -> list[Object]:
     """Templates for the boards of the site that were refused because their spec cannot change.
 
-    They are replaced when the boards change: a template says what the next claims ask for, and claims that were made
-    from it stay as they are.
+    They are replaced when the boards change. A template only affects claims that are created later; existing claims do
+    not change.
     """
     return [
         item
-        for item, reply in zip(objects, answers(objects, result))
-        if for_boards(item) and "field is immutable" in str((reply.get("error") or {}).get("msg"))
+        for item, reply in zip(objects, object_results(objects, result))
+        if is_for_boards(item) and "field is immutable" in str((reply.get("error") or {}).get("msg"))
     ]
 
 
-def for_boards(item: Object) -> bool:
-    """Whether an object is a template that was written for the boards of a site, by its annotation."""
+def is_for_boards(item: Object) -> bool:
+    """Whether an object's annotation says that it is a template for the boards of a site."""
     annotations = item["metadata"].get("annotations") or {}
     return item["kind"] == "ResourceClaimTemplate" and NEAREST_ANNOTATION in annotations
 
 
 def completed(objects: Sequence[Object], result: Result, again: Sequence[Object], later: Result) -> Result:
-    """`result` with the later results of the objects `again`."""
-    newer = {id(item): reply for item, reply in zip(again, answers(again, later))}
-    every = [newer.get(id(item), reply) for item, reply in zip(objects, answers(objects, result))]
+    """`result` with the results of a later request for the objects `again`."""
+    newer = {id(item): reply for item, reply in zip(again, object_results(again, later))}
+    every = [newer.get(id(item), reply) for item, reply in zip(objects, object_results(objects, result))]
     return {**result, "result": {"results": every}} if len(objects) > 1 else every[0]
 
 
-def answer(objects: Sequence[Object], result: Result, waiting: Sequence[Object] = ()) -> Verdict:
+def verdict_of(objects: Sequence[Object], result: Result, waiting: Sequence[Object] = ()) -> Verdict:
     """The verdict from the result of kubernetes.core.k8s with `continue_on_error`, in the order of the objects.
 
-    An object without a result is a problem; those in `waiting` (see `awaited`) are left out.
+    An object without a result is a problem. Objects in `waiting` (see `waiting_for_changes`) are ignored.
     """
     problems: list[str] = []
-    landed: list[str] = []
-    passed = set(map(id, waiting))
-    for item, reply in zip(objects, answers(objects, result)):
-        if id(item) in passed:
+    accepted: list[str] = []
+    ignored = set(map(id, waiting))
+    for item, reply in zip(objects, object_results(objects, result)):
+        if id(item) in ignored:
             continue
-        kept = reply.get("result") or {}
-        if reply.get("error") or not kept:
+        stored = reply.get("result") or {}
+        if reply.get("error") or not stored:
             error = reply.get("error") or result
             problems.append(f"{title(item)}: {_refusal(str(error.get('msg') or 'the cluster gave no answer'))}")
             continue
-        landed.append(title(item))
-        for path in dropped(_kept_form(item), kept):
+        accepted.append(title(item))
+        for path in dropped(_as_stored(item), stored):
             problems.append(f"{title(item)}: {path}: the server drops this field; is its feature gate off?")
-    return {"problems": problems, "landed": landed}
+    return {"problems": problems, "accepted": accepted}
 
 
 def _refusal(message: str) -> str:
     """The reason in the module's message, which contains the server's Status as JSON (meta/v1 Status).
 
-    The message can quote whole objects more than once. A value longer than a line is left out.
+    The message can quote whole objects more than once. A long value is omitted.
     """
     _words_before, brace, rest = message.partition("{")
     try:
@@ -229,7 +229,7 @@ def _refusal(message: str) -> str:
             "cluster before this run)"
         )
     if status.get("reason") == "Conflict":
-        text += " (dra_claims_force_conflicts in the role takes the fields over)"
+        text += " (to take the fields over, set dra_claims_force_conflicts in the role)"
     return text
 
 
@@ -239,16 +239,16 @@ def _shortened(text: str) -> str:
     return f"{head}{last}{reason}" if len(text) > 300 and colon and last else text
 
 
-def _kept_form(item: Object) -> Object:
+def _as_stored(item: Object) -> Object:
     """A Secret without `stringData`, which the server stores in `data` and never returns."""
     if (item.get("apiVersion"), item["kind"]) == ("v1", "Secret"):
         return {key: value for key, value in item.items() if key != "stringData"}
     return item
 
 
-def shown(item: Object, before: Object | None, after: Object | None) -> tuple[Object, Object]:
-    """Both sides of a diff without the metadata that the server changes each time, and without values of Secrets."""
-    sides = _own_part(before), _own_part(after)
+def diff_sides(item: Object, before: Object | None, after: Object | None) -> tuple[Object, Object]:
+    """Both sides of a diff without the metadata that the server sets, and without values of Secrets."""
+    sides = _without_server_metadata(before), _without_server_metadata(after)
     if item["kind"] == "Secret":
         for key in ("data", "stringData"):
             old, new = (side.get(key) or {} for side in sides)
@@ -258,23 +258,23 @@ def shown(item: Object, before: Object | None, after: Object | None) -> tuple[Ob
     return sides
 
 
-def _own_part(side: Object | None) -> Object:
+def _without_server_metadata(side: Object | None) -> Object:
     side = dict(side or {})
     if isinstance(side.get("metadata"), dict):
-        side["metadata"] = {key: value for key, value in side["metadata"].items() if key not in _NOTED}
+        side["metadata"] = {key: value for key, value in side["metadata"].items() if key not in _SERVER_METADATA}
     return side
 
 
 def site_of(objects: Sequence[Object]) -> str:
-    """The one site whose label the objects have; empty if there is none, or several."""
+    """The site in the labels of the objects; empty if there is none, or if there are several."""
     sites = {str((item["metadata"].get("labels") or {}).get(_SITE) or "") for item in objects} - {""}
     return sites.pop() if len(sites) == 1 else ""
 
 
 def other_site(before: Sequence[Object], objects: Sequence[Object], site: str = "") -> str:
-    """The site that the set belongs to if it is not `site` or that of the objects; else empty.
+    """The site that the set belongs to, if that is another one than `site` or the site of the objects; else empty.
 
-    `before` is the set's parent in the cluster, none or one.
+    `before` is the set's parent in the cluster, if there is one.
     """
     theirs, ours = site_of(before), site or site_of(objects)
     return theirs if ours and theirs != ours else ""
@@ -283,10 +283,10 @@ def other_site(before: Sequence[Object], objects: Sequence[Object], site: str = 
 def parent(
     name: str, namespace: str, objects: Sequence[Object], before: Sequence[Object] = (), site: str = ""
 ) -> Object:
-    """The ConfigMap that is the set's parent. It names the kinds and namespaces of the objects, and `site` or theirs.
+    """The ConfigMap that is the set's parent. It has the kinds, namespaces and site of the objects.
 
-    Kinds and namespaces in `before` (the parent in the cluster, none or one) stay, so that an interrupted run still
-    knows what to prune.
+    Kinds and namespaces in `before` (the parent in the cluster, if there is one) stay, so that the run after an
+    interrupted one knows what to prune.
     """
     kinds = {group_kind(item) for item in objects if item["kind"] not in _NEVER_PRUNED}
     namespaces = {item["metadata"].get("namespace") or namespace for item in objects} - {namespace}
@@ -311,12 +311,12 @@ def parent(
     }
 
 
-def members(name: str, namespace: str) -> list[str]:
+def set_selectors(name: str, namespace: str) -> list[str]:
     """Label selectors of the set's objects."""
     return [f"{_PART_OF}={set_id(name, namespace)}"]
 
 
-def without_set(site: str) -> list[str]:
+def selectors_without_set(site: str) -> list[str]:
     """Label selectors of a site's objects that were applied without a set."""
     return ["app.kubernetes.io/managed-by=lanewise.dra", f"{_SITE}={site}", f"!{_PART_OF}"]
 
@@ -324,22 +324,23 @@ def without_set(site: str) -> list[str]:
 def searches(
     set_parent: Object, apis: Object, applyset: dict[str, str], site: str = "", theirs: str = ""
 ) -> list[tuple[list[dict[str, str]], list[str]]]:
-    """The searches for stale objects: kinds, as `kinds` returns them, and label selectors.
+    """The searches for stale objects: kinds, as `served_kinds` returns them, and label selectors.
 
-    They find the set's objects, unless the set is `theirs`, and with `site` the objects of this site without a set.
+    They find the set's objects, unless the set belongs to the other site `theirs`, and with `site` the objects of this
+    site without a set.
     """
     found = []
     if not theirs:
-        found.append((kinds(set_parent, apis), members(**applyset)))
+        found.append((served_kinds(set_parent, apis), set_selectors(**applyset)))
     if site:
-        found.append((kinds(set_parent, apis, WRITTEN), without_set(site)))
+        found.append((served_kinds(set_parent, apis, WRITTEN), selectors_without_set(site)))
     return found
 
 
-def kinds(set_parent: Object, apis: Object, more: Sequence[str] = ()) -> list[dict[str, str]]:
-    """`api_version` and `kind` of all kinds that the parent or `more` names and the cluster serves.
+def served_kinds(set_parent: Object, apis: Object, more: Sequence[str] = ()) -> list[dict[str, str]]:
+    """`api_version` and `kind` of all kinds that are in the parent or in `more` and that the cluster serves.
 
-    `apis` is what kubernetes.core.k8s_cluster_info returns under that name: kinds by group and version.
+    `apis` are the kinds by group and version, as kubernetes.core.k8s_cluster_info returns them.
     """
     found = []
     for name in sorted({*_words(set_parent["metadata"]["annotations"][_KINDS]), *more}):
@@ -353,11 +354,11 @@ def kinds(set_parent: Object, apis: Object, more: Sequence[str] = ()) -> list[di
 
 
 def stale(found: Sequence[Object], objects: Sequence[Object], site: str = "") -> Stale:
-    """The set's objects in the cluster that are not rendered any more.
+    """The set's objects in the cluster that are no longer rendered.
 
-    `found` are all objects with the label of the set or of the site. With `site`, objects of other sites are left
-    out: a set whose parent is lost may have some. Claims that pods have stay until the pods are gone. Objects with
-    an owner are left out, as they are deleted with it, such as a pod's claim from a template.
+    `found` are all objects with the label of the set or of the site. With `site`, objects of other sites are ignored,
+    which a set without a parent may have. Claims that pods use stay until the pods are gone. Objects with an owner,
+    such as a pod's claim from a template, are ignored, as they are deleted with the owner.
     """
     wanted = {(group_kind(item), item["metadata"].get("namespace"), item["metadata"]["name"]) for item in objects}
     delete: list[Object] = []

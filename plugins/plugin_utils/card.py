@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The cards with NICs of a node, found in its topology facts, and which of them a person means.
+"""The NIC cards of a node, from its topology facts, and the search for one of them by slot, address or serial number.
 
 A card is plain JSON data, because it is stored while a NIC is replaced.
 """
@@ -61,8 +61,8 @@ class Function(t.TypedDict):
 
 
 class Card(t.TypedDict):
-    """A card: where it is (`slots`, `devices`, which are addresses without the function, `ports`, the bridges above),
-    what it is, its PFs in the order of their addresses, and `dma`, its functions that carry data only."""
+    """A card. `slots`, `devices` (addresses without the function) and `ports` (the bridges above) are its location,
+    `functions` its PFs in the order of their addresses, and `dma` its functions that only carry data."""
 
     slots: list[str]
     devices: list[str]
@@ -74,7 +74,7 @@ class Card(t.TypedDict):
     dma: list[str]
 
 
-class Unknown(ValueError):
+class NoUniqueCard(ValueError):
     """No card, or more than one, matches the request."""
 
 
@@ -83,7 +83,7 @@ _Key = t.Union[str, tuple[t.Optional[str], str]]
 
 
 def cards(facts: NodeFacts) -> list[Card]:
-    """All cards with NICs of a node, by address, from its topology facts (see `model.as_dict`)."""
+    """All NIC cards of a node in the order of their addresses, from its topology facts (see `model.as_dict`)."""
     view = View(read_facts(facts))
     groups: list[tuple[set[_Key], list[NicFacts]]] = []
     for nic in sorted(facts["nics"], key=lambda one: natural(one["address"])):
@@ -130,7 +130,7 @@ def _function(nic: NicFacts, facts: NodeFacts, view: View) -> Function:
     rdma = {entry["name"]: entry for entry in facts["rdma_devices"]}
     sriov = function["sriov"] or {}
     shown = view.by_address.get(address)
-    virtual = facts["system"]["virtual"]  # links of emulated bridges say nothing
+    virtual = facts["system"]["virtual"]  # the links of emulated bridges are not real
     near = nic["nearest_gpus"]
     return {
         "address": address,
@@ -164,28 +164,28 @@ def _ids(function: FunctionFacts) -> str:
 
 
 def find(among: t.Sequence[Card], slot: str = "", address: str = "", serial: str = "") -> Card:
-    """The one card with this slot, PCI address (of any function or VF) and serial number, as far as they are given.
+    """The only card with this slot, PCI address (of any function or VF) and serial number. Empty ones are ignored.
 
-    Raises Unknown with a list of the cards.
+    Raises NoUniqueCard with a list of the cards.
     """
     asked = [f"{word} {value}" for word, value in (("slot", slot), ("address", address), ("serial", serial)) if value]
     found = [
         card
         for card in among
         if (not slot or slot in card["slots"])
-        and (not address or address.lower() in owned(card))
+        and (not address or address.lower() in function_addresses(card))
         and (not serial or (card["serial"] or "").lower() == serial.strip().lower())
     ]
     if len(found) == 1:
         return found[0]
     reason = "more than one card has" if found else "no NIC has"
     if slot and not any(card["slots"] for card in among):
-        reason = "this machine reports no slots of NICs (set replace_nic_address), so none has"
+        reason = "this machine reports no slots of NICs (set replace_nic_address instead), so no NIC has"
     listed = "".join(f"\n    {title(card)}" for card in found or among) or " none"
-    raise Unknown(f"{reason} {' and '.join(asked)}; {'these' if found else 'the NICs of this node'} are:{listed}")
+    raise NoUniqueCard(f"{reason} {' and '.join(asked)}; {'these' if found else 'the NICs of this node'} are:{listed}")
 
 
-def owned(card: Card) -> set[str]:
+def function_addresses(card: Card) -> set[str]:
     """The addresses of all functions of a card, its VFs among them."""
     return {
         *card["dma"],
@@ -195,24 +195,24 @@ def owned(card: Card) -> set[str]:
 
 
 def title(card: Card) -> str:
-    """A card in one line: where it is and what it is."""
+    """A card in one line: its location, addresses and model."""
     known = [card["name"]]
     known += [card["part_number"]] if card["part_number"] else []
     known += [f"serial {card['serial']}"] if card["serial"] else []
     addresses = ", ".join(function["address"] for function in card["functions"])
-    where = f"{place(card)}: {addresses}" if card["slots"] else addresses
+    where = f"{location(card)}: {addresses}" if card["slots"] else addresses
     return f"{where}: {', '.join(known)}"
 
 
-def place(card: Card) -> str:
-    """Where a card is, for people."""
+def location(card: Card) -> str:
+    """The slot of a card, or the addresses of its functions, for messages."""
     if card["slots"]:
         return f"slot {', '.join(card['slots'])}"
     return ", ".join(function["address"] for function in card["functions"])
 
 
-def there(among: t.Sequence[Card], old: Card) -> Card | None:
-    """The card at the place of `old`: in its slot, at its address, or below its port."""
+def card_at(among: t.Sequence[Card], old: Card) -> Card | None:
+    """The card in the slot of `old`, at its address, or below its port."""
     for number in range(len(_places(old))):
         found = [card for card in among if set(_places(card)[number]) & set(_places(old)[number])]
         if len(found) == 1:
@@ -224,8 +224,8 @@ def _places(card: Card) -> tuple[list[str], list[str], list[str]]:
     return card["slots"], card["devices"], card["ports"]
 
 
-def same(one: Card, other: Card) -> bool | None:
-    """Whether two are the same card; None if no identifier is known of both."""
+def same_card(one: Card, other: Card) -> bool | None:
+    """Whether two facts are of the same card; None if there is no identifier that both have."""
     if one["serial"] and other["serial"]:
         return bool(one["serial"] == other["serial"])
     for identities in (guids, macs):
@@ -243,9 +243,9 @@ def macs(card: Card) -> list[str]:
     return [one["mac"] for function in card["functions"] for one in function["interfaces"] if one["mac"]]
 
 
-def completed(card: Card, stored: Card | None) -> Card:
-    """A card, with what only `stored` has, for example of a card whose interface a pod has."""
-    if not stored or same(card, stored) is False:
+def with_stored_values(card: Card, stored: Card | None) -> Card:
+    """A card, with values from `stored` where it has none, for example because a pod has its interface."""
+    if not stored or same_card(card, stored) is False:
         return card
     known = {function["address"]: function for function in stored["functions"]}
     return {

@@ -13,7 +13,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Result,
 
 def _reason(done: Result) -> str:
     """The module's message, or the last line of its traceback, for example where the cluster is unreachable."""
-    event = getattr(done.get("exception"), "event", None)  # ansible-core hands exceptions over as objects since 2.19
+    event = getattr(done.get("exception"), "event", None)  # ansible-core 2.19 and later return an object
     if done.get("msg") or event:
         return str(done.get("msg") or event.msg)
     for key in ("module_stderr", "exception", "module_stdout"):
@@ -37,7 +37,7 @@ class ClusterAction(SiteAction):
     ) -> Result:
         """Run a module and return its result. With `check` it requests a dry run on the server.
 
-        Raises AnsibleActionFail where the module fails, with its message.
+        Raises AnsibleActionFail with the module's message if it fails.
         """
         where = {key: options[key] for key in ("kubeconfig", "context") if options[key]}
         if "kubeconfig" in where:

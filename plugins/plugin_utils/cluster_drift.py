@@ -21,7 +21,7 @@ def worst(*states: State) -> State:
 
 
 def claims_state(applied: object, problem: object) -> State:
-    """The claims, by the result of `dra_apply` in check mode or by the reason why there is none."""
+    """The state of the claims, from the result of `dra_apply` in check mode or from the reason why there is none."""
     if problem:
         return UNKNOWN, str(problem).splitlines()
     if not isinstance(applied, dict):
@@ -37,14 +37,14 @@ def claims_state(applied: object, problem: object) -> State:
 
 
 def holds_state(held: object) -> State:
-    """Holds that have expired, by the result of `dra_holds_info`."""
+    """Holds that have expired, from the result of `dra_holds_info`."""
     lines = [str(one) for one in held.get("overdue") or ()] if isinstance(held, dict) else []
     return (DRIFTED if lines else NOT_COMPARED), lines
 
 
 def queues_state(applied: object, rendered: object, problem: object) -> State:
-    """The queues, by the result of `dra_apply` in check mode; loans that are overdue, and Kueue's configuration, by
-    that of `queue_render`."""
+    """The state of the queues: objects from the result of `dra_apply` in check mode, overdue loans and Kueue's
+    configuration from that of `queue_render`."""
     if problem:
         return UNKNOWN, [f"queues: {line}" for line in str(problem).splitlines()]
     if not isinstance(applied, dict) or not isinstance(rendered, dict):
@@ -54,11 +54,11 @@ def queues_state(applied: object, rendered: object, problem: object) -> State:
         lines = ["queues_apply is false: check the queues with the program that applies them"]
         return NOT_COMPARED, lines + [f"overdue loan: {one}" for one in overdue]
     differing = applied.get("differing") or ()
-    there = any(one.startswith("ClusterQueue ") for one in differing)
-    what = "run lanewise.dra.queues to take it back" if there else "it is taken back; remove it from queues_loans"
-    lines = [f"overdue loan: {one}: {what}" for one in overdue]
+    lent = any(one.startswith("ClusterQueue ") for one in differing)
+    action = "run lanewise.dra.queues to take it back" if lent else "it is taken back; remove it from queues_loans"
+    lines = [f"overdue loan: {one}: {action}" for one in overdue]
     lines += [f"{one} differs or is missing" for one in differing]
     lines += [f"{one} is no longer in the inventory" for one in applied.get("pruned") or ()]
-    lacking = rendered.get("configuration_differences") or ()
-    lines += [f"Kueue's configuration: {one}" for one in lacking]
-    return (DRIFTED if applied.get("changed") or lacking else NO_DRIFT), lines
+    configuration = rendered.get("configuration_differences") or ()
+    lines += [f"Kueue's configuration: {one}" for one in configuration]
+    return (DRIFTED if applied.get("changed") or configuration else NO_DRIFT), lines

@@ -25,13 +25,13 @@ def describe(
     claims: t.Iterable[Object],
     drivers: t.Collection[str] = (),
 ) -> dict[str, Object]:
-    """By name of the node: its addresses, versions, devices, and what is wrong.
+    """The address, versions, devices and findings of each node, by its name.
 
     `nodes` are v1 Nodes, `slices` and `claims` ResourceSlices and ResourceClaims of any served version. If
-    `drivers` are given, other drivers are left out. Devices are those of the newest generation of each pool
-    that is whole, as a scheduler takes them
-    (https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/). Devices of several nodes
-    (allNodes, nodeSelector) belong to none, and are left out.
+    `drivers` are given, other drivers are ignored. Like the scheduler, it uses the newest generation of each pool, and
+    only if the pool is complete
+    (https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/). Devices for several nodes
+    (allNodes, nodeSelector) belong to no node, and are ignored.
     """
     found = {node["metadata"]["name"]: _node(node) for node in nodes}
     holders = _holders(claims)
@@ -45,9 +45,9 @@ def describe(
         for node in found.keys() & {*pool.nodes, *(one.node for one in pool.devices.values())}:
             entry = found[node]
             entry["drivers"] = sorted({*entry["drivers"], driver})
-            if not pool.whole:
-                finding = f"{driver}: pool {name} has {pool.slices} of {pool.wanted} slices: none of it is allocated"
-                entry["findings"].append(finding)
+            if not pool.complete:
+                number = f"{pool.slices} of {pool.expected_slices} slices"
+                entry["findings"].append(f"{driver}: pool {name} has {number}: none of it is allocated")
                 continue
             here = [one.device for one in pool.devices.values() if one.node == node]
             devices = [_device(one, driver, name, holders) for one in here]
@@ -70,7 +70,7 @@ def _node(node: Object) -> Object:
     conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
     addresses = {one["type"]: one["address"] for one in reversed(status.get("addresses") or ())}
     address = addresses.get("InternalIP") or addresses.get("Hostname")
-    usable = not address or _usable(str(address))
+    usable = not address or _is_safe_for_ssh(str(address))
     return {
         "address": (address or None) if usable else None,
         "labels": node["metadata"].get("labels") or {},
@@ -85,10 +85,10 @@ def _node(node: Object) -> Object:
     }
 
 
-def _usable(address: str) -> bool:
-    """Whether an address that a node states of itself may be given to SSH: an IP address of another machine, or a name.
+def _is_safe_for_ssh(address: str) -> bool:
+    """Whether an address that a node reports may be passed to SSH: an IP address of another machine, or a host name.
 
-    A name that begins with a dash would be an option of SSH.
+    SSH would read a name that begins with a dash as an option.
     """
     try:
         found = ipaddress.ip_address(address)
@@ -99,11 +99,11 @@ def _usable(address: str) -> bool:
 
 
 def _one_address_each(nodes: dict[str, Object]) -> None:
-    """Remove an address that several nodes state: a change meant for one would reach another."""
+    """Remove an address that several nodes report: a change for one node would reach another."""
     owners: dict[str, list[str]] = {}
     for name, node in nodes.items():
         if node["address"]:
-            owners.setdefault(_plain(node["address"]), []).append(name)
+            owners.setdefault(_normalized(node["address"]), []).append(name)
     for names in owners.values():
         for name in names if len(names) > 1 else ():
             others = ", ".join(one for one in names if one != name)
@@ -111,8 +111,8 @@ def _one_address_each(nodes: dict[str, Object]) -> None:
             nodes[name]["address"] = None
 
 
-def _plain(address: str) -> str:
-    """An address in the one form that all its spellings have."""
+def _normalized(address: str) -> str:
+    """An address in the same notation for all its spellings."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -121,7 +121,7 @@ def _plain(address: str) -> str:
 
 
 def _holders(claims: t.Iterable[Object]) -> dict[tuple[str, str, str], set[str]]:
-    """Claims as `NAMESPACE/NAME` by driver, pool and device that they have. Several may share a device."""
+    """The claims that have a device, as `NAMESPACE/NAME`, by its driver, pool and name. Claims may share a device."""
     found: dict[tuple[str, str, str], set[str]] = {}
     for claim in claims:
         results = ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ()
@@ -152,8 +152,8 @@ def _value(typed: Object) -> object:
     return next(iter(typed.values()), None)
 
 
-#: Facts of a node that its devices have in common, and the attributes that carry them, of any driver.
-_COMMON = {
+#: Summaries of a node's devices, and the attributes that have their values, for any driver.
+_SUMMARIES = {
     "models": ("model", "productName", "product_name"),
     "numa_nodes": ("numaNode", "numaNodeID"),
     "pcie_roots": ("pcieRoot",),
@@ -163,10 +163,10 @@ _COMMON = {
 
 
 def _summary(devices: t.Iterable[Object]) -> dict[str, list[Scalar]]:
-    found: dict[str, set[Scalar]] = {key: set() for key in _COMMON}
+    found: dict[str, set[Scalar]] = {key: set() for key in _SUMMARIES}
     for device in devices:
         for name, value in device["attributes"].items():
-            for key, names in _COMMON.items():
+            for key, names in _SUMMARIES.items():
                 if name.rpartition("/")[2] in names and value is not None and not isinstance(value, (list, dict)):
                     found[key].add(value)
     return {key: sorted(values, key=lambda one: (str(type(one)), one)) for key, values in found.items()}

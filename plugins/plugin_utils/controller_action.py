@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What action plugins share that do their work on the controller, and those of them that write a report."""
+"""Base classes of the action plugins that work on the controller, and of those that write a report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
 
 
 class SiteAction(ActionBase):
-    """Does nothing with an ansible-core that is too old, or for a host whose facts took the place of site variables."""
+    """Refuses to run with an ansible-core that is too old, and for a host whose facts replace site variables."""
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         require_supported_core()
@@ -42,7 +42,7 @@ class SiteAction(ActionBase):
     def _from_current_folder(self, path: str, variables: Variables) -> str:
         """A path relative to the current folder as an absolute one, if the playbook is part of the collection.
 
-        Ansible reads paths relative to the playbook's folder, which is no use inside an installed collection.
+        Ansible reads paths relative to the playbook's folder, which is useless in an installed collection.
         """
         own = pathlib.Path(__file__).resolve().parents[2] / "playbooks"
         if pathlib.Path(str(variables.get("playbook_dir") or "/")).resolve() != own:
@@ -60,24 +60,24 @@ class ControllerAction(SiteAction):
 
 
 class ReportAction(ControllerAction):
-    """Templates of the site come before those of the collection."""
+    """Writes a report. Templates of the site have priority over those of the collection."""
 
-    def _templates(self, own: str | None, *roles: str) -> list[str]:
+    def _templates(self, template_dir: str | None, *roles: str) -> list[str]:
         """The folders of templates in the order in which they are searched: the site's, then those of roles.
 
-        Raises AnsibleActionFail if the site's is not a folder.
+        Raises AnsibleActionFail if `template_dir`, the site's, is not a folder.
         """
         folders = [str(_ROLES / role / "templates" / "report") for role in roles]
-        if own:
-            folders.insert(0, self._loader.path_dwim(own))
+        if template_dir:
+            folders.insert(0, self._loader.path_dwim(template_dir))
             if not pathlib.Path(folders[0]).is_dir():
                 raise AnsibleActionFail(f"template_dir {folders[0]!r} is not a folder")
         return folders
 
     @contextlib.contextmanager
     def _reporting_faults(self) -> t.Iterator[None]:
-        """Raises AnsibleActionFail for a faulty template, with its place, and for a file that is unusable or cannot be
-        written."""
+        """Raises AnsibleActionFail for a faulty template, with its file and line, and for a file that is unusable or
+        cannot be written."""
         try:
             yield
         except TemplateError as error:
@@ -103,7 +103,7 @@ class ReportAction(ControllerAction):
         return result
 
     def _write_files(self, folder: pathlib.Path, files: t.Mapping[str, bytes]) -> list[str]:
-        """Replace the files of a folder that differ, each in one step; nothing in check mode. Returns their names."""
+        """Replace the files of a folder that differ, each in one step. Returns their names. Check mode writes none."""
         changed = [name for name, content in files.items() if not _has(folder / name, content)]
         for name in () if self._task.check_mode else changed:
             folder.mkdir(parents=True, exist_ok=True)

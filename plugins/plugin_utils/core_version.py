@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The oldest ansible-core that the collection works with. By itself Ansible only warns about an older one."""
+"""The oldest ansible-core that the collection works with. Ansible itself only warns about an older one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from ansible.errors import AnsibleActionFail
 from ansible.release import __version__
 
-OLDEST = (2, 19)  # meta/runtime.yml has it, too
+OLDEST = (2, 19)  # the same as in meta/runtime.yml
 
 
 def require_supported_core() -> None:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The topology of the hosts of a run, and of those that an earlier run stored in the site report."""
+"""The topology facts of a run's hosts, and of hosts in the site report of an earlier run."""
 
 from __future__ import annotations
 
@@ -15,21 +15,25 @@ import zlib
 from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import fault
-from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import Unusable, check_facts, of_release
+from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import (
+    Unusable,
+    check_facts_version,
+    read_stored,
+)
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Variables
 
-# variables that the role topology sets for every host: the facts, and the result of the probe
+# variables that the role topology sets for each host: the facts, and the result of the probe
 _FACTS = "topology_facts"
 _PROBE = "topology_probe"
-#: The size of packed facts, in bytes.
-_LARGEST = 64 * 2**20
+#: The maximum size of unpacked facts, in bytes.
+_MAX_SIZE = 64 * 2**20
 
 
 def facts_of(variables: Variables, host: str) -> Json | None:
-    """A host's topology, or None. The templar is avoided, as a node has hundreds of PCI functions.
+    """A host's topology facts; None if it has none, or if its latest probe failed, as older facts may be outdated.
 
-    If the latest probe failed, the facts are those of an earlier one, and the host may have changed since: None.
-    Raises AnsibleActionFail for facts in a cache that a newer release wrote.
+    The facts are not templated, as that takes long for a node's hundreds of PCI functions. Raises AnsibleActionFail
+    for facts in a cache that a newer release wrote.
     """
     probe = probe_of(variables, host)
     if probe.get("failed") or probe.get("unreachable"):
@@ -50,7 +54,7 @@ def facts_of(variables: Variables, host: str) -> Json | None:
     found = hostvars[host].get(_FACTS) if isinstance(found, str) else found
     if isinstance(found, dict):
         try:
-            check_facts(found.get("schema_version"), host)
+            check_facts_version(found.get("schema_version"), host)
         except Unusable as error:
             raise AnsibleActionFail(str(error)) from None
         return found
@@ -70,24 +74,24 @@ def packed(facts: Json) -> str:
 
 
 def unpacked(text: object) -> Json | None:
-    """The facts of `packed`; None for anything else, also for more than the longest answer of a node."""
+    """The facts in a text of `packed`; None for any other value, and for facts above the maximum size."""
     if not isinstance(text, str):
         return None
     try:
-        found = json.loads(zlib.decompressobj().decompress(base64.b85decode(text), _LARGEST))
+        found = json.loads(zlib.decompressobj().decompress(base64.b85decode(text), _MAX_SIZE))
     except (ValueError, zlib.error, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
 
 def needs_no_change(probe: Result) -> bool:
-    """Whether a probe has made the complete plan of its host, and the host needs no changes."""
+    """Whether a probe returned a complete plan of its host in which nothing changes."""
     plan = probe.get("plan")
     return isinstance(plan, dict) and plan.get("changes") == [] and probe.get("plan_complete") is True
 
 
 def stored_facts(report: str) -> t.Iterator[tuple[str, Json]]:
-    """Each node in a site report's folder: its host name and its facts, which take some 0.35 MiB as Python objects.
+    """The host name and facts of each node in a site report's folder. Facts take some 0.35 MiB as Python objects.
 
     Raises OSError where the folder is not a report, and ValueError where a node's file is damaged or of a newer
     release.
@@ -96,8 +100,8 @@ def stored_facts(report: str) -> t.Iterator[tuple[str, Json]]:
     (folder / "site.json").stat()
     for path in sorted((folder / "nodes").glob("*.json")):
         try:
-            node = of_release(json.loads(path.read_bytes()), path)
-            check_facts(node["facts"].get("schema_version"), f"{node['host']} ({path})")
+            node = read_stored(json.loads(path.read_bytes()), path)
+            check_facts_version(node["facts"].get("schema_version"), f"{node['host']} ({path})")
             found = node["host"], node["facts"]
         except Unusable:
             raise

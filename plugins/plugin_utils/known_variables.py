@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The variables that this collection reads. A misspelt one is an error, as it would have no effect.
+"""The variables that this collection reads. A misspelt variable is an error, as it would have no effect.
 
 Variables of roles come from their argument specifications; those of playbooks are listed here and in docs/rollout.md.
 """
@@ -21,7 +21,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, S
 _ROLES = pathlib.Path(__file__).resolve().parents[2] / "roles"
 #: A variable with one of these prefixes belongs to a role or is unknown.
 PREFIXES = ("alignment_", "dra_claims_", "dra_driver_", "fabric_", "queues_", "topology_")
-#: A site may have its own variables with these prefixes: only a name close to a playbook's variable is an error.
+#: A site may have its own variables with these prefixes. An error is only a name that resembles a known variable.
 NEAR_PREFIXES = (
     *(
         "addresses_",
@@ -39,10 +39,10 @@ NEAR_PREFIXES = (
     ),
     *("support_", "swap_", "switch_driver_", "verify_"),
 )
-#: Where a site names its own variables that have such a prefix.
+#: The variable in which a site lists its own variables with such a prefix.
 OWN = "site_own_variables"
 #: Variables that only playbooks read.
-OF_PLAYBOOKS = (
+PLAYBOOK_VARIABLES = (
     OWN,
     *("claims_hosts", "driver_hosts", "fabric_hosts", "probe_hosts", "site_hosts", "verify_hosts"),
     *("driver_become", "fabric_become", "site_become", "verify_become"),
@@ -71,7 +71,7 @@ OF_PLAYBOOKS = (
     *("replace_nic_other_model", "replace_nic_other_changes", "replace_nic_same_card"),
 )
 #: Variables that plays set for hosts. In a later play they are not errors.
-OF_PLAYS = (
+PLAY_VARIABLES = (
     *(
         "site_parts",
         "site_begun",
@@ -85,8 +85,8 @@ OF_PLAYS = (
     *("site_batch_state", "site_holds", "site_state", "replace_nic_result"),
     *("topology_facts", "topology_probe"),  # which a site may also give for a node that it cannot probe
 )
-#: The least similarity at which one name is suggested for another, from 0 to 1.
-_ALIKE = 0.8
+#: The minimum similarity, from 0 to 1, at which a name with one of NEAR_PREFIXES counts as misspelt.
+_MIN_SIMILARITY = 0.8
 
 
 def _load(path: pathlib.Path) -> Json:
@@ -95,7 +95,7 @@ def _load(path: pathlib.Path) -> Json:
 
 
 @functools.cache
-def of_roles() -> frozenset[str]:
+def role_options() -> frozenset[str]:
     """The options of all entry points of all roles."""
     return frozenset(
         option
@@ -107,7 +107,7 @@ def of_roles() -> frozenset[str]:
 
 @functools.cache
 def options_of_role(role: str, entry: str) -> Spec:
-    """The argument specification of an entry point of a role, without texts."""
+    """The argument specification of an entry point of a role, without descriptions."""
     found: Spec = _load(_ROLES / role / "meta" / "argument_specs.yml")["argument_specs"][entry]["options"]
     return {name: {key: one for key, one in option.items() if key != "description"} for name, option in found.items()}
 
@@ -118,14 +118,14 @@ def boards() -> tuple[str, ...]:
 
 
 def hint(name: str, known: t.Iterable[str], least: float = 0.6) -> str:
-    """`did you mean x?` for the nearest known name; empty where none is near."""
+    """`did you mean x?` for the most similar known name; empty if no name is similar."""
     near = difflib.get_close_matches(name, sorted(known), 1, least)
     return f"did you mean {near[0]}?" if near else ""
 
 
-def unknown(names: t.Iterable[str], own: t.Iterable[str] = ()) -> dict[str, str]:
+def unknown_names(names: t.Iterable[str], own: t.Iterable[str] = ()) -> dict[str, str]:
     """The unknown names, each with a suggestion. `own` are names or shell patterns of the site's own variables."""
-    known = of_roles() | {*OF_PLAYBOOKS, *OF_PLAYS}
+    known = role_options() | {*PLAYBOOK_VARIABLES, *PLAY_VARIABLES}
     patterns = list(own)
     found = {}
     for name in names:
@@ -134,7 +134,7 @@ def unknown(names: t.Iterable[str], own: t.Iterable[str] = ()) -> dict[str, str]
             continue
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
             continue
-        meant = hint(name, known, 0.6 if strict else _ALIKE)
+        meant = hint(name, known, 0.6 if strict else _MIN_SIMILARITY)
         if strict or meant:
             found[name] = meant
     return found

@@ -3,15 +3,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""What Kueue's metrics say of charges. They are read by prometheus-client, which is imported here only."""
+"""Reads the charges of queues from Kueue's metrics. Only this file imports prometheus-client."""
 
 from __future__ import annotations
 
 from ansible.module_utils.basic import missing_required_lib
 
 CHARGED = "kueue_cluster_queue_resource_reservation"
-#: The most characters of metrics that are read.
-MOST = 64 << 20
+#: The maximum length of metrics, in characters.
+MAX_LENGTH = 64 << 20
 
 
 class Unreadable(ValueError):
@@ -24,8 +24,8 @@ def charges(text: str) -> dict[tuple[str, str], float]:
         from prometheus_client.parser import text_string_to_metric_families
     except ImportError as error:
         raise Unreadable(missing_required_lib("prometheus-client", reason="for Kueue's metrics")) from error
-    if len(text) > MOST:
-        raise Unreadable(f"they have {len(text)} characters; at most {MOST} are read")
+    if len(text) > MAX_LENGTH:
+        raise Unreadable(f"they have {len(text)} characters, more than {MAX_LENGTH}")
     found: dict[tuple[str, str], float] = {}
     try:
         for family in text_string_to_metric_families(text):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A folder of one site's manifests: rendered ones are written, and files of those no longer rendered are removed."""
+"""Writes a site's manifests to a folder, and removes files of manifests that are no longer rendered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tempfile
 
 import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
-from ansible_collections.lanewise.dra.plugins.plugin_utils.apply_set import shown, title
+from ansible_collections.lanewise.dra.plugins.plugin_utils.apply_set import diff_sides, title
 
 _MARK = "# Rendered by lanewise.dra for site {site}. Edit the inventory, not this file."
 _MARKED = re.compile(r"^# Rendered by lanewise\.dra for site ([^\n]+)\. Edit the inventory, not this file\.\n")
@@ -21,10 +21,10 @@ _SECRET = re.compile(r"""\bkind["']?\s*:\s*["']?Secret\b""")
 
 
 def place(manifest: Object) -> str:
-    """Return the path of an object's file below the folder: one file a kind, in a folder a namespace.
+    """Return the path of an object's file below the folder: one file for each kind, in one folder for each namespace.
 
-    Namespaces and cluster-wide kinds are in `cluster/`; a namespace's folder is `namespaces/NAME/`, so that the two
-    cannot collide.
+    Namespaces and cluster-wide kinds are in `cluster/`. A namespace's folder is `namespaces/NAME/`, so that its name
+    cannot collide with `cluster`.
     """
     namespace = (manifest.get("metadata") or {}).get("namespace")
     kind = str(manifest["kind"]).lower()
@@ -33,12 +33,12 @@ def place(manifest: Object) -> str:
 
 
 class ManifestFolder:
-    """The files that a site's manifests are in.
+    """The folder with a site's manifests.
 
-    `written` and `removed` hold the paths that changed, or would in a dry run, `diff` what Ansible shows for them,
-    without the values of Secrets; files with a Secret are for their owner alone.
-    Files without the mark of the same site in their first line are never touched: `write` raises FileExistsError for
-    another file at that path.
+    `written` and `removed` are the paths that changed, or would change in a dry run. `diff` is what Ansible shows for
+    them, without the values of Secrets. Only the owner can read files with a Secret.
+    Files without the mark of the same site in their first line are never touched: `write` raises FileExistsError if
+    such a file is at the path of a manifest.
     """
 
     def __init__(self, dest: str, site: str, *, dry: bool) -> None:
@@ -54,7 +54,7 @@ class ManifestFolder:
         return bool(self.written or self.removed)
 
     def write(self, files: dict[str, str], *, prune: bool) -> list[str]:
-        """Bring the folder to the given state. Returns the files of earlier runs that are stale and stay.
+        """Write the files, and with `prune` remove stale ones. Returns the stale files that are left in the folder.
 
         `files` maps a path below the folder to its text. Every file is replaced in one step.
         """
@@ -66,16 +66,17 @@ class ManifestFolder:
                 )
         for path, text in sorted(files.items()):
             self._replace(path, f"{_MARK.format(site=self._site)}\n{text}")
-        stale = [path for path in self._own() if path not in files]
+        stale = [path for path in self._site_files() if path not in files]
         if not prune:
             return stale
         for path in stale:
             self._remove(path)
         return []
 
-    def _own(self) -> list[str]:
-        ours = sorted([*self._dest.rglob("*.yaml"), *self._dest.glob("boards/*.csv")])
-        found = (path for path in ours if path.is_file() and not path.is_symlink())
+    def _site_files(self) -> list[str]:
+        """The paths of all files in the folder that were rendered for the site."""
+        candidates = sorted([*self._dest.rglob("*.yaml"), *self._dest.glob("boards/*.csv")])
+        found = (path for path in candidates if path.is_file() and not path.is_symlink())
         return [str(path.relative_to(self._dest)) for path in found if self._owner(path) == self._site]
 
     def _owner(self, path: pathlib.Path) -> str | None:
@@ -100,7 +101,7 @@ class ManifestFolder:
             umask = os.umask(0)
             os.umask(umask)
             if not _has_secret(text):
-                os.chmod(name, 0o666 & ~umask)  # mkstemp gives 0600; a folder for GitOps is shared
+                os.chmod(name, 0o666 & ~umask)  # mkstemp sets 0600, but a folder for GitOps is shared
             os.replace(name, target)
         except BaseException:
             os.unlink(name)
@@ -124,7 +125,7 @@ class ManifestFolder:
 
 
 def _has_secret(text: str) -> bool:
-    """Whether a text holds a Secret, or may hold one because it cannot be parsed."""
+    """Whether a text contains a Secret, or may contain one because it cannot be parsed."""
     if not _SECRET.search(text):
         return False
     try:
@@ -134,20 +135,20 @@ def _has_secret(text: str) -> bool:
 
 
 def _objects(text: str) -> dict[str, Object]:
-    """The objects of a file by name. Raises ValueError where it holds something else."""
+    """The objects of a file by name. Raises ValueError if it has anything else."""
     try:
         return {title(item): item for item in yaml.safe_load_all(text) if item}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
-        raise ValueError("no manifests") from error
+        raise ValueError("not only manifests") from error
 
 
 def _masked(before: str, after: str) -> tuple[str, str]:
-    """Both texts with stars for values of Secrets; all stars if a Secret cannot be found in the text."""
+    """Both texts with asterisks for values of Secrets; only asterisks if the objects in the texts cannot be read."""
     found = ["", ""]
     try:
         old, new = _objects(before), _objects(after)
         for name, item in {**old, **new}.items():
-            for number, side in enumerate(shown(item, old.get(name), new.get(name))):
+            for number, side in enumerate(diff_sides(item, old.get(name), new.get(name))):
                 found[number] += f"---\n{yaml.safe_dump(side, sort_keys=False)}" if side else ""
     except (ValueError, AttributeError, TypeError, yaml.YAMLError):
         found = ["*** (before)\n" if before else "", "*** (after)\n" if after else ""]

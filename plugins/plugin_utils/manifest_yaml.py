@@ -11,7 +11,8 @@ import re
 import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.go_scalars import FIRST, NUMBER
 
-#: What go-yaml v2 and v3 read as a number, a time or true and false, and PyYAML as text, by first characters.
+#: Patterns of what go-yaml v2 and v3 read as a number, a time or a boolean, but PyYAML as text, with their first
+#: characters.
 _GO = (
     (FIRST, NUMBER),
     ("0123456789", r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt ].*)?"),
@@ -20,16 +21,16 @@ _GO = (
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
-    """Quotes a text that PyYAML or Go would not read as one, and writes no anchors."""
+    """Quotes texts that PyYAML or Go would not read as text, and writes no anchors."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
 
 
 for _first, _pattern in _GO:
-    # the tag only has to be another than that of text
+    # any tag other than that of text causes quotes
     _Dumper.add_implicit_resolver("tag:yaml.org,2002:value", re.compile(rf"(?:{_pattern})\Z"), list(_first))
-# Ansible's values are of types of its own, derived from these
+# the types of Ansible's values are derived from these
 _Dumper.add_multi_representer(dict, _Dumper.represent_dict)
 _Dumper.add_multi_representer(list, _Dumper.represent_list)
 _Dumper.add_multi_representer(str, lambda dumper, value: dumper.represent_str(str(value)))
@@ -44,5 +45,5 @@ def to_manifest(value: object) -> str:
     )
     if isinstance(value, (dict, list, tuple)):
         return text
-    # the end of a document follows a single value that is not quoted
+    # PyYAML writes an end-of-document marker after a single value that is not quoted
     return text.removesuffix("...\n").rstrip("\n")

@@ -2,14 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the action plugins of the modules share that run on nodes: they check what came back before Ansible takes it."""
+"""Base class of the action plugins whose modules run on nodes. It checks a node's result before Ansible uses it."""
 
 from __future__ import annotations
 
 import typing as t
 
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import (
-    LONGEST,
+    MAX_TEXT,
     Refused,
     check,
     clipped,
@@ -18,24 +18,24 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import (
 )
 from ansible_collections.lanewise.dra.plugins.plugin_utils.controller_action import SiteAction
 
-#: How much is shown of what a module printed that is not an answer, and how many warnings.
-_NOISE, _WARNINGS = 2000, 20
+#: The most characters of a module's unexpected output that are kept, and the most warnings.
+_MAX_OUTPUT, _MAX_WARNINGS = 2000, 20
 #: The longest side of a diff, in characters.
 _DIFF = 1_000_000
 
 
 class NodeAction(SiteAction):
-    """Runs the module of its own name on the node, and lets through what the module documents, in its form."""
+    """Runs the module of the same name on the node. Returns only documented keys with values of documented types."""
 
     _supports_check_mode = True
     _supports_async = True
-    #: The form of the module's own answer, for `answers.check`.
+    #: The type of the module's own keys in the result, for `answers.check`.
     ANSWER: t.ClassVar[t.Any]
-    #: The keys that the plugin itself adds. They are not in ANSWER, so `answer` drops them from what a node returns.
+    #: Keys that the plugin itself adds. They are not in ANSWER, so `checked_result` drops them from a node's result.
     ADDED: t.ClassVar[frozenset[str]] = frozenset()
 
     def __init_subclass__(cls, **options: t.Any) -> None:
-        """Prepare the check where the plugin is loaded first, which is before Ansible forks a process for a task."""
+        """Prepare the check when the plugin is loaded, which is before Ansible forks a process for a task."""
         super().__init_subclass__(**options)
         if "ANSWER" in cls.__dict__:
             prepare(cls.ANSWER)
@@ -45,24 +45,24 @@ class NodeAction(SiteAction):
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
-        later = self._later()
-        done = self._execute_module(task_vars=task_vars, wrap_async=later)
-        if later:  # the answer is a job's number; that of the job comes by async_status
+        is_async = self._is_async()
+        done = self._execute_module(task_vars=task_vars, wrap_async=is_async)
+        if is_async:  # this result is a job number; async_status gets the module's result later
             result.update(done)
             return result
         self._remove_tmp_path(self._connection._shell.tmpdir)
-        result.update(answer(done, self.ANSWER, str((task_vars or {}).get("inventory_hostname", "the node"))))
+        result.update(checked_result(done, self.ANSWER, str((task_vars or {}).get("inventory_hostname", "the node"))))
         return result
 
-    def _later(self) -> bool:
-        """Whether the task is asynchronous: its first result is a job number, not the module's answer."""
+    def _is_async(self) -> bool:
+        """Whether the task is asynchronous: its first result is a job number, not the module's result."""
         return bool(self._task.async_val) and not self._connection.has_native_async
 
 
-def answer(done: dict[str, t.Any], form: t.Any, host: str) -> dict[str, t.Any]:
-    """The part of a module's result that is let through: Ansible's own keys within bounds, and those of the form.
+def checked_result(done: dict[str, t.Any], form: t.Any, host: str) -> dict[str, t.Any]:
+    """The part of a module's result that Ansible gets: Ansible's own keys within bounds, and the keys of the form.
 
-    Of `ansible_facts`, only discovered interpreters are.
+    Of `ansible_facts`, only discovered interpreters are kept.
     """
     own = {name: done[name] for name in t.get_type_hints(form) if name in done}
     try:
@@ -73,8 +73,9 @@ def answer(done: dict[str, t.Any], form: t.Any, host: str) -> dict[str, t.Any]:
             "failed": True,
             "changed": False,
             "msg": (
-                f"What {host} answered is not what the module returns, so nothing of it was kept: "
-                f"{str(error).lstrip('. ')}. Either its Python or this collection is at fault: look at the node."
+                f"{host} returned a result that the module cannot return, so the result was discarded: "
+                f"{str(error).lstrip('. ')}. Check the node: its Python may be broken or modified. If it is not, "
+                "report this as a defect of lanewise.dra."
             ),
         }
     return found
@@ -90,16 +91,17 @@ def _common(done: dict[str, t.Any]) -> dict[str, t.Any]:  # noqa: C901  # a rule
             found[name] = bool(done[name])
     if "msg" in done:
         text = done["msg"] if isinstance(done["msg"], str) else clipped(done["msg"])
-        found["msg"] = text if len(text) <= LONGEST else text[:LONGEST] + "..."
+        found["msg"] = text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
     for name in ("module_stdout", "module_stderr"):
         if isinstance(done.get(name), str):
-            found[name] = done[name][:_NOISE]
+            found[name] = done[name][:_MAX_OUTPUT]
     for name in ("warnings", "deprecations"):
         if isinstance(done.get(name), list):
-            found[name] = [one if not isinstance(one, str) else one[:_NOISE] for one in done[name][:_WARNINGS]]
-    if "exception" in done:  # an object of Ansible's, or a text
+            warnings = done[name][:_MAX_WARNINGS]
+            found[name] = [one if not isinstance(one, str) else one[:_MAX_OUTPUT] for one in warnings]
+    if "exception" in done:  # an object of Ansible, or a text
         trace = done["exception"]
-        found["exception"] = trace[:LONGEST] if isinstance(trace, str) else trace
+        found["exception"] = trace[:MAX_TEXT] if isinstance(trace, str) else trace
     if "invocation" in done and not fault(done["invocation"], dict[str, t.Any]):
         found["invocation"] = done["invocation"]
     diff = done.get("diff")

@@ -5,7 +5,7 @@
 
 """The results of the module allocation_plan as one page, as safe and in the same style as the site report.
 
-Each state of a device has a shape of its own beside its colour, and the tables hold the same numbers.
+Each state of a device has its own shape and colour, and the tables have the same numbers.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _KINDS = ("gpu", "nic", "cpu", "other")
 LEGEND = {
     "used": "A claim has it.",
     "free": "A pod of one of the workloads can get it now.",
-    "stranded": "It is free, but none of the workloads can use it as things are.",
-    "held": "It is free and kept for a job by a hold.",
+    "stranded": "It is free, but none of the workloads can use it now.",
+    "held": "It is free, but a hold reserves it for a job.",
     "degraded": "It is free, but its driver or a rule has put a taint on it.",
     "unknown": "It is free. Whether a workload can use it cannot be determined.",
 }
 
 
 def render(folders: t.Sequence[str], title: str, plan: t.Mapping[str, object]) -> bytes:
-    """The page. `folders` are searched for templates in order, the first that has one wins.
+    """The page. A template is read from the first of the `folders` that has it.
 
-    Raises `jinja2.TemplateError` where a template is missing or faulty, KeyError and TypeError for what is not a result
-    of the module.
+    Raises `jinja2.TemplateError` if a template is missing or faulty, KeyError or TypeError if `plan` is not a result of
+    the module.
     """
     pages = Pages(folders, title)
     found = t.cast(Json, cleaned(dict(plan)))
@@ -88,7 +88,7 @@ class _Row:
 
 
 def drawing(rows: t.Sequence[t.Sequence[str]], name: str) -> str:
-    """Rows of devices, a letter of the state for each, as a small SVG: one path for each state."""
+    """Rows of devices, each as the letter of its state, as a small SVG with one path for each state."""
     paths: dict[str, list[str]] = {}
     for y, row in enumerate(rows):
         for x, letter in enumerate(row):
@@ -103,7 +103,7 @@ def drawing(rows: t.Sequence[t.Sequence[str]], name: str) -> str:
 
 
 _BOX = f"h{_SIZE}v{_SIZE}h-{_SIZE}z"
-#: From the upper left corner of its square, the shape of each state.
+#: The shape of each state as an SVG path from the upper left corner of the square.
 _SHAPES = {
     "u": _BOX,
     "f": _BOX,
@@ -115,14 +115,14 @@ _SHAPES = {
 
 
 def _key(letter: str) -> str:
-    """One square, for the legend; the words beside it say the same."""
+    """One square for the legend, which has a text beside it."""
     path = f'<path class="d{letter}" d="M1 1{_SHAPES[letter]}"/>'
     size = f'width="{_PITCH}" height="{_PITCH}" viewBox="0 0 {_PITCH} {_PITCH}"'
     return f'<svg class="map" aria-hidden="true" {size}>{path}</svg>'
 
 
 def _groups(nodes: list[Json]) -> list[tuple[str, list[Json]]]:
-    """The nodes by the value of the first label that they have, such as the rack's."""
+    """The nodes by the first of their labels, such as the rack."""
     found: dict[str, list[Json]] = {}
     for node in nodes:
         label = next((f"{name}: {value}" for name, value in node["labels"].items()), "")
@@ -131,7 +131,8 @@ def _groups(nodes: list[Json]) -> list[tuple[str, list[Json]]]:
 
 
 def _reasons(fit: Json) -> list[tuple[str, int, list[str], int]]:
-    """Why no more fit, most nodes first: the reason, the number of nodes, some of them, and how many are not named."""
+    """Why no more pods fit: each reason, the number of its nodes, some of their names, and the number of the others.
+    The reason of most nodes comes first."""
     found: dict[str, list[str]] = {}
     for name, one in fit["nodes"].items():
         found.setdefault(one["reason"], []).append(name)

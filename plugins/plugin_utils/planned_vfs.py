@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Adds VFs that the inventory configures, but the node does not have yet, to its facts, so that claims can use them."""
+"""Adds VFs that the inventory configures and the node does not have yet to its facts, so that claims can use them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _VARS = pathlib.Path(__file__).resolve().parents[2] / "roles" / "fabric" / "vars
 
 
 @functools.cache
-def _known() -> Json:
+def _fabric_vars() -> Json:
     found: Json = yaml.load(_VARS.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return found
 
 
-def rules_of(own: Variables) -> list[Settings]:
+def rules_of(variables: Variables) -> list[Settings]:
     """The rules of a host's variables, those of its board first, each with the settings of its profile."""
-    known = _known()
-    board = known["__fabric_boards"].get(own.get("fabric_board") or "") or {}
-    profiles = {**known["__fabric_profiles"], **(own.get("fabric_profiles") or {})}
+    known = _fabric_vars()
+    board = known["__fabric_boards"].get(variables.get("fabric_board") or "") or {}
+    profiles = {**known["__fabric_profiles"], **(variables.get("fabric_profiles") or {})}
     found = []
-    for rule in [*board.get("nics", ()), *(own.get("fabric_nics") or ())]:
+    for rule in [*board.get("nics", ()), *(variables.get("fabric_nics") or ())]:
         if isinstance(rule, dict):
             profile = profiles.get(rule.get("profile") or "")
             found.append(overlaid(profile if isinstance(profile, dict) else {}, rule))
@@ -41,26 +41,27 @@ def rules_of(own: Variables) -> list[Settings]:
 def with_planned_vfs(facts: Json, rules: t.Sequence[Variables]) -> Json:
     """Facts with the VFs that rules (`select`, `num_vfs`) configure on PFs that have fewer, up to the card's limit.
 
-    A rule with errors adds nothing: it is reported when the node is configured. VFs have the locality of their PF, and
-    addresses by its offset and stride if the kernel reports these.
+    A rule with errors adds no VFs; the error is reported when the node is configured. VFs have the locality of their
+    PF. Their addresses follow from its VF offset and stride if the kernel reports these.
     """
-    wanted = {pf: count for pf, count in _counts(facts, rules).items() if count > _present(facts, pf)}
+    wanted = {pf: count for pf, count in _configured_counts(facts, rules).items() if count > _vf_count(facts, pf)}
     if not wanted:
         return facts
     found = {name: list(facts[name]) for name in ("nics", "interfaces", "rdma_devices")}
     functions: dict[str, Json] = dict(facts["functions"])
     for address, count in wanted.items():
         pf = next(nic for nic in facts["nics"] if nic["address"] == address)
-        for number in range(_present(facts, address), count):
-            _add(found, functions, pf, number)
+        for number in range(_vf_count(facts, address), count):
+            _add_vf(found, functions, pf, number)
     return {**facts, **found, "functions": functions}
 
 
-def _present(facts: Json, pf: str) -> int:
+def _vf_count(facts: Json, pf: str) -> int:
     return sum(nic["physfn"] == pf for nic in facts["nics"])
 
 
-def _counts(facts: Json, rules: t.Sequence[Variables]) -> dict[str, int]:
+def _configured_counts(facts: Json, rules: t.Sequence[Variables]) -> dict[str, int]:
+    """The number of VFs that the rules configure, by the address of the PF."""
     chosen: dict[str, Settings] = {}
     for rule in rules:
         try:
@@ -81,9 +82,9 @@ def _counts(facts: Json, rules: t.Sequence[Variables]) -> dict[str, int]:
     return found
 
 
-def _add(found: dict[str, list[Json]], functions: dict[str, Json], pf: Json, number: int) -> None:
+def _add_vf(found: dict[str, list[Json]], functions: dict[str, Json], pf: Json, number: int) -> None:
     parent = functions[pf["address"]]
-    address = _address(pf["address"], parent["sriov"] or {}, number)
+    address = _vf_address(pf["address"], parent["sriov"] or {}, number)
     name = f"{pf['interfaces'][0] if pf['interfaces'] else pf['address']}v{number}"
     rdma = f"{pf['rdma_devices'][0]}-vf{number}" if pf["rdma_devices"] else ""
     functions[address] = {
@@ -107,8 +108,9 @@ def _add(found: dict[str, list[Json]], functions: dict[str, Json], pf: Json, num
             found[kind].append({**like, "name": new, "address": address, **more})
 
 
-def _address(pf: str, sriov: Json, number: int) -> str:
-    """By offset and stride (PCI Express, single root I/O virtualization, 3.3.9 and 3.3.10); beside the PF without."""
+def _vf_address(pf: str, sriov: Json, number: int) -> str:
+    """The address of a VF, from the PF's VF offset and stride (PCI Express, single root I/O virtualization, 3.3.9 and
+    3.3.10). If they are unknown, VFs begin on the bus after the PF's."""
     domain, bus, rest = pf.split(":")
     device, function = rest.split(".")
     routing = (int(bus, 16) << 8) + (int(device, 16) << 3) + int(function)

@@ -25,14 +25,14 @@ CURVES = len(_STROKES)
 
 @dataclass(frozen=True)
 class Curve:
-    """A name, and points in the order of time; None interrupts the line where nothing is known."""
+    """A name, and points in the order of time. None interrupts the line where values are unknown."""
 
     name: str
     points: t.Sequence[tuple[float, float] | None]
 
 
 def plot(title: str, curves: t.Sequence[Curve], unit: str, steps: bool = False) -> Markup:
-    """Curves with both axes and a legend. With `steps` a value holds until the next one. Empty without points."""
+    """Curves with both axes and a legend. With `steps` a value is valid until the next one. Empty without points."""
     known = [point for curve in curves for point in curve.points if point]
     if not known:
         return Markup("")

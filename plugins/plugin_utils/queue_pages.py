@@ -16,7 +16,7 @@ from .report_pages import Pages
 from .values import Json
 
 #: The maximum number of samples in a plot. If there are more, only every n-th is drawn.
-_POINTS = 1000
+_MAX_POINTS = 1000
 
 
 def usage_page(folders: t.Sequence[str], title: str, usage: Usage, samples: t.Sequence[Sample], gap: float) -> bytes:
@@ -34,20 +34,20 @@ def usage_page(folders: t.Sequence[str], title: str, usage: Usage, samples: t.Se
 
 
 def _drawn(resource: str, samples: t.Sequence[Sample], gap: float) -> tuple[t.Any, int]:
-    """The plot of a resource, and how many teams it leaves out: those that were charged least."""
+    """The plot of a resource, and the number of teams that it omits, which are those with the lowest charges."""
     start = samples[0].time
     charged: dict[str, float] = {}
     for one in samples:
         for team, share in one.shares.get(resource, {}).items():
             charged[team] = charged.get(team, 0.0) + share.charged
     teams = sorted(charged, key=lambda team: (-charged[team], team))
-    chosen = samples[:: max(1, len(samples) // _POINTS)]
+    chosen = samples[:: max(1, len(samples) // _MAX_POINTS)]
     curves = []
     for team in teams[:CURVES]:
         points: list[tuple[float, float] | None] = []
         before = None
         for one in chosen:
-            if before is not None and (one.time - before).total_seconds() > gap * max(1, len(samples) // _POINTS):
+            if before is not None and (one.time - before).total_seconds() > gap * max(1, len(samples) // _MAX_POINTS):
                 points.append(None)
             share = one.shares.get(resource, {}).get(team)
             points.append(((one.time - start).total_seconds() / 3600, share.charged) if share else None)
@@ -57,7 +57,7 @@ def _drawn(resource: str, samples: t.Sequence[Sample], gap: float) -> tuple[t.An
 
 
 def replay_page(folders: t.Sequence[str], title: str, results: t.Sequence[Json]) -> bytes:
-    """The results of one stream of jobs in several settings: those of the module `queue_replay`, each with its name.
+    """The results of the module `queue_replay` for one stream of jobs with several settings, each with its name.
     Raises `jinja2.TemplateError`."""
     pages = Pages(folders, title)
     found = t.cast("list[Json]", cleaned([dict(one) for one in results]))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Checks for replacing a NIC: before, what depends on the card; after, whether the new card can replace it."""
+"""Checks for replacing a NIC: before, what depends on the old card; after, whether the new card can replace it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..module_utils.dra.kube.objects import Object
 from ..module_utils.host.engine.rules import Unfit, selector
 from ..module_utils.topology.facts import NicFacts, NodeFacts
 from ..module_utils.topology.selector import values_of
-from .card import Card, Function, Link, cards, guids, macs, owned, place, same, title
+from .card import Card, Function, Link, cards, function_addresses, guids, location, macs, same_card, title
 from .cluster_nodes import describe
 from .report_compare import differences
 from .report_facts import View, natural, read_facts
@@ -24,8 +24,8 @@ _DEPTH = 12
 _NOT_IN_INVENTORY = re.compile(r"^(__|ansible_|topology_(facts|probe|report)$|replace_nic_|groups$|hostvars$|vars$)")
 
 
-def needed(card: Card, management: t.Mapping[str, str]) -> list[str]:
-    """Why the node becomes unreachable without the card. `management` maps an interface to the reason."""
+def management_reasons(card: Card, management: t.Mapping[str, str]) -> list[str]:
+    """Why the node would be unreachable without the card. `management` maps an interface to the reason."""
     reasons = []
     for function in card["functions"]:
         names = [entry["name"] for entry in function["interfaces"]]
@@ -50,9 +50,8 @@ def card_lines(card: Card, users: t.Mapping[str, str]) -> list[str]:
         found.append(f"    {function['address']}: {', '.join(words) or 'nothing else is known'}")
         if function["vfs"]:
             found.append(f"        its VFs: {', '.join(function['vfs'])}")
-    found += [
-        f"    in use: {address}: {users[address]}" for address in sorted(owned(card), key=natural) if address in users
-    ]
+    addresses = sorted(function_addresses(card), key=natural)
+    found += [f"    in use: {address}: {users[address]}" for address in addresses if address in users]
     return found
 
 
@@ -68,7 +67,7 @@ def inventory_lines(
     `facts` are those of the node with the card; `rules` are fabric_nics, `driver` the driver's settings, `variables`
     all variables of the host.
     """
-    nics = [nic for nic in facts["nics"] if nic["address"] in owned(card)]
+    nics = [nic for nic in facts["nics"] if nic["address"] in function_addresses(card)]
     found = []
     for number, rule in enumerate(rules):
         name = rule.get("name") or f"fabric_nics[{number}]"
@@ -110,12 +109,12 @@ def _identities(card: Card) -> dict[str, list[str]]:
         "MAC address": [pattern_for(mac) for mac in macs(card)],
         "GUID": [pattern_for(guid) for guid in guids(card)],
         "serial number": [rf"\b{re.escape(card['serial'])}\b"] if card["serial"] else [],
-        "PCI address": [re.escape(address) + "(?![0-9a-f])" for address in sorted(owned(card))],
+        "PCI address": [re.escape(address) + "(?![0-9a-f])" for address in sorted(function_addresses(card))],
     }
 
 
 def _places(value: object, pattern: re.Pattern[str], path: str = "", depth: int = 0) -> t.Iterator[str]:
-    """The paths of variables that match the pattern, as `name.key[0]`. Never the value: it may be a secret."""
+    """The paths of variables that match the pattern, as `name.key[0]`, without their values, which may be secret."""
     if depth > _DEPTH:
         return
     if isinstance(value, dict):
@@ -133,14 +132,14 @@ def _places(value: object, pattern: re.Pattern[str], path: str = "", depth: int 
         yield path
 
 
-def published(card: Card, node: str, cluster: Variables) -> list[Object]:
+def published_devices(card: Card, node: str, cluster: Variables) -> list[Object]:
     """The devices in a cluster that are functions of a card, as `cluster_nodes.describe` returns them.
 
     `cluster` has Nodes, ResourceSlices and ResourceClaims as `nodes`, `slices` and `claims`. Any attribute with a PCI
     address of the card identifies a device, as each driver names it differently.
     """
     known = describe(cluster["nodes"], cluster["slices"], cluster["claims"]).get(node) or {"devices": []}
-    found, mine = [], owned(card)
+    found, mine = [], function_addresses(card)
     for device in known["devices"]:
         # a VF's device may name its PF, too
         values = [device["attributes"].get("resource.kubernetes.io/pciBusID"), *device["attributes"].values()]
@@ -165,7 +164,7 @@ def cluster_lines(devices: t.Sequence[Object], claims: t.Sequence[Object]) -> li
     ]
 
 
-def unlike(old: Card, new: Card, other_model: bool = False) -> list[str]:
+def replacement_problems(old: Card, new: Card, other_model: bool = False) -> list[str]:
     """Why the new card cannot replace the old one, each with the fix; empty if it can."""
     allow = "insert the same model, or allow another one: -e replace_nic_other_model=true"
     found = []
@@ -228,10 +227,10 @@ def _link(link: Link) -> str:
     return f"{link['gts'] or '?'} GT/s x{link['width'] or '?'}"
 
 
-def elsewhere(before: NodeFacts, after: NodeFacts, old: Card, new: Card | None) -> list[str]:
-    """How the rest of the node differs, one sentence each, except for its configuration (VFs, drivers)."""
-    mine = owned(old) | (owned(new) if new else set())
-    ours, theirs = _rest(after, owned(new or old)), _rest(before, owned(old))
+def other_differences(before: NodeFacts, after: NodeFacts, old: Card, new: Card | None) -> list[str]:
+    """How other devices of the node differ, one sentence each, except for their configuration (VFs, drivers)."""
+    mine = function_addresses(old) | (function_addresses(new) if new else set())
+    ours, theirs = _rest(after, function_addresses(new or old)), _rest(before, function_addresses(old))
     known = {device.address: device for device in theirs.devices}
     for device in ours.devices:
         other = known.get(device.address)
@@ -241,9 +240,9 @@ def elsewhere(before: NodeFacts, after: NodeFacts, old: Card, new: Card | None) 
     then = {card["functions"][0]["address"]: card for card in cards(before)}
     for card in cards(after):
         other_card = then.get(card["functions"][0]["address"])
-        if other_card and not owned(card) & mine and same(card, other_card) is False:
+        if other_card and not function_addresses(card) & mine and same_card(card, other_card) is False:
             serials = f": serial {card['serial']} instead of {other_card['serial']}" if card["serial"] else ""
-            found.append(f"{place(card)}: this card has been replaced, too{serials}")
+            found.append(f"{location(card)}: this card has been replaced, too{serials}")
     drives = {drive["address"]: drive["serial"] for drive in before["nvme"]}
     for drive in after["nvme"]:
         serial_before = drives.get(drive["address"])
@@ -255,19 +254,19 @@ def elsewhere(before: NodeFacts, after: NodeFacts, old: Card, new: Card | None) 
     return found
 
 
-def _rest(facts: NodeFacts, own: set[str]) -> View:
-    """A node without the functions of a card, and without what follows from them or from configuration."""
+def _rest(facts: NodeFacts, functions: set[str]) -> View:
+    """A node without the functions of a card, and without facts that depend on them or on configuration."""
     view = View(read_facts(facts))
     view.topology.groups = []
-    view.devices = [device for device in view.devices if device.address not in own]
+    view.devices = [device for device in view.devices if device.address not in functions]
     for device in view.devices:
         device.vfs, device.driver, device.rail = 0, "", None
         device.notes = [note for note in device.notes if note != "uplink"]
     return view
 
 
-def exchanged(old: Card, new: Card) -> list[str]:
-    """Changed names and identifiers, one line each: other systems may refer to them."""
+def identifier_changes(old: Card, new: Card) -> list[str]:
+    """Changed names and identifiers, one line each, as other systems may refer to them."""
     found = []
     if old["serial"] != new["serial"]:
         found.append(f"serial number {old['serial'] or 'unknown'} -> {new['serial'] or 'unknown'}")
@@ -298,8 +297,8 @@ def counterparts(old: Card, new: Card, addresses: t.Iterable[str]) -> list[str]:
     return [pairs[address] for address in addresses if address in pairs]
 
 
-def gone(old: Card, new: Card) -> list[str]:
-    """MAC addresses and GUIDs that only the old card has: an object with one of them is stale."""
+def stale_identifiers(old: Card, new: Card) -> list[str]:
+    """MAC addresses and GUIDs that only the old card has. An object with one of them is stale."""
 
     def names(card: Card) -> set[str]:
         return {one.lower() for one in macs(card) + guids(card)}

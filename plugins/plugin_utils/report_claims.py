@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""Which claims give out which pairs of which node, as `dra_render` returns it and `claims.json` stores it."""
+"""Which claims allocate which GPU-NIC pairs of which node, as `dra_render` returns it and `claims.json` stores it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ..module_utils.topology.boards import board_map
 from .report_facts import clean, natural
-from .report_forms import FORMS, Unusable, of_release
+from .report_forms import FORMS, Unusable, read_stored
 from .report_store import Store
 from .values import Json
 
@@ -22,37 +22,37 @@ _PAIR = 4  # board, level, and the addresses of GPU and NIC
 
 
 @dataclass(frozen=True)
-class Claimed:
-    """The pairs of a node that claims give out: the objects that pods name, by the addresses of GPU and NIC.
+class ClaimedPairs:
+    """The GPU-NIC pairs of a node that claims can allocate: names of claims and templates by the addresses of the pair.
 
-    `stale` are objects that were rendered for another map of this node.
+    `stale` are claims and templates that were rendered for another board map of this node.
     """
 
     pairs: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     stale: list[str] = field(default_factory=list)
 
     def at(self, one: str, other: str) -> str:
-        """The objects of a pair, in whatever order its addresses are given; empty where there are none."""
+        """The claims and templates of a pair, whose addresses may be in either order; empty if there are none."""
         return ", ".join(self.pairs.get((one, other)) or self.pairs.get((other, one)) or ())
 
     def of(self, gpu: str) -> list[tuple[str, str]]:
-        """The NICs that claims give out with a GPU, each with the objects."""
-        return [(nic, ", ".join(names)) for (mine, nic), names in self.pairs.items() if mine == gpu]
+        """The NICs that claims can allocate with a GPU, each with its claims and templates."""
+        return [(nic, ", ".join(names)) for (address, nic), names in self.pairs.items() if address == gpu]
 
 
-NOTHING = Claimed()
+NO_CLAIMS = ClaimedPairs()
 
 
 class Claims:
     """All claims of a report, by the site that rendered them (`dra_claims_site`).
 
-    `given` replaces what is stored of its sites. Raises Unusable where a file or `given` cannot be used.
+    `rendered` replaces the stored claims of its sites. Raises Unusable if a file or `rendered` cannot be used.
     """
 
-    def __init__(self, store: Store, given: t.Mapping[str, object] | None) -> None:
+    def __init__(self, store: Store, rendered: t.Mapping[str, object] | None) -> None:
         self.sites = _stored(store)
-        if given is not None:
-            for site, uses in given.items():
+        if rendered is not None:
+            for site, uses in rendered.items():
                 self.sites[str(site)] = _checked(site, uses)
             self.sites = {site: uses for site, uses in sorted(self.sites.items()) if uses}
             if self.sites or store.path(FILE).exists():
@@ -65,10 +65,10 @@ class Claims:
                     for host in nodes:
                         self._by_host.setdefault(host, []).append((name, board, use))
 
-    def of(self, host: str, facts: str) -> Claimed:
-        """The pairs of a host with these facts, as JSON."""
+    def of(self, host: str, facts: str) -> ClaimedPairs:
+        """The pairs of a host. `facts` is the JSON text of its facts."""
         if host not in self._by_host:
-            return NOTHING
+            return NO_CLAIMS
         board = _board(facts)
         found: dict[tuple[str, str], list[str]] = {}
         stale = set()
@@ -81,13 +81,13 @@ class Claims:
                 if shape == board and name not in names:
                     names.append(name)
         pairs = {pair: sorted(names, key=natural) for pair, names in sorted(found.items()) if names}
-        return Claimed(pairs, sorted(stale, key=natural))
+        return ClaimedPairs(pairs, sorted(stale, key=natural))
 
 
 def _stored(store: Store) -> dict[str, list[Json]]:
     path = store.path(FILE)
     try:
-        sites = of_release(json.loads(path.read_bytes()), path)["sites"]
+        sites = read_stored(json.loads(path.read_bytes()), path)["sites"]
         return {str(site): _checked(site, uses) for site, uses in sites.items()}
     except FileNotFoundError:
         return {}
@@ -100,7 +100,7 @@ def _stored(store: Store) -> dict[str, list[Json]]:
 
 
 def _checked(site: object, uses: object) -> list[Json]:
-    """What the report keeps of a site's claims. Raises Unusable for what `dra_render` does not return."""
+    """The fields of a site's claims that the report stores. Raises Unusable if `dra_render` did not return `uses`."""
     try:
         found = []
         for use in t.cast("list[Json]", uses):
@@ -113,12 +113,12 @@ def _checked(site: object, uses: object) -> list[Json]:
         return found
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unusable(
-            f"claims.{site}: this is not the result `boards` of dra_render ({error}). Give it as it was returned."
+            f"claims.{site}: this is not the `boards` that dra_render returns ({error}). Pass that value unchanged."
         ) from None
 
 
 def _board(facts: str) -> str:
-    """The name of the map in stored facts; empty where they have none."""
+    """The name of the board map in stored facts; empty if they have none."""
     try:
         return board_map(json.loads(facts)).shape
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):

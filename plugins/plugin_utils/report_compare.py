@@ -22,7 +22,7 @@ _NAMES = {
     "nvme": ("NVMe drive", "NVMe drives"),
     "data_direct": ("data-direct function", "data-direct functions"),
 }
-#: Values in place of a product: hypervisors, and defaults of firmware.
+#: Names that do not identify a product: those of hypervisors, and placeholders of firmware.
 _NO_PRODUCTS = (
     "KVM",
     "Standard PC",
@@ -46,7 +46,7 @@ _SYSTEM = (
 
 
 def shape_of(view: View) -> str:
-    """Return the node's fingerprint, or one of our own where the facts hold none."""
+    """Return the node's fingerprint, or one that is computed here if the facts have none."""
     if view.topology.fingerprint:
         return view.topology.fingerprint
     parts = sorted(f"{d.kind} {d.address} {d.model} {d.numa} {d.root} {d.bridges} {d.degraded}" for d in view.devices)
@@ -54,7 +54,7 @@ def shape_of(view: View) -> str:
 
 
 def build_of(view: View) -> str:
-    """Return what nodes that should be alike have in common: maker and product, or the processors; else nothing."""
+    """Return vendor and product, else the processors; empty if neither is known. Peers have the same build."""
     system = view.topology.system
     product = system.product or system.board or ""
     if product and not product.startswith(_NO_PRODUCTS):
@@ -94,17 +94,17 @@ def _pairs(node: View, peer: View) -> tuple[list[tuple[Device, Device]], list[De
             pairs.append((device, match))
         else:
             extra.append(device)
-    waiting: dict[tuple[str, str], list[Device]] = {}
+    unmatched: dict[tuple[str, str], list[Device]] = {}
     for device in sorted(theirs.values(), key=lambda d: natural(d.address)):
-        waiting.setdefault((device.kind, device.model), []).append(device)
+        unmatched.setdefault((device.kind, device.model), []).append(device)
     alone = []
     for device in sorted(extra, key=lambda d: natural(d.address)):
-        queue = waiting.get((device.kind, device.model))
+        queue = unmatched.get((device.kind, device.model))
         if queue:
             pairs.append((device, queue.pop(0)))
         else:
             alone.append(device)
-    return pairs, alone, [device for queue in waiting.values() for device in queue]
+    return pairs, alone, [device for queue in unmatched.values() for device in queue]
 
 
 def _changes(device: Device, other: Device) -> t.Iterator[str]:
@@ -139,7 +139,7 @@ def _changes(device: Device, other: Device) -> t.Iterator[str]:
 
 
 def differences(node: View, peer: View) -> list[str]:
-    """Return the ways in which `node` differs from `peer`, one sentence each; an empty list where none was found."""
+    """Return how `node` differs from `peer`, one sentence each; an empty list if no difference was found."""
     pairs, extra, missing = _pairs(node, peer)
     result = []
     for devices, word in ((missing, "fewer"), (extra, "more")):
@@ -219,7 +219,7 @@ def changes(old: View | None, new: View) -> list[str]:
 
 
 class Member(t.Protocol):
-    """What grouping needs to know of a node."""
+    """The fields of a node by which nodes are grouped."""
 
     host: str
     build: str
@@ -230,7 +230,8 @@ class Member(t.Protocol):
 
 @dataclass
 class Peers:
-    """Nodes that should be alike: the same product with the same GPU. `usual` is the shape of more than half."""
+    """Nodes that should be alike: the same product with the same GPU. `usual` is the shape of more than half of them,
+    or None."""
 
     name: str
     hosts: list[str] = field(default_factory=list)
@@ -250,22 +251,22 @@ def group_peers(members: t.Sequence[Member]) -> list[Peers]:
 
     Nodes with an unknown build are not peers of each other.
 
-    A node that shows no GPU joins the GPU nodes of its product where these are more than three times as many as the
-    nodes without: then it is more likely a node that lost its GPUs than one that was bought without.
+    A node that shows no GPU joins the GPU nodes of its product if these are more than three times as many as the nodes
+    without GPUs: it has then more likely lost its GPUs than been bought without them.
     """
     models: dict[str, Counter[str]] = {}
-    bare: Counter[str] = Counter()
+    without_gpus: Counter[str] = Counter()
     for member in members:
         if member.gpus:
             models.setdefault(member.build, Counter())[member.gpu_model] += 1
         else:
-            bare[member.build] += 1
+            without_gpus[member.build] += 1
     groups: dict[tuple[str, str], Peers] = {}
     for member in members:
         model = member.gpu_model
         if not member.gpus and member.build in models:
             usual, number = min(models[member.build].items(), key=lambda item: (-item[1], item[0]))
-            if number > 3 * bare[member.build]:
+            if number > 3 * without_gpus[member.build]:
                 model = usual
         name = ", ".join([member.build or "Unknown product", *([model] if model else [])])
         group = groups.setdefault((member.build, model), Peers(name=name, comparable=bool(member.build)))

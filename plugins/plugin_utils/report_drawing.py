@@ -5,8 +5,8 @@
 
 """Draw a node's PCIe tree as SVG: NUMA nodes hold root complexes, which hold switches, which hold devices.
 
-Every box measures its children first and then places them, so the drawing depends on the facts alone. Colours come
-from the page's style sheet through class names; every difference in colour is also one in words or in shape.
+Every box measures its children first and then places them, so the drawing depends only on the facts. Colours come
+from the page's style sheet through class names; a text or a shape also shows what a colour shows.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from .report_facts import Device, View, natural
 WIDTH = 1180  # the widest drawing in pixels, unless one box alone is wider
 _CHIP_W, _CHIP_H = 122, 56
 _PAD, _GAP, _LINE, _STUB = 8, 8, 17, 24
-_BOLD, _LARGE = 1.16, 12 / 11  # how much wider the first line of a box may be for its weight, and a chip's for its size
-_MANY = 6  # like devices under one port that are drawn as one chip
+_BOLD, _LARGE = 1.16, 12 / 11  # how much wider bold text is, and the larger first line of a chip
+_MAX_CHIPS = 6  # more identical devices than this under one port are drawn as one chip
 
 _KIND_NAMES = {
     "gpu": "GPU",
@@ -163,7 +163,7 @@ def _chips(devices: list[Device]) -> list[Box]:
     drawn: set[tuple[str, str, str, str, int | None]] = set()
     for device in sorted(devices, key=_order):
         key = (device.kind, device.model, device.link, device.degraded, device.numa)
-        if like[key] <= _MANY:
+        if like[key] <= _MAX_CHIPS:
             boxes.append(_chip(device))
         elif key not in drawn:
             drawn.add(key)
@@ -178,9 +178,9 @@ def _chips(devices: list[Device]) -> list[Box]:
 def _subtree(view: View, devices: list[Device], depth: int) -> list[Box]:
     """Return the boxes below the port at `depth` of the paths: its devices, and a box for each bridge further down.
 
-    A path takes turns: root port, upstream port, downstream port. An upstream port and the downstream ports behind
-    it are one switch, so a box is made at every second bridge. A path that goes on in another PCI domain has passed a
-    host bridge within the tree (Intel VMD), and starts again there.
+    The bridges of a path are a root port, then an upstream and a downstream port for each switch. An upstream port and
+    the downstream ports behind it are one switch, so a box is made at every second bridge. Where the PCI domain
+    changes, a path has passed a host bridge within the tree (Intel VMD), and begins with a root port again.
     """
     boxes = _chips([device for device in devices if len(device.bridges) <= depth + 1])
     below: dict[str, list[Device]] = {}

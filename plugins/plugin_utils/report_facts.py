@@ -6,7 +6,7 @@
 """Turn the facts that a node sent into a view for the site report.
 
 Facts are untrusted: a field may be missing, null, of another type, megabytes long or full of control characters.
-:func:`read_facts` makes a complete :class:`Topology` of any input, so that later code needs no checks.
+:func:`read_facts` turns any input into a complete :class:`Topology`, so that later code needs no checks.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 
 from ..module_utils.topology.affinity import whole_switches
 from ..module_utils.topology.model import Link, Nic, PciFunction, Topology
-from .answers import LARGEST
+from .answers import MAX_NUMBER
 
 #: Affinity levels from near to far.
 LEVELS = ("SELF", "PIX", "PXB", "PHB", "NODE", "SYS", "UNKNOWN")
 
-#: Severities of findings, the gravest first.
+#: Severities of findings, the most severe first.
 SEVERITIES = ("error", "warning", "info")
 
 _MAX_TEXT = 400
@@ -37,10 +37,10 @@ _NATURAL = re.compile(r"(\d+)")
 
 
 def clean(value: str, limit: int = _MAX_TEXT) -> str:
-    """Return text of at most `limit` characters in which nothing steers a browser, a terminal or text direction.
+    """Return text of at most `limit` characters that cannot control a browser, a terminal or the direction of text.
 
-    Control, format (bidirectional overrides among them), surrogate and unassigned characters become U+FFFD; every
-    kind of space becomes one space.
+    Control, format (such as bidirectional overrides), surrogate and unassigned characters become U+FFFD. Each character
+    for white space becomes a plain space.
     """
     if len(value) > limit:
         value = value[: limit - 1] + "…"
@@ -63,13 +63,13 @@ class _Unusable(Exception):
 def _to_str(value: object) -> str:
     if isinstance(value, str):
         return clean(value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST < value < LARGEST:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and -MAX_NUMBER < value < MAX_NUMBER:
         return str(value)
     raise _Unusable
 
 
 def _to_int(value: object) -> int:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and -LARGEST < value < LARGEST:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and -MAX_NUMBER < value < MAX_NUMBER:
         if isinstance(value, int) or value.is_integer():
             return int(value)
     raise _Unusable
@@ -132,7 +132,7 @@ def _to_dict(item: _Convert) -> _Convert:
 
 
 def _to_typed_dict(items: dict[str, _Convert]) -> _Convert:
-    """All keys are optional; those that the form does not know are left out."""
+    """All keys are optional; unknown ones are dropped."""
 
     def convert(value: object) -> dict[str, object]:
         if not isinstance(value, dict):
@@ -148,7 +148,7 @@ def _to_typed_dict(items: dict[str, _Convert]) -> _Convert:
 
 @functools.cache
 def _converter(hint: object) -> _Convert:
-    """Return the function that turns a raw value into the type that a field of the model states."""
+    """Return the function that converts a raw value to the type of a field of the model."""
     if hint in _SCALARS:
         return _SCALARS[hint]
     if is_dataclass(hint):
@@ -194,8 +194,8 @@ def _to_dataclass(kind: type) -> _Convert:
 def read_facts(facts: t.Mapping[str, object]) -> Topology:
     """The topology that `facts`, the dictionary form of a Topology, describes.
 
-    A value of the wrong type counts as not stated; a list entry of the wrong type is left out. Text is cleaned and
-    clipped by :func:`clean`. Never raises for any JSON value inside `facts`.
+    A value of the wrong type counts as missing; a list entry of the wrong type is dropped. Text is cleaned and
+    shortened by :func:`clean`. Never raises for any JSON value inside `facts`.
     """
     topology = t.cast(Topology, _converter(Topology)(dict(facts)))
     for address, function in topology.functions.items():
@@ -207,7 +207,7 @@ def read_facts(facts: t.Mapping[str, object]) -> Topology:
 
 
 def link_text(link: Link | None) -> str:
-    """Return a link as `Gen5 x16`, as far as its speed and width are known."""
+    """Return a link as `Gen5 x16`, without the parts that are unknown."""
     if link is None:
         return ""
     words = []
@@ -250,7 +250,7 @@ class Device:
 def _link_loss(function: PciFunction, parent: PciFunction | None, kind: str) -> tuple[str, str]:
     """What a link lost, and a lower speed that may be power saving, in words.
 
-    The weaker end counts: a card in an older slot is not degraded.
+    The maximum is that of the weaker end: a card in an older slot is not degraded.
     """
     link = function.link
     if link is None:
@@ -272,7 +272,7 @@ def _link_loss(function: PciFunction, parent: PciFunction | None, kind: str) -> 
 
 
 class View:
-    """A node's topology with the look-ups that the drawing, the tables and the comparison share."""
+    """A node's topology with the lookups that the drawing, the tables and the comparison share."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -288,7 +288,7 @@ class View:
         self.by_address = {device.address: device for device in self.devices}
 
     def _make_labels_unique(self) -> None:
-        """Add the address to labels that several devices share, without the domain where all have the same."""
+        """Add the address to labels that several devices share. The domain is omitted if all devices have the same."""
         shared = {label for label, number in Counter(d.label for d in self.devices).items() if number > 1}
         one_domain = len({device.address.partition(":")[0] for device in self.devices}) == 1
         for device in self.devices:
@@ -298,7 +298,7 @@ class View:
 
     @property
     def is_bare(self) -> bool:
-        """Whether the facts hold no PCI function and no device, so that nothing could be judged."""
+        """Whether the facts have no PCI functions and no devices, so that no findings were possible."""
         return not self.functions and not self.devices
 
     @property
@@ -406,7 +406,7 @@ class View:
 
     @property
     def levels(self) -> str:
-        """The levels of the GPU-NIC groups with their numbers, as `8 × PIX`."""
+        """The number of GPU-NIC groups by affinity level, as `8 × PIX`."""
         counts = Counter(
             group.level if group.level in LEVELS else "UNKNOWN"
             for group in self.topology.groups

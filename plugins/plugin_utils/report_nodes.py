@@ -12,22 +12,22 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from . import report_tables as tables
-from .report_claims import NOTHING, Claimed
+from .report_claims import NO_CLAIMS, ClaimedPairs
 from .report_compare import Peers
 from .report_facts import SEVERITIES
 
 
 @dataclass
 class Node:
-    """What the fleet page and the tables need to know of one node."""
+    """The data of one node for the fleet page and the tables."""
 
     host: str  # as in the inventory
-    shown: str  # cleaned for people
+    shown: str  # the name to display
     file: str
     status: str = ""
     changed: str = ""
     digest: str = ""
-    bare: bool = False  # the facts hold nothing to judge
+    bare: bool = False  # the facts have no PCI functions and no devices
     build: str = ""
     product: str = ""
     gpu_model: str = ""
@@ -39,7 +39,7 @@ class Node:
     findings: list[tuple[str, str, str, str]] = field(default_factory=list)  # severity, id, summary, action
     differences: list[str] = field(default_factory=list)
     peers: str = ""
-    claimed: Claimed = NOTHING
+    claimed: ClaimedPairs = NO_CLAIMS
 
     @property
     def severities(self) -> dict[str, int]:
@@ -49,7 +49,7 @@ class Node:
 
 @dataclass
 class FindingGroup:
-    """A finding that several nodes may have: by host, the node and how often it has the finding."""
+    """A finding that several nodes may have. `nodes` has each node and how often it has the finding, by host."""
 
     severity: str
     id: str
@@ -68,7 +68,7 @@ class Shape:
 
 
 class Counts(t.TypedDict):
-    """The numbers of the whole site, as the fleet page, `site.json` and the module's result have them."""
+    """The numbers of the whole site, for the fleet page, `site.json` and the module's result."""
 
     nodes: int
     probed: int

@@ -6,8 +6,8 @@
 """Render the pages of the site report.
 
 Plain Jinja2 with autoescaping, not Ansible's templar: hostnames, aliases and evidence are text from machines that
-may be hostile, and must never be taken for templates or markup. Scripts run only when their digest is in the page's
-content security policy, and nothing may be loaded from elsewhere.
+may be hostile, and must never be interpreted as templates or markup. The page's content security policy allows only
+scripts with a known digest, and no content from other places.
 """
 
 from __future__ import annotations
@@ -39,15 +39,16 @@ LEGEND = {
 _MATRIX = 48  # devices at most in the drawn matrix
 
 
-class Titled(t.Protocol):
-    """What this file needs of a node; the templates use more of it."""
+class NamedNode(t.Protocol):
+    """The fields of a node that this file uses. The templates use more of them."""
 
     shown: str
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """The affinity matrix: address and label of each column, each row with its head, and how many were left out."""
+    """The affinity matrix: the address and label of each column, each row with its head, and the number of devices
+    that are omitted."""
 
     heads: list[tuple[str, str]]
     rows: list[tuple[tuple[str, str], list[str]]]
@@ -56,7 +57,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class GpuPairs:
-    """A GPU and the NICs nearest to it: address, label and the function of each that carries the data."""
+    """A GPU and the NICs nearest to it: for each NIC its address, its label and the function that carries the data."""
 
     device: Device
     rail: int | None
@@ -66,7 +67,7 @@ class GpuPairs:
 
 @dataclass(frozen=True)
 class NicRow:
-    """A NIC with its nearest GPUs, its interfaces and its RDMA devices; only a name where the facts have no more."""
+    """A NIC with its nearest GPUs, interfaces and RDMA devices. One of which the facts have only the name is a text."""
 
     device: Device
     nic: Nic
@@ -81,9 +82,9 @@ class Pages:
     """The templates of one report."""
 
     def __init__(self, folders: t.Sequence[str], title: str) -> None:
-        """Read the templates in `folders`, the first folder that has a template winning.
+        """Read the templates in `folders`. If several folders have a template, that of the first one is used.
 
-        Raises `jinja2.TemplateError` where a template is missing or faulty.
+        Raises `jinja2.TemplateError` if a template is missing or faulty.
         """
         self.environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(list(folders)),
@@ -104,7 +105,7 @@ class Pages:
         self.environment.globals["script_digest"] = "sha256-" + base64.b64encode(script).decode()
         self._index = self.environment.get_template("index.html.j2")
         self._node = self.environment.get_template("node.html.j2")
-        #: Changes with every template, with this code and with the title, so that stale pages are recognised.
+        #: A digest of the templates, this code and the title. If it changes, all pages are rendered again.
         self.version = self._version(title)
 
     def _source(self, name: str) -> str:
@@ -123,7 +124,7 @@ class Pages:
         """Return the fleet page."""
         return self._index.render(values).encode("utf-8", "replace")
 
-    def node(self, view: View, node: Titled) -> bytes:
+    def node(self, view: View, node: NamedNode) -> bytes:
         """Return the page of one node."""
         return self._node.render(
             node=node,
@@ -140,7 +141,7 @@ class Pages:
 
 
 def matrix(view: View) -> Matrix:
-    """The affinity matrix with labels, rows and columns clipped to what a person can read."""
+    """The affinity matrix with labels, limited to a size that a person can read."""
     affinity = view.topology.affinity
     order = list(range(len(affinity.devices)))
     total = len(order)
@@ -173,7 +174,7 @@ def pairs(view: View) -> t.Iterator[GpuPairs]:
 
 
 def nics(view: View) -> t.Iterator[NicRow]:
-    """Each NIC but the VFs of the node's PFs, with its interfaces and RDMA devices."""
+    """Each NIC, except VFs of the node's own PFs, with its interfaces and RDMA devices."""
     facts = {nic.address: nic for nic in view.topology.nics}
     for device in view.devices:
         if device.kind == "nic":

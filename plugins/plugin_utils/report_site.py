@@ -18,11 +18,11 @@ import typing as t
 from dataclasses import dataclass, field
 
 from . import report_tables as tables
-from .report_claims import NOTHING, Claims
+from .report_claims import NO_CLAIMS, Claims
 from .report_compare import Peers, build_of, changes, differences, group_peers, shape_of
 from .report_drawing import draw
 from .report_facts import SEVERITIES, View, clean, natural, read_facts
-from .report_forms import FORMS, check_facts
+from .report_forms import FORMS, check_facts_version
 from .report_nodes import Counts, Node, Shape, by_finding, cells, counts_of
 from .report_pages import Pages
 from .report_store import Store, Stored, facts_text, file_name
@@ -36,7 +36,7 @@ UNREACHABLE, FAILED, ABSENT = "unreachable", "failed", "no facts"
 
 
 class PageState(t.TypedDict):
-    """What a node's page was made from, and its digest, so that the next run need not render it again."""
+    """A digest of the input of a node's page and one of the page, so that the next run renders only changed pages."""
 
     key: str
     sha256: str
@@ -46,8 +46,8 @@ class PageState(t.TypedDict):
 class Request:
     """The input of one update of the report. `play` are the hosts that this run tried to probe.
 
-    `source` is where the inventory was read from: nodes that came from another one are kept. `claims` are the pairs of
-    claims by site, in the form of `report_claims`; None keeps those of earlier runs.
+    `source` is where the inventory was read from: nodes of other inventories are kept. `claims` are the claims by site,
+    as `report_claims.Claims` takes them; None keeps those of earlier runs.
     """
 
     facts: dict[str, Json]
@@ -65,9 +65,9 @@ class Request:
 class _Merged:
     """The nodes of the report after a run.
 
-    `times` are hosts with facts and when these changed, `absent` hosts with a state other than probed, `fresh` nodes
-    with other facts than before, `missing` stored hosts that the inventory lacks, and of these `dropped` the ones that
-    came from this inventory. `origins` is the inventory of each host.
+    `times` has the time of the last change of facts by host, `absent` the state of hosts that were not probed, and
+    `fresh` the nodes whose facts changed. `missing` are stored hosts that are not in the inventory; `dropped` are those
+    of them that came from this inventory. `origins` has the inventory of each host.
     """
 
     times: dict[str, str]
@@ -111,13 +111,13 @@ class Site:
     def update(self, request: Request) -> Result:
         """Merge the facts of a run into the store, write what changed, and return the counts and a summary.
 
-        Nothing is written for a dry site, while `changed` and `diff` are those of a real run. Raises `OSError` where
-        the folder cannot be written, Unusable where a newer release wrote it or `site.json` is damaged, and
-        `jinja2.TemplateError` where a template is faulty.
+        A dry site writes nothing, but sets `changed` and `diff` as a real run does. Raises `OSError` if the folder
+        cannot be written, Unusable if a newer release wrote it or `site.json` is damaged, and `jinja2.TemplateError` if
+        a template is faulty.
         """
         self.store.check()
         for host, facts in request.facts.items():
-            check_facts(facts.get("schema_version"), host)
+            check_facts_version(facts.get("schema_version"), host)
         before = self.store.site()
         merged = self._merge(request, before)
         self._claims = Claims(self.store, request.claims)
@@ -179,7 +179,7 @@ class Site:
     def _write(
         self, nodes: list[Node], groups: list[Peers], counts: Counts, rows: _Rows, merged: _Merged, before: Json
     ) -> None:
-        """Write every file whose content changed, ``site.json`` after what it describes."""
+        """Write every file whose content changed. ``site.json`` is written after the files that it describes."""
         store = self.store
         for node in merged.fresh.values():
             store.write_node(node)
@@ -246,13 +246,13 @@ class Site:
             for shape, hosts in group.shapes.items():
                 if shape != group.usual:
                     found = differences(self._view(hosts[0]), usual)
-                    found = found or ["The fingerprints differ, in something that this comparison does not name."]
+                    found = found or ["The fingerprints differ in a detail that the report does not show."]
                     for host in hosts:
                         names[host].differences = found
         return groups
 
     def _write_pages(self, nodes: list[Node], before: Json) -> dict[str, PageState]:
-        """Render the node pages whose facts, state, peers or templates changed; return what each was made from."""
+        """Render the node pages whose facts, state, peers or templates changed. Returns the state of each page."""
         known = before.get("pages")
         known = known if isinstance(known, dict) else {}
         pages: dict[str, PageState] = {}
@@ -270,7 +270,7 @@ class Site:
                         node.digest,
                         node.differences,
                         node.peers,
-                        *([repr(node.claimed)] if node.claimed != NOTHING else ()),
+                        *([repr(node.claimed)] if node.claimed != NO_CLAIMS else ()),
                     ]
                 ).encode()
             ).hexdigest()
@@ -286,7 +286,7 @@ class Site:
         return pages
 
     def _shapes(self, nodes: list[Node]) -> list[Shape]:
-        """Each distinct topology with its nodes, the most frequent first, the first ones drawn."""
+        """Each distinct topology with its nodes, the most frequent first. The first ones have a drawing."""
         shapes: dict[str, list[Node]] = {}
         for node in nodes:
             if node.digest:
@@ -363,7 +363,7 @@ class Site:
 
 
 def _absent(request: Request, before: Json, times: dict[str, str]) -> dict[str, str]:
-    """The hosts with a state other than probed: those of this run, and earlier ones that it did not try to probe."""
+    """The states of hosts that were not probed, in this run or, for hosts that it did not try to probe, earlier."""
     found = {}
     earlier = before.get("absent")
     for host, state in (earlier if isinstance(earlier, dict) else {}).items():
@@ -383,7 +383,7 @@ def _view_of(text: str) -> View:
 
 
 def _origins(site: Json) -> dict[str, str]:
-    """Where the inventory of each stored node was read from, as far as the report records it."""
+    """Where the inventory of each stored node was read from, if the report records it."""
     nodes = site.get("nodes")
     found = {}
     for one in nodes if isinstance(nodes, list) else ():

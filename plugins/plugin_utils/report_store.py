@@ -20,7 +20,7 @@ import pathlib
 import re
 import typing as t
 
-from .report_forms import FORMS, Unusable, check_facts, of_release, version_in
+from .report_forms import FORMS, Unusable, check_facts_version, read_stored, version_in
 from .values import Json
 
 _SPLIT = b'\n"facts": '
@@ -28,9 +28,9 @@ _SAFE_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?")
 
 
 def file_name(host: str) -> str:
-    """A file name stem for a host: the host's own name where that is safe everywhere, and always unique.
+    """A unique file name stem for a host: its name if all its characters are safe on every file system.
 
-    A name with other characters, or with capitals that some file systems ignore, gets a part of its SHA-256.
+    Other names, also those with capital letters, get a part of their SHA-256.
     """
     if _SAFE_NAME.fullmatch(host) and ".." not in host:
         return host
@@ -40,7 +40,7 @@ def file_name(host: str) -> str:
 
 
 def _plain(value: object, depth: int = 0) -> object:
-    """The part of a value that JSON can carry."""
+    """A value in which null replaces everything that JSON cannot express."""
     if depth > 40 or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, dict):
@@ -51,7 +51,7 @@ def _plain(value: object, depth: int = 0) -> object:
 
 
 def facts_text(facts: Json) -> str:
-    """Facts as JSON with a line for each function, interface, GPU and so on, which diffs well and parses fast."""
+    """Facts as JSON with one line for each function, interface, GPU and so on, so that diffs are short."""
     encode = functools.partial(json.dumps, sort_keys=True, allow_nan=False)
     try:
         encode(facts)
@@ -80,7 +80,7 @@ class Stored(t.NamedTuple):
 
 
 class Store:
-    """One report folder. A dry one writes nothing, but says in `changed` whether a real one would have."""
+    """One report folder. A dry one writes nothing; `changed` says whether a real one would have."""
 
     def __init__(self, folder: str, dry: bool = False) -> None:
         self.folder = pathlib.Path(folder)
@@ -94,7 +94,7 @@ class Store:
     def check(self) -> None:
         """Raises FileExistsError if the folder has an index page that is not of a report."""
         if self.path("index.html").exists() and not self.path("site.json").exists():
-            raise FileExistsError(f"{self.folder} holds an index.html that is not a report; choose another folder")
+            raise FileExistsError(f"{self.folder} has an index.html that is not of a report; choose another folder")
 
     def node(self, host: str) -> Stored | None:
         """A host's stored facts. Raises Unusable where only a newer release can read them."""
@@ -108,7 +108,7 @@ class Store:
             return None
         head, separator, tail = raw.partition(_SPLIT)
         try:
-            known = of_release(json.loads(head.rstrip(b",") + b"}"), path)
+            known = read_stored(json.loads(head.rstrip(b",") + b"}"), path)
             host, changed = known["host"], known["facts_changed"]
             if not separator or file_name(host) != path.stem or not tail.endswith(b"}\n}\n"):
                 raise ValueError
@@ -128,7 +128,7 @@ class Store:
         for path in sorted(self.path("nodes").glob("*.json")):
             known = self._read(path)
             if known and known.host not in probed:
-                check_facts(version_in(known.facts), f"{known.host} ({path})")
+                check_facts_version(version_in(known.facts), f"{known.host} ({path})")
             if known:
                 hosts[known.host] = known.changed
         return hosts
@@ -137,7 +137,7 @@ class Store:
         """The content of ``site.json``; empty where there is none. Raises Unusable where it cannot be read."""
         path = self.path("site.json")
         try:
-            return of_release(json.loads(path.read_bytes()), path)
+            return read_stored(json.loads(path.read_bytes()), path)
         except FileNotFoundError:
             return {}
         except Unusable:

@@ -81,7 +81,7 @@ def device_rows(shown: str, view: View) -> t.Iterator[Row]:
 
 def _cell(value: object) -> str:
     text = "" if value is None else str(value)
-    # a spreadsheet evaluates such text as a formula, and text from a host is not trusted
+    # a spreadsheet would evaluate such text as a formula, and text from a host is not trusted
     return "'" + text if isinstance(value, str) and text[:1] in ("=", "+", "-", "@") else text
 
 

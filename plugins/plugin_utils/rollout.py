@@ -20,8 +20,8 @@ FAILED, LOST, DONE, WAITING = "failed", "lost", "done", "waiting"
 NO_DRIFT, DRIFTED, UNKNOWN = "no drift", "drifted", "unknown"
 #: The verdict on claims that another program applies.
 NOT_COMPARED = "not compared"
-#: The plan of a site that configures nothing.
-NOTHING = (
+#: The message of a plan for nodes that the inventory does not configure.
+NOTHING_TO_CONFIGURE = (
     "Nothing to configure on these nodes: the inventory sets neither fabric_board, fabric_nics or fabric_node, nor "
     "dra_driver_kubeconfig (or kubeconfig in dra_driver_settings)."
 )
@@ -44,10 +44,11 @@ _LONG = 60
 class Node:
     """One node of the plan.
 
-    `changes` are those of the module fabric; `driver` are the steps of the role dra_driver, in words. A `recorded` node
-    is a folder, which is never changed; a `cordoned` one was left cordoned by an interrupted run. `idle` are rules that
-    match none of its NICs, `not_recorded` settings that a recorded machine does not have. `left_alone` are cards that
-    pods have, which cannot be compared. `problems` prevent the rollout from starting.
+    `changes` are those of the module fabric; `driver` are the steps of the role dra_driver, in words. `drain` and
+    `reboot` are the reasons for a drain and a reboot. A `recorded` node is a folder, which is never changed; an
+    interrupted run left a `cordoned` node cordoned. `idle` are rules that match none of its NICs, `not_recorded`
+    settings that a recorded machine does not have. `left_alone` are NICs that pods have, which cannot be compared.
+    `problems` prevent the rollout from starting.
     """
 
     name: str
@@ -64,13 +65,14 @@ class Node:
     problems: list[str] = field(default_factory=list)
 
     @property
-    def to_do(self) -> bool:
+    def has_work(self) -> bool:
+        """Whether a rollout changes the node."""
         wanted = self.changes or self.driver or self.cordoned or (self.reboot and self.reboot_ok)
         return bool(wanted) and not self.recorded and not self.problems
 
     @property
     def notes(self) -> list[str]:
-        """What was not compared or planned."""
+        """What was not compared or planned, one line each."""
         found = [f"a rule matches no NIC: {one}" for one in self.idle]
         return found + ([f"not recorded, so not planned: {_some(self.not_recorded)}"] if self.not_recorded else [])
 
@@ -111,7 +113,7 @@ def batches(hosts: t.Sequence[str], serial: t.Sequence[int | str]) -> list[list[
 def plan_lines(nodes: t.Sequence[Node], serial: t.Sequence[int | str]) -> list[str]:
     """The plan as lines: each batch with its nodes. Raises ValueError as `batches` does."""
     found: list[str] = []
-    to_do = {node.name: node for node in nodes if node.to_do}
+    to_do = {node.name: node for node in nodes if node.has_work}
     for number, batch in enumerate(batches(list(to_do), serial), 1):
         found.append(f"batch {number}: {_count(len(batch), 'node')}{', the canary' if number == 1 else ''}")
         found += _alike([to_do[name] for name in batch])
@@ -119,7 +121,7 @@ def plan_lines(nodes: t.Sequence[Node], serial: t.Sequence[int | str]) -> list[s
     if recorded:
         found.append(f"planned only (recorded machines): {_count(len(recorded), 'node')}")
         found += _alike(recorded)
-    others = [node for node in nodes if node not in recorded and not node.to_do and not node.problems]
+    others = [node for node in nodes if node not in recorded and not node.has_work and not node.problems]
     waiting = [node for node in others if node.reboot]
     if waiting:
         found.append(f"no changes needed, but a reboot: {_count(len(waiting), 'node')}")
@@ -144,23 +146,23 @@ def stop_lines(nodes: t.Sequence[Node], limit: str, alive: t.Container[str]) -> 
     `limit` is the run's `--limit`. Ansible reports no more messages for a lost node, so the first node that is `alive`
     reports the lost ones too.
     """
-    unfit = [node for node in nodes if node.problems]
-    fit = [node.name for node in nodes if not node.problems]
-    names = [node.name for node in unfit]
-    way_out = ""
-    if fit:
-        are = "is fit" if len(fit) == 1 else "are fit"
-        way_out = f"\nThe other {_count(len(fit), 'node')} ({_some(fit, ', ')}) {are}"
+    blocked = [node for node in nodes if node.problems]
+    others = [node.name for node in nodes if not node.problems]
+    names = [node.name for node in blocked]
+    advice = ""
+    if others:
+        have = "has" if len(others) == 1 else "have"
+        advice = f"\nThe other {_count(len(others), 'node')} ({_some(others, ', ')}) {have} no blockers"
         if len(names) <= _SHOWN:
             pattern = ",".join([limit, *(f"!{name}" for name in names)])
-            way_out += f": to go on without {_some(names, ', ')}, add --limit '{pattern}'"
-    lost = [node for node in unfit if node.name not in alive]
+            advice += f": to continue without {_some(names, ', ')}, add --limit '{pattern}'"
+    lost = [node for node in blocked if node.name not in alive]
     found: dict[str, str] = {}
-    for node in unfit:
+    for node in blocked:
         reported = [node, *lost] if node.name in alive and not found else [node]
         if node.name in alive:
             lines = "\n".join(problem_lines(reported))
-            found[node.name] = f"No node was changed, because of these blockers:\n{lines}{way_out}"
+            found[node.name] = f"No node was changed, because of these blockers:\n{lines}{advice}"
     return found
 
 
@@ -231,9 +233,9 @@ def drift_lines(report: Drift) -> list[str]:
 
 
 def _left_alone(nics: t.Mapping[str, list[str]]) -> list[str]:
-    names = [name for name, own in nics.items() if own]
+    nodes = [name for name, left_alone in nics.items() if left_alone]
     count = sum(map(len, nics.values()))
-    return [f"left alone while pods have them: {_count(count, 'NIC')} of {_some(names)}"] if names else []
+    return [f"left alone while pods have them: {_count(count, 'NIC')} of {_some(nodes)}"] if nodes else []
 
 
 def _shown(change: Change) -> str:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The annotation of a Node that records which run has cordoned it, and whether that run still continues."""
+"""The annotation of a Node that records which run has cordoned it, and whether that run is still running."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass, fields
 
 from ..module_utils.topology.stored import Forms, NewerForm
 
-#: The owner: none, this run, a run that has ended or was interrupted, a run that continues, a run that this controller
-#: cannot see.
+#: The owner of a Node: none, this run, a run that has ended or was interrupted, a run that is still running, or a run
+#: whose state this controller cannot determine.
 NOBODY, OURS, ENDED, RUNS, UNKNOWN = "nobody", "ours", "ended", "runs", "unknown"
 _LONGEST = 200
-#: The first release that named a run wrote no number. The one before it wrote the word true.
+#: The first release that recorded a run wrote no format number. The release before it wrote only the word true.
 _FORMS = Forms(unnumbered=1)
 
 
@@ -29,7 +29,7 @@ class Owner:
     """A run of ansible-playbook: who started it, on which controller, and its process.
 
     `started` distinguishes a process from a later one with the same number. `space` is the PID namespace, for example
-    of a container: from outside, it is unknown whether the process exists.
+    of a container. Only a run in the same namespace can check whether the process exists.
     """
 
     user: str
@@ -48,7 +48,7 @@ class Owner:
 
 
 def this_run() -> Owner:
-    """The run that asks, also from one of Ansible's workers."""
+    """The current run. The caller may be one of Ansible's worker processes."""
     parent = multiprocessing.parent_process()
     process = parent.pid if parent is not None and parent.pid else os.getpid()
     try:
@@ -58,9 +58,9 @@ def this_run() -> Owner:
     return Owner(user, socket.gethostname(), process, _started(process) or "", _space())
 
 
-def state(text: str | None, own: Owner) -> str:
-    """Which run wrote the note `text`. A note of an earlier release names no run, and counts as ended; one of a newer
-    release is UNKNOWN."""
+def state(text: str | None, this: Owner) -> str:
+    """The state of the run that wrote the annotation `text`. The annotation of an earlier release names no run, and
+    counts as ended; that of a newer release is UNKNOWN."""
     if text is None:
         return NOBODY
     try:
@@ -69,15 +69,15 @@ def state(text: str | None, own: Owner) -> str:
         return UNKNOWN
     if owner is None:
         return ENDED
-    if owner == own:
+    if owner == this:
         return OURS
-    if (owner.controller, owner.space) != (own.controller, own.space):
+    if (owner.controller, owner.space) != (this.controller, this.space):
         return UNKNOWN
     return RUNS if _started(owner.process) == owner.started else ENDED
 
 
 def parse(text: str) -> Owner | None:
-    """The run that a note names; None where it names none, or none that this release can read."""
+    """The run that an annotation names; None if it names no run, or if only a newer release can read it."""
     try:
         return _parsed(text)
     except NewerForm:
@@ -96,9 +96,9 @@ def _parsed(text: str) -> Owner | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     texts = [value for name, value in values.items() if name != "process"]
-    fit = all(isinstance(one, str) and len(one) <= _LONGEST and one.isprintable() for one in texts)
+    valid = all(isinstance(one, str) and len(one) <= _LONGEST and one.isprintable() for one in texts)
     process = values["process"]
-    if not fit or not isinstance(process, int) or isinstance(process, bool) or not 0 < process < 2**31:
+    if not valid or not isinstance(process, int) or isinstance(process, bool) or not 0 < process < 2**31:
         return None
     return Owner(**values)
 
@@ -106,12 +106,12 @@ def _parsed(text: str) -> Owner | None:
 def _space() -> str:
     try:
         return os.readlink("/proc/self/ns/pid")
-    except OSError:  # no Linux: processes have one space
+    except OSError:  # not Linux: there are no PID namespaces
         return ""
 
 
 def _started(process: int) -> str | None:
-    """When a process was started, as the machine writes it; None if there is no such process."""
+    """The start time of a process in the notation of the operating system; None if there is no such process."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[19]

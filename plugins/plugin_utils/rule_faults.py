@@ -13,7 +13,7 @@ import re
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import NIC, NODE, RULE
-from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import without_nulls as divided
+from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import without_nulls as split_nulls
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import hint
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Option, Result, Spec, Variables
 
@@ -48,7 +48,7 @@ def _mapping(place: str, value: object, spec: Spec) -> list[str]:
     if not isinstance(value, dict):
         return [f"{place}: {_shown(value)} is not a mapping"]
     found = [
-        f"{place}: {name} is not known: {hint(str(name), spec) or 'known are ' + ', '.join(sorted(spec))}"
+        f"{place}: {name} is not known: {hint(str(name), spec) or 'known: ' + ', '.join(sorted(spec))}"
         for name in value
         if name not in spec
     ]
@@ -76,7 +76,7 @@ def _value(place: str, name: str, value: object, option: Option) -> list[str]:
 
 
 def _is_plain(value: object, option: Option) -> bool:
-    """Whether a value has the option's type already, so that no validator is needed: one takes a millisecond."""
+    """Whether a value has the option's type already. Then no validator is needed, which takes a millisecond."""
     if option.get("elements") in _PLAIN and isinstance(value, list):
         inner = {**option, "type": option["elements"], "elements": None}
         return all(_is_plain(one, inner) for one in value)
@@ -99,28 +99,29 @@ def _shown(value: object) -> str:
 
 
 def without_nulls(args: Variables) -> Result:
-    """The arguments as the module takes them, if `faults` finds none.
+    """The arguments in the form for the module, if `faults` finds no errors.
 
-    What a rule gives as null is named in its `unset`. Profiles that no rule names are left out.
+    Settings that are null in a rule are listed in its `unset`. Profiles that no rule uses are removed.
     """
     found = dict(args)
     if isinstance(found.get("node"), dict):
-        found["node"] = divided(found["node"])[0]
+        found["node"] = split_nulls(found["node"])[0]
     if isinstance(found.get("nics"), list):
         found["nics"] = [_rule(one) for one in found["nics"]]
         if isinstance(found.get("profiles"), dict):
-            found["profiles"] = _named(found["nics"], found["profiles"])
+            found["profiles"] = _used_profiles(found["nics"], found["profiles"])
     return found
 
 
-def _named(rules: list[Result], profiles: Variables) -> Variables:
-    """The profiles that rules name: a node checks each that it gets. All if a rule names another, for the message."""
+def _used_profiles(rules: list[Result], profiles: Variables) -> Variables:
+    """The profiles that rules use, as a node checks each profile that it gets; all if a rule names an
+    undefined profile, as the error message lists them."""
     names = {rule["profile"] for rule in rules if rule.get("profile")}
     return {name: profiles[name] for name in names} if names <= profiles.keys() else profiles
 
 
 def _rule(rule: Variables) -> Result:
-    settings, unset = divided({name: value for name, value in rule.items() if name in NIC})
-    rest, _unused = divided({name: value for name, value in rule.items() if name not in NIC})
-    own = [*(rest.get("unset") or ()), *unset]
-    return {**rest, **settings, **({"unset": own} if own else {})}
+    settings, nulls = split_nulls({name: value for name, value in rule.items() if name in NIC})
+    rest, _unused = split_nulls({name: value for name, value in rule.items() if name not in NIC})
+    unset = [*(rest.get("unset") or ()), *nulls]
+    return {**rest, **settings, **({"unset": unset} if unset else {})}

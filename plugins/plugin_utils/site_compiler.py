@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The nodes of a site, for actions that compile its inventory: as they were probed, or as slices show them."""
+"""The nodes of a site for actions that compile its inventory: from topology facts, or from ResourceSlices."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ansible.errors import AnsibleActionFail
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import EngineMissing
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Nodes, stand_in
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided import with_setting
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Nodes, nodes_from_slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided_nics import with_setting
 from ansible_collections.lanewise.dra.plugins.plugin_utils.answers import fault
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_action import ClusterAction
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import facts_of, stored_facts
@@ -25,7 +25,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.planned_vfs import ru
 from ansible_collections.lanewise.dra.plugins.plugin_utils.site_variables import set_by_facts
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Json, Result, Spec, Variables
 
-Made = t.TypeVar("Made")
+Compiled = t.TypeVar("Compiled")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: The options that say for which cluster and nodes a site is compiled.
 SPEC: Spec = {
@@ -52,17 +52,17 @@ class SiteCompiler(ClusterAction):
         if not digits or not served:
             raise AnsibleActionFail(
                 f"The cluster (Kubernetes {version['gitVersion']}) serves no version of resource.k8s.io. Dynamic "
-                "resource allocation needs Kubernetes 1.34, or the API group switched on before that."
+                "resource allocation needs Kubernetes 1.34 or later, or an older release with that API group enabled."
             )
         return f"{version['major']}.{digits.group()}", served
 
-    def _compile(self, result: Result, what: str, compiled: t.Callable[[], Made]) -> Made | None:
-        """What `compiled` returns. If it raises Problems, None, and `result` has them as errors in `what`.
+    def _compile(self, result: Result, what: str, compiler: t.Callable[[], Compiled]) -> Compiled | None:
+        """What `compiler` returns. If it raises Problems, None, and `result` lists them as errors in `what`.
 
         Raises AnsibleActionFail if the library that evaluates selectors is missing.
         """
         try:
-            return compiled()
+            return compiler()
         except EngineMissing as error:
             raise AnsibleActionFail(f"{error}. Install it beside ansible-core: pip install cel-expr-python") from error
         except Problems as problems:
@@ -72,7 +72,7 @@ class SiteCompiler(ClusterAction):
             return None
 
     def _write_manifests(self, dest: str, site: str, files: dict[str, str], prune: bool) -> Result:
-        """Bring the folder to the given texts by path. Returns that part of the result."""
+        """Write the files, texts by path, to the folder. Returns the part of the result about them."""
         target = ManifestFolder(dest, site, dry=self._task.check_mode)
         stale = target.write(files, prune=prune)
         result: Result = {"changed": target.changed, "dest": dest, "files": sorted(files), "stale": stale}
@@ -85,24 +85,25 @@ class SiteCompiler(ClusterAction):
         return str(self._loader.path_dwim(self._from_current_folder(path, variables)))
 
     def _nodes(self, options: Variables, variables: Variables) -> tuple[Nodes | None, list[str]]:
-        """The nodes by name, as they were probed or as their slices show them, and notes on what does not count."""
+        """The nodes by name, from facts or slices, and notes on what was ignored."""
         if options["nodes_from"] == "facts":
             if options["slices"]:
                 raise AnsibleActionFail(
-                    "dra_claims_slices names slices, and the nodes come from facts. Set dra_claims_nodes_from: slices"
+                    "dra_claims_slices is set, but the nodes come from facts. Set dra_claims_nodes_from: slices, or "
+                    "remove dra_claims_slices"
                 )
             return self._probed(options, variables), []
         if options["nodes"] is not None:
-            raise AnsibleActionFail("nodes has facts of nodes, and nodes_from is slices: give one of the two")
+            raise AnsibleActionFail("nodes is set, but nodes_from is slices. Remove nodes, or set nodes_from: facts")
         try:
-            found = stand_in(*self._published(options, variables))
+            found = nodes_from_slices(*self._published(options, variables))
         except ValueError as error:
             source = options["slices"] or "the cluster"
             raise AnsibleActionFail(f"The nodes cannot be read from the slices of {source}: {error}") from None
         return found.nodes, found.notes
 
     def _published(self, options: Variables, variables: Variables) -> tuple[list[Object], None, bool]:
-        """The arguments of `stand_in`: objects that show nodes, no server, and whether they include all claims."""
+        """The arguments of `nodes_from_slices`: objects with nodes, no server, and whether all claims are included."""
         if options["slices"]:
             return _objects_of(self._path(options["slices"], variables)), None, False
         if not options["kubeconfig"]:
@@ -116,23 +117,24 @@ class SiteCompiler(ClusterAction):
         return objects, None, "ResourceClaim" in found
 
     def _probed(self, options: Variables, variables: Variables) -> dict[str, Json] | None:
-        """The topology by host: the given one, or that of this run's hosts and, for other hosts, of the site report."""
+        """The topology facts by host: those of the option `nodes`, or those of this run's hosts and, for other hosts,
+        of the site report."""
         if options["nodes"] is not None:
             return dict(options["nodes"])
         nodes: dict[str, Json] = {}
         for host in variables.get("ansible_play_hosts_all") or []:
             facts = facts_of(variables, host)
             if isinstance(facts, dict):
-                # before the next host is read, so that the facts of only one host are in memory twice
+                # at once, so that the facts of only one host are in memory twice
                 nodes[host] = _planned(facts, variables, host)
         found: dict[str, Json] = {}
-        own: set[str] = set()  # the report's hosts that the inventory has
+        in_inventory: set[str] = set()  # the report's hosts that the inventory has
         if options["report"]:
             report = self._path(options["report"], variables)
             inventory = set((variables.get("groups") or {}).get("all") or [])
             try:
                 for host, facts in stored_facts(report):
-                    own |= {host} & inventory
+                    in_inventory |= {host} & inventory
                     wrong = "" if host in nodes else fault(facts, dict[str, t.Any])
                     if wrong:  # an older release stored it without a check
                         self._display.warning(f"{host}: its facts in {report} are not used: {wrong}. Probe it again.")
@@ -146,7 +148,7 @@ class SiteCompiler(ClusterAction):
             except (OSError, ValueError) as error:
                 raise AnsibleActionFail(f"Cannot read the nodes of the report {report!r}: {error}") from None
         # several inventories may share a report; a run without hosts in it uses all of its nodes
-        for host in [host for host in found if host in own or not own]:
+        for host in [host for host in found if host in in_inventory or not in_inventory]:
             nodes[host] = _planned(found.pop(host), variables, host)
         return nodes or None
 

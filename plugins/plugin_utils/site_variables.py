@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which variables of a host may come from its facts. A node's answer must not decide where the controller writes, which
+"""Which variables of a host may come from its facts. Facts of a node must not decide where the controller writes, which
 cluster it uses, or with which credentials.
 
 Any module may return `ansible_facts`. With `inject_facts_as_vars`, Ansible's default, these become variables that
@@ -19,7 +19,7 @@ import typing as t
 from ansible import constants
 from ansible_collections.lanewise.dra.plugins.plugin_utils.values import Variables
 
-#: Patterns of the variables that facts may set: facts of Ansible's own modules. All others belong to the site.
+#: Patterns of the variables that facts may set, as Ansible's own modules return them. All others belong to the site.
 FROM_FACTS = (
     "ansible_*",
     "discovered_interpreter_*",
@@ -40,8 +40,8 @@ _SHOWN = 5
 def set_by_facts(variables: Variables, host: str) -> list[str]:
     """At most five names of a host's facts that replace variables of the site, if facts become variables.
 
-    `variables` are those of a task of any host. In their `ansible_facts` names have no prefix `ansible_`, so that
-    `ansible_domain` and `domain` would look alike: the names are read from the fact cache.
+    `variables` are those of a task of any host. The names are read from the fact cache: in `ansible_facts` they lack
+    the prefix `ansible_`, so that `ansible_domain` and `domain` could not be distinguished.
     """
     if not constants.config.get_config_value("INJECT_FACTS_AS_VARS"):
         return []
@@ -54,7 +54,7 @@ def _names(hostvars: t.Any, host: str) -> t.Iterable[str]:
         return list(hostvars._variable_manager._fact_cache.get(host) or ())
     except KeyError:
         return ()
-    except AttributeError:  # an untested version of Ansible: better too strict
+    except AttributeError:  # an untested version of Ansible: report rather too many names
         own = hostvars.raw_get(host) if hostvars is not None else {}
         return [name for name in own.get("ansible_facts") or () if name in own]
 
@@ -64,8 +64,8 @@ def refusal(host: str, names: t.Sequence[str]) -> str:
     return (
         f"{host} returned facts that Ansible uses as variables of the site: "
         + ", ".join(repr(name[:80]) for name in names)
-        + ". So nothing is done for this host. No module of Ansible itself returns these: if they are not your own "
-        "facts, check the node before you trust it again. With inject_facts_as_vars = false under [defaults] in "
+        + ". So nothing is done for this host. No module of Ansible itself returns these: if they are not facts that "
+        "you set, check the node before you trust it again. With inject_facts_as_vars = false under [defaults] in "
         "ansible.cfg (or ANSIBLE_INJECT_FACT_VARS=false), facts do not become variables. Facts of an earlier run may "
         "be in a fact cache; --flush-cache clears it."
     )

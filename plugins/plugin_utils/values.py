@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # Note: this file is private to the collection.
 
-"""The types of what comes from outside the collection: variables of a site, results of modules, content of files.
+"""Types of data from outside the collection: variables of a site, results of modules, content of files.
 
-Any value can be of any type there. What the collection makes itself has types of its own.
+Such values can have any type. Data that the collection creates has more specific types.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ __all__ = ("Json", "Option", "Result", "Spec", "Variables")
 Variables = t.Mapping[str, t.Any]
 #: What a module or an action returns: JSON, with keys that Ansible and the module define.
 Result = dict[str, t.Any]
-#: Content of a JSON file that has been checked only as far as its docstring says.
+#: Content of a JSON file. The function that returns it says what it has checked.
 Json = dict[str, t.Any]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Checks of dra_claims_workloads: what every template of a workload may rely on."""
+"""Checks of dra_claims_workloads, so that templates of workloads can rely on these fields."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _KINDS = {"template": "ResourceClaimTemplate", "claim": "ResourceClaim"}
 def check_workload(
     workload: object, path: str, objects: Sequence[Object] | None, templates: Sequence[str]
 ) -> list[Problem]:
-    """What is wrong with one entry: names, the template of the workload, and claims that the site does not render.
+    """Errors in one entry: bad names, an unknown template, and claims that the site does not render.
 
-    `objects` are the rendered ones, or None where none could be rendered, `templates` the names of the available
-    workload templates.
+    `objects` are the rendered objects, or None if rendering failed. `templates` are the names of the available workload
+    templates.
     """
     if not isinstance(workload, dict):
         return [Problem(path, "is not a dictionary", "wrong-type")]
@@ -31,14 +31,14 @@ def check_workload(
     for key in ("name", "namespace", "template", "image"):
         value = workload.get(key)
         if not isinstance(value, str) or not value:
-            found.append(Problem(f"{path}.{key}", "is required, and is text", "required"))
+            found.append(Problem(f"{path}.{key}", "is required, and must be a string", "required"))
         elif key in ("name", "namespace") and dns_label(value):
             found.append(Problem(f"{path}.{key}", dns_label(value), "bad-name"))
         elif key == "template" and value not in templates:
             near = difflib.get_close_matches(value, templates, 1)
             fix = f"did you mean {near[0]!r}?" if near else ""
             known = ", ".join(templates)
-            message = f"there is no template {value!r}; there are {known}"
+            message = f"there is no template {value!r}; available: {known}"
             found.append(Problem(f"{path}.template", message, "unknown", fix))
     claims = workload.get("claims")
     if not isinstance(claims, list) or not claims:
@@ -72,8 +72,8 @@ def _check_claim(claim: object, path: str, namespace: object, objects: Sequence[
         near = difflib.get_close_matches(wanted, known, 1)
         boards = [name for name in known if re.fullmatch(re.escape(wanted) + "-[0-9a-f]{8}", name)]
         if boards:
-            hint = f"it has one for each kind of board: {', '.join(boards)}"
-            message = f"{_KINDS[given[0]]} {wanted!r} is not one object"
+            hint = f"name the one for the board of the workload's nodes: {', '.join(boards)}"
+            message = f"{_KINDS[given[0]]} {wanted!r} has several objects, one for each kind of board"
             return [*found, Problem(f"{path}.{given[0]}", message, "unknown-claim", hint)]
         hint = f"did you mean {near[0]!r}?" if near else f"namespace {namespace!r} has {', '.join(known) or 'none'}"
         message = f"the site renders no {_KINDS[given[0]]} {wanted!r} in namespace {namespace!r}"

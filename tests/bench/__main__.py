@@ -34,7 +34,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Request, Site
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from environment import Missing  # the line above has put its folder on the path
+from environment import Missing  # the import above has added tools/ to sys.path
 
 from tests.bench.boards import board_pairs
 from tests.bench.driver import driver
@@ -60,10 +60,10 @@ def _processor_seconds() -> float:
 def _interleaved(
     rounds: int, burst: int = 1, clock: t.Callable[[], float] = time.perf_counter, **actions: t.Callable[[], object]
 ) -> dict[str, float]:
-    """The median seconds of each action, run in turns so that noise hits all alike. One round before warms up.
+    """The median seconds of each action, run in turns so that noise affects all equally. The first round warms up.
 
-    With `burst`, each turn runs the action that often and takes the fastest, so that none is charged for the caches
-    that another one left cold.
+    With `burst`, each turn runs the action that often and takes the fastest run, so that cold caches after another
+    action do not count.
     """
     times: dict[str, list[float]] = {name: [] for name in actions}
     for turn in range(rounds + 1):
@@ -252,14 +252,14 @@ def report_of_a_large_site(trees: Path) -> t.Iterator[dict[str, t.Any]]:
 
 
 def _once(action: t.Callable[[], t.Any]) -> tuple[t.Any, float, float]:
-    """What an action returns, its seconds, and those of this process on a CPU, which other work hardly changes."""
+    """The result of an action, its wall-clock seconds, and its CPU seconds, which other work hardly affects."""
     start, processor = time.perf_counter(), time.process_time()
     result = action()
     return result, time.perf_counter() - start, time.process_time() - processor
 
 
 def claims_of_a_large_site(trees: Path) -> t.Iterator[dict[str, t.Any]]:
-    """Compile, check and try 1,000 templates on 1,000 nodes, against the API server's own look at the same objects."""
+    """Compile, check and try 1,000 templates on 1,000 nodes, against a server-side dry run of the same objects."""
     count = 1000
     hosts = _hosts(trees, count)[1]
     templates = [
@@ -339,9 +339,9 @@ def main() -> None:
     parser.add_argument("--trees", type=Path, help="where to keep the generated trees (default: a temporary folder)")
     parser.add_argument("--output", type=Path, default=RESULTS)
     names = [benchmark.__name__ for benchmark in BENCHMARKS]
-    parser.add_argument("--only", choices=names, help="measure this part, and keep the other lines of the output")
+    parser.add_argument("--only", choices=names, help="measure only this part, and keep the other lines of the output")
     arguments = parser.parse_args()
-    # it makes Python read modules that Ansible pipelines byte by byte: 0.4 ms more of CPU time for each KiB
+    # with this variable Python reads pipelined modules byte by byte: 0.4 ms more of CPU time for each KiB
     os.environ.pop("PYTHONUNBUFFERED", None)
     today = datetime.date.today().isoformat()
     figures: dict[str, dict[str, t.Any]] = {}

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Measure what pairs by alternatives cost kube-scheduler, against pairs by matchAttribute, on the same boards."""
+"""Measure the CPU time of kube-scheduler for pairs by alternatives, against pairs by matchAttribute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.tests.cluster import boards
 from ansible_collections.lanewise.dra.tests.cluster.board_node import Node, prepare
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
-from environment import Missing  # tests.bench.__main__ has put its folder on the path
+from environment import Missing  # importing tests.bench.__main__ adds tools/ to sys.path
 
 MACHINE = "hgx-h100"
 PODS = 24  # in each block
@@ -28,8 +28,8 @@ Figures = t.Iterator[dict[str, t.Any]]
 
 
 class _Bench:
-    """Two nodes with the same devices. The map of one is what its PCIe roots say, so the compiler writes matchAttribute
-    for it; that of the other is mixed, so it writes alternatives."""
+    """Two nodes with the same devices. The map of one follows its PCIe roots, so the compiler writes matchAttribute for
+    it. The map of the other is shuffled, so the compiler writes alternatives."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Measure what the driver does for a claim: prepare, attach, and publish again. Runs in namespaces of its own."""
+"""Measure what the driver does for a claim: prepare, attach, and publish again. Runs in separate namespaces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lanewise_driver.kubelet.plugin import Plugin
 from lanewise_driver.publish.inventory import Inventory
 from lanewise_driver.publish.publisher import SETTLE_SECONDS, Publisher
 
-from tests.bench.driver import Figures, figure, percentile, turns, two
+from tests.bench.driver import Figures, figure, interleaved, median_and_p99, percentile
 
 
 def claims_inside(folder: Path) -> Figures:
@@ -59,7 +59,7 @@ def _prepare(world: World, plugin: Plugin) -> Figures:
         kubelet.call(protocol.DRA["v1"], "NodeUnprepareResources", claims=asked)
         return taken
 
-    taken = turns(
+    taken = interleaved(
         100,
         prepare=prepare,
         empty=lambda: registration.call(protocol.REGISTRATION, "GetInfo"),
@@ -67,7 +67,7 @@ def _prepare(world: World, plugin: Plugin) -> Figures:
     )
     kubelet.close()
     registration.close()
-    yield from two(
+    yield from median_and_p99(
         "driver_prepare",
         taken["prepare"],
         lambda share: (
@@ -110,10 +110,10 @@ def _attach(world: World, service: Service) -> Figures:
         ip("link", "set", WIRES[4], "netns", "1", netns=sandbox.pid)
         return taken
 
-    taken = turns(60, attach=attach, program=program, alone=alone)
+    taken = interleaved(60, attach=attach, program=program, alone=alone)
     service.unprepare(claim)
     sandbox.end()
-    yield from two(
+    yield from median_and_p99(
         "driver_attach",
         taken["attach"],
         lambda share: (
@@ -158,7 +158,7 @@ def _republish(world: World, plane: ControlPlane, file: Path) -> Figures:
         plane.expect("PUT", f"/apis/resource.k8s.io/v1/resourceslices/{item['metadata']['name']}", item)
         return time.perf_counter() - start
 
-    taken = turns(10, republish=republish, write=write)
+    taken = interleaved(10, republish=republish, write=write)
     publisher.stop()
     yield figure(
         "driver_republish_s",

@@ -6,10 +6,10 @@
 
     python -m tests.bench.dranet SETTING [SETTING ...] [--rounds N] [--samples FILE]
 
-runs settings, as root, and prints their figures as JSON, one a line. Only one of the two drivers runs at a time, as
-each would answer for the other's changes of interfaces. A block is one start of one driver: a pod that warms up, then a
-few rounds. Blocks come in pairs, one of each driver in an order drawn by chance, and the confidence interval resamples
-these pairs. Both drivers have the same interfaces, the same configuration and the same pods.
+runs settings, as root, and prints their figures as JSON, one a line. Only one of the two drivers runs at a time: each
+would react to the other's changes of interfaces. A block is one start of one driver: a pod that warms up, then a few
+rounds. Blocks come in pairs, one of each driver in random order, and the confidence interval resamples these pairs.
+Both drivers have the same interfaces, the same configuration and the same pods.
 
 It has more than 500 lines because settings, blocks and statistics are parts of one experiment.
 """
@@ -33,16 +33,16 @@ import typing as t
 import urllib.request
 from pathlib import Path
 
-from tests.bench.driver import REPOSITORY, Figures, Left, Object, _child, load
+from tests.bench.driver import REPOSITORY, Figures, LeftOut, Object, _child, load
 
 DRANET = "dra.net"
 OURS = "lanewise.dev"
-#: Of DRANET's own manifest but for the last: without it veth would be left out, with it the rails alone are taken.
+#: Replaces DRANET's default, which leaves out veth interfaces: DRANET publishes the rails only.
 FILTER = '"dra.net/ifName" in attributes && attributes["dra.net/ifName"].StringValue.matches("^rail[0-9]+$")'
 RAILS = 30
 #: Rounds of one driver between two starts.
 BLOCK = 3
-#: What a busy node has in addition.
+#: Additional connections and processes of a busy node.
 CONNECTIONS, PROCESSES = 2000, 1500
 SEED = 1
 
@@ -69,8 +69,8 @@ Samples = dict[str, list[dict[str, list[float]]]]
 
 
 def interval(ours: t.Sequence[t.Sequence[float]], theirs: t.Sequence[t.Sequence[float]]) -> tuple[float, float, float]:
-    """The ratio of the medians, and the bounds of its 95 % confidence interval: 2,000 times, as many pairs of blocks
-    are drawn as there are, and from each block as many samples as it has."""
+    """The ratio of the medians, and the bounds of its 95 % confidence interval, from 2,000 resamples. Each draws as
+    many pairs of blocks as there are, and from each block as many samples as it has."""
     chance = random.Random(SEED)
 
     def ratio(pairs: t.Iterable[tuple[t.Sequence[float], t.Sequence[float]]]) -> float:
@@ -163,7 +163,7 @@ def _get(url: str) -> str:
 
 
 def _busy_seconds() -> float:
-    """CPU time that all processes of the machine and its kernel have had (proc(5), stat)."""
+    """CPU time of all processes of the machine and of its kernel so far (proc(5), stat)."""
     user, nice, kernel, _idle, _waiting, interrupts, soft = map(int, Path("/proc/stat").read_text().split()[1:8])
     return (user + nice + kernel + interrupts + soft) / os.sysconf("SC_CLK_TCK")
 
@@ -234,7 +234,7 @@ class Bench:
 
     @contextlib.contextmanager
     def running(self, driver: str) -> t.Iterator[None]:
-        """One driver, for as long as the block lasts. Its devices can be allocated, and one pod has warmed it up."""
+        """Run one driver during the block. It starts when its devices can be allocated and one pod has warmed it up."""
         one = self.drivers[driver]
         one.start()
         try:
@@ -272,11 +272,11 @@ class Bench:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def round(self, driver: str, count: int) -> dict[str, float]:
-        """Start pods at once and end them: what was measured while they ran."""
+        """Start pods at once, end them, and return the measurements."""
         before = [self.prepared(driver), self.prepared(driver, "NodeUnprepareResources"), self.attached(driver)]
         used = self.processor(driver)
         taken, busy_seconds = self.pods(driver, count)
-        # kubelet counts a call when it has ended, which is before the pod is gone
+        # kubelet counts a call when the call ends, which is before the pod is gone
         after = [self.prepared(driver), self.prepared(driver, "NodeUnprepareResources"), self.attached(driver)]
         found = {"pod_ready": taken, "cpu_a_pod": (self.processor(driver) - used) / count}
         found["machine_cpu"] = busy_seconds / count
@@ -286,8 +286,8 @@ class Bench:
         return found
 
     def pods(self, driver: str, count: int) -> tuple[float, float]:
-        """Seconds from making the first of these pods until all are Ready, and the CPU time that all processes of the
-        machine had meanwhile; when it returns, the pods are gone."""
+        """Seconds from creating the first of these pods until all are Ready, and the CPU time of all processes of the
+        machine in that time. When it returns, the pods are gone."""
         short = {OURS: "ours", DRANET: "dranet"}[driver]
         self._number += 1
         names = [f"{short}-{self._number}-{index}" for index in range(count)]
@@ -325,7 +325,7 @@ class Bench:
         ip(f"link set {name} mtu {wanted}")
         while self.published(driver).get(name) != wanted:
             if time.perf_counter() - start > 90:
-                raise Left(f"{driver} does not publish a change of {name}")
+                raise LeftOut(f"{driver} does not publish a change of {name}")
             time.sleep(0.005)
         taken = time.perf_counter() - start
         ip(f"link set {name} mtu 1500")
@@ -338,7 +338,7 @@ class Bench:
 
 
 class _Watch:
-    """Follows pods by a watch of their namespace, as asking again and again would take the node's CPU."""
+    """Follows pods by a watch of their namespace, because polling would use the node's CPU."""
 
     def __init__(self, plane: t.Any, names: set[str]) -> None:
         self._names = names
@@ -378,7 +378,7 @@ class _Watch:
     def _wait(self, done: t.Callable[[], bool], seconds: float, what: str) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: done() or self._failed, seconds) or self._failed:
-                raise Left(self._failed or f"pods are not {what} after {seconds:.0f} s")
+                raise LeftOut(self._failed or f"pods are not {what} after {seconds:.0f} s")
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -394,12 +394,12 @@ def busy(node: t.Any) -> t.Iterator[None]:
 
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    kept: list[socket.socket] = []
+    connections: list[socket.socket] = []
     script = f"for i in $(seq {PROCESSES}); do sleep infinity & done; wait"
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         for _turn in range(CONNECTIONS // 2):  # both ends of a connection are on this node
-            kept.append(socket.create_connection(listener.getsockname()))
-            kept.append(listener.accept()[0])
+            connections.append(socket.create_connection(listener.getsockname()))
+            connections.append(listener.accept()[0])
     processes = subprocess.Popen(["sh", "-c", script], start_new_session=True)
     try:
         time.sleep(3)
@@ -407,7 +407,7 @@ def busy(node: t.Any) -> t.Iterator[None]:
     finally:
         os.killpg(processes.pid, 9)
         processes.wait()
-        for one in kept:
+        for one in connections:
             one.close()
 
 
@@ -509,7 +509,7 @@ def inside(titles: t.Sequence[str], rounds: int, kept: Path | None) -> Figures:
 
 
 def _more(samples: Samples, title: str, kept: Path | None) -> Samples:
-    """Samples of earlier runs in the file `kept` and these, which it then stores too; without a file, these alone."""
+    """These samples, after those of earlier runs in the file `kept`, if it is given. They are added to the file."""
     if kept is None:
         return samples
     earlier: dict[str, Samples] = json.loads(kept.read_text()) if kept.exists() else {}
@@ -519,10 +519,10 @@ def _more(samples: Samples, title: str, kept: Path | None) -> Samples:
     return earlier[title]
 
 
-def everything() -> Figures:
-    """All settings, for tests.bench; each on a node of its own."""
+def all_settings() -> Figures:
+    """All settings, for tests.bench, each on a separate node."""
     if os.geteuid():
-        raise Left("only root makes the namespaces of a node")
+        raise LeftOut("only root can create the namespaces of a node")
     for title in [*SETTINGS, "republish"]:
         yield from _sandboxed([title], 30, None)
 
@@ -538,14 +538,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.dranet")
     parser.add_argument("settings", nargs="+", choices=[*SETTINGS, "republish"], metavar="SETTING")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--samples", type=Path, help="a file that keeps the samples, and adds those of earlier runs")
-    parser.add_argument("--inside", action="store_true", help="in a sandbox's namespaces already")
+    parser.add_argument("--samples", type=Path, help="file with samples of earlier runs; those of this run are added")
+    parser.add_argument("--inside", action="store_true", help="already in the namespaces of a sandbox")
     given = parser.parse_args()
     run = inside if given.inside else _sandboxed
     try:
         for one in run(given.settings, given.rounds, given.samples and given.samples.resolve()):
             print(json.dumps(one), flush=True)
-    except Left as why:
+    except LeftOut as why:
         print(f"left out: {why}", flush=True)
         sys.exit(1)
 

@@ -7,7 +7,7 @@
     python -m tests.bench.driver PART
 
 runs one part in an environment that has the driver's dependencies, and prints its figures as JSON, one a line; parts
-that need a node of their own make it, and need root. `tests.bench` runs all parts.
+that need a node create one, and need root. `tests.bench` runs all parts.
 
 It has more than 500 lines because all parts take and print their figures in the same way.
 """
@@ -27,6 +27,7 @@ import typing as t
 from pathlib import Path
 
 import tomllib
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = {
@@ -35,17 +36,15 @@ PACKAGE = {
     "topology": "plugins/module_utils/topology",
     "uplinks": "plugins/module_utils/uplinks",
 }
-INSIDE = "LANEWISE_BENCH_INSIDE"
 #: Seconds for one part.
-PATIENCE = 900
+TIMEOUT = 900
 
-Object = dict[str, t.Any]
 Figures = t.Iterator[Object]
 
 
-def turns(rounds: int, **actions: t.Callable[[], object]) -> dict[str, list[float]]:
-    """The seconds of each action, run in turns so that noise hits all alike; one round before warms up. An action may
-    return its own seconds (a float), if only a part of it is to be measured."""
+def interleaved(rounds: int, **actions: t.Callable[[], object]) -> dict[str, list[float]]:
+    """The seconds of each action, run in turns so that noise affects all equally. The first round warms up. An action
+    may return its own seconds (a float) if only a part of it is to be measured."""
     times: dict[str, list[float]] = {name: [] for name in actions}
     for turn in range(rounds + 1):
         for name, action in actions.items():
@@ -70,7 +69,7 @@ def figure(name: str, value: float, unit: str, against: str, method: str) -> Obj
     return {"name": name, "value": rounded, "unit": unit, "against": against, "method": f"{method}; {load()}"}
 
 
-def two(name: str, taken: list[float], against: t.Callable[[float], str], method: str) -> Figures:
+def median_and_p99(name: str, taken: list[float], against: t.Callable[[float], str], method: str) -> Figures:
     """The median and the 99th percentile, in milliseconds."""
     for share, title in ((0.5, "p50"), (0.99, "p99")):
         yield figure(f"{name}_{title}_ms", percentile(taken, share) * 1000, "ms", against(share), method)
@@ -93,7 +92,7 @@ threading.Event().wait()
 _SERVICE, _METHOD = "pluginregistration.Registration", "GetInfo"
 
 
-def _answers(socket: Path) -> None:
+def _wait_for_answer(socket: Path) -> None:
     """Wait until the socket answers one gRPC call."""
     import grpc
 
@@ -116,7 +115,7 @@ def _run_once(command: list[str], socket: Path, settled: float) -> tuple[float, 
     start = time.perf_counter()
     child = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        _answers(socket)
+        _wait_for_answer(socket)
         seconds = time.perf_counter() - start
         time.sleep(settled)
         return seconds, _resident(child.pid)
@@ -204,7 +203,7 @@ def hook(folder: Path) -> Figures:
 
     try:
         bare = [command[2], "-I", "-S", "-c", "pass"]
-        taken = turns(40, hook=lambda: run(*command), bare=lambda: run(*bare))
+        taken = interleaved(40, hook=lambda: run(*command), bare=lambda: run(*bare))
     finally:
         container.kill()
         container.wait()
@@ -249,11 +248,8 @@ def vfs(folder: Path) -> Figures:
             made = publish.publication(facts)
             assert slices.slices(made, "node", "lanewise.dev")
 
-        medians = {
-            name: statistics.median(values)
-            for name, values in turns(9, publish=published, probe=lambda tree=tree: as_dict(probe(tree))).items()  # type: ignore[misc]
-        }
-        taken[count] = medians
+        times = interleaved(9, publish=published, probe=lambda tree=tree: as_dict(probe(tree)))  # type: ignore[misc]
+        taken[count] = {name: statistics.median(values) for name, values in times.items()}
     reported = ", ".join(f"{count}: {one['publish'] * 1000:.2f} ms" for count, one in taken.items())
     probes = ", ".join(f"{count}: {one['probe'] * 1000:.0f} ms" for count, one in taken.items())
     each = {count: one["publish"] / count for count, one in taken.items()}
@@ -266,7 +262,7 @@ def vfs(folder: Path) -> Figures:
     )
 
 
-# sysctls, while another process keeps the lock of network configuration busy
+# sysctls, while another process holds the lock of the network configuration (RTNL)
 
 
 def sysctls(folder: Path) -> Figures:
@@ -274,9 +270,9 @@ def sysctls(folder: Path) -> Figures:
 
     path = Path("/proc/sys/net/ipv6/conf/lo/addr_gen_mode")
     if os.geteuid():
-        raise Left("only root makes network namespaces")
+        raise LeftOut("only root can create network namespaces")
     if not path.exists():
-        raise Left("the kernel has no IPv6")
+        raise LeftOut("the kernel has no IPv6")
 
     def spent(read: t.Callable[[int], bytes]) -> float:
         """Seconds of CPU time of one read."""
@@ -292,7 +288,7 @@ def sysctls(folder: Path) -> Figures:
     others = "while ip link add one type veth peer name two && ip link del one; do :; done"
     with subprocess.Popen(["unshare", "--net", "sh", "-c", others], start_new_session=True) as busy:
         try:
-            taken = turns(2000, plain=lambda: spent(lambda one: os.read(one, 4096)), ours=lambda: spent(aio.read))
+            taken = interleaved(2000, plain=lambda: spent(lambda one: os.read(one, 4096)), ours=lambda: spent(aio.read))
         finally:
             os.killpg(busy.pid, signal.SIGKILL)
     plain, ours = (statistics.fmean(taken[name]) * 1e6 for name in ("plain", "ours"))
@@ -306,7 +302,7 @@ def sysctls(folder: Path) -> Figures:
     )
 
 
-# claims: a control plane, and namespaces of its own
+# claims: a control plane, in separate namespaces
 
 
 def claims(folder: Path) -> Figures:
@@ -325,7 +321,7 @@ def shares_inside(folder: Path) -> Figures:
 
 def _in_namespaces(part: str) -> Figures:
     if os.geteuid():
-        raise Left("only root makes network namespaces")
+        raise LeftOut("only root can create network namespaces")
     script = 'mount -t sysfs -o ro sysfs /sys && mount -t tmpfs tmpfs /run && ip link set lo up && exec "$@"'
     enter = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script, "sh"]
     return _child([*enter, sys.executable, "-m", "tests.bench.driver", part])
@@ -342,7 +338,7 @@ def claims_inside(folder: Path) -> Figures:
 
 def pods(folder: Path) -> Figures:
     if os.geteuid():
-        raise Left("only root makes the namespaces of a node")
+        raise LeftOut("only root can create the namespaces of a node")
     sandbox = REPOSITORY / "tests" / "cluster" / "sandbox.py"
     return _child([sys.executable, str(sandbox), sys.executable, "-m", "tests.bench.driver", "pods-inside"])
 
@@ -370,14 +366,14 @@ def pods_inside(folder: Path) -> Figures:
         def pod(name: str, **spec: t.Any) -> float:
             start = time.perf_counter()
             made = node.pod(name, **spec)
-            made["spec"].pop("nodeName", None)  # both are the scheduler's
+            made["spec"].pop("nodeName", None)  # the scheduler places both pods
             node.run_pod(made, 120)
             taken = time.perf_counter() - start
             node.delete_pod(name, 120)
             return taken
 
         claim = [{"name": "net", "resourceClaimTemplateName": "one"}]
-        taken = turns(8, without=lambda: pod("without"), with_=lambda: pod("with", resourceClaims=claim))
+        taken = interleaved(8, without=lambda: pod("without"), with_=lambda: pod("with", resourceClaims=claim))
         driver.stop()
         floor, ours = (statistics.median(taken[name]) for name in ("without", "with_"))
         yield figure(
@@ -395,16 +391,16 @@ def pods_inside(folder: Path) -> Figures:
 
 def dranet(folder: Path) -> Figures:
     """All settings of tests.bench.dranet, 30 rounds of each: an hour and a half."""
-    from tests.bench import dranet as beside
+    from tests.bench import dranet as dranet_bench
 
-    yield from beside.everything()
+    yield from dranet_bench.all_settings()
 
 
 # running them
 
 
-class Left(Exception):
-    """Why a part is left out."""
+class LeftOut(Exception):
+    """A part cannot be measured here, for the reason in the message."""
 
 
 PARTS: dict[str, t.Callable[[Path], Figures]] = {
@@ -417,12 +413,12 @@ PARTS: dict[str, t.Callable[[Path], Figures]] = {
     "pods": pods,
     "dranet": dranet,
 }
-#: Seconds for a part that takes longer than PATIENCE.
-_LONG = {"dranet": 10800.0}
+#: Seconds for a part that takes longer than TIMEOUT.
+_TIMEOUTS = {"dranet": 10800.0}
 _INNER = {"claims-inside": claims_inside, "shares-inside": shares_inside, "pods-inside": pods_inside}
 
 
-def _child(command: list[str], seconds: float = PATIENCE) -> Figures:
+def _child(command: list[str], seconds: float = TIMEOUT) -> Figures:
     """The figures that a program prints. It and all its children end with this process or when the time is up."""
     done = subprocess.run(
         ["setpriv", "--pdeathsig", "KILL", *command],
@@ -435,7 +431,8 @@ def _child(command: list[str], seconds: float = PATIENCE) -> Figures:
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"name"')]
     if done.returncode or not lines:
         reported = [line for line in done.stdout.splitlines() if line.startswith("left out: ")]
-        raise Left(reported[-1].removeprefix("left out: ") if reported else f"it ended with status {done.returncode}")
+        status = f"it ended with status {done.returncode}"
+        raise LeftOut(reported[-1].removeprefix("left out: ") if reported else status)
     for line in lines:
         yield json.loads(line)
 
@@ -463,7 +460,7 @@ def driver(trees: Path) -> Figures:
     if sys.platform != "linux":
         print("driver_* left out: the driver is for Linux", file=sys.stderr)
         return
-    import environment  # tests.bench has put its folder on the path
+    import environment  # importing tests.bench.__main__ adds tools/ to sys.path
 
     try:
         python = sys.executable
@@ -477,8 +474,8 @@ def driver(trees: Path) -> Figures:
         os.environ["PYTHONPATH"] = os.pathsep.join(path for path in folders if path.startswith("/"))
         for part in PARTS:
             try:
-                yield from _child([python, "-m", "tests.bench.driver", part], _LONG.get(part, PATIENCE))
-            except (Left, subprocess.TimeoutExpired) as why:
+                yield from _child([python, "-m", "tests.bench.driver", part], _TIMEOUTS.get(part, TIMEOUT))
+            except (LeftOut, subprocess.TimeoutExpired) as why:
                 print(f"driver: {part} left out: {why}", file=sys.stderr)
 
 
@@ -490,7 +487,7 @@ def main() -> None:
         try:
             for one in (PARTS.get(part) or _INNER[part])(Path(folder)):
                 print(json.dumps(one), flush=True)
-        except Left as why:
+        except LeftOut as why:
             print(f"left out: {why}", flush=True)
             sys.exit(1)
         except Exception as error:

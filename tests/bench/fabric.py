@@ -31,7 +31,7 @@ Figures = t.Iterator[dict[str, t.Any]]
 
 
 def _children_seconds() -> float:
-    """CPU seconds of all processes that this one, or one of them, has started and waited for."""
+    """CPU seconds of all descendants of this process that have been waited for."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -67,15 +67,15 @@ def fabric(trees: Path) -> Figures:
 
 
 def _plays(root: Path, facts: dict[str, t.Any], rails: list[dict[str, t.Any]], folder: Path) -> dict[str, t.Any]:
-    """The tasks of each play: nothing, ping, the role, and the same read by stock modules. All find nothing to
-    change."""
+    """The tasks of each play: none, ping, the role, and stock modules that read the same. None of them finds anything
+    to change."""
     attributes = [f"{root}/sys/bus/pci/devices/{nic['address']}/sriov_numvfs" for nic in rails]
     interfaces = {one["name"]: one for one in facts["interfaces"]}
     mtus = {interfaces[nic["interfaces"][0]]["mtu"] for nic in rails}
     rule = {"name": "rails", "select": {"near_gpu": "PIX"}, "count": len(rails), "num_vfs": 0, "mtu": max(mtus)}
     content = "net.core.rmem_max=1\n"
     file = {"content": content, "dest": str(folder / "{{ inventory_hostname }}.conf"), "mode": "0644"}
-    for number in range(max(ROUNDS)):  # what stock modules would have written
+    for number in range(max(ROUNDS)):  # the files as stock modules would have written them
         (folder / f"node-{number}.conf").write_text(content)
         (folder / f"node-{number}.conf").chmod(0o644)
     slurp = [*attributes, *(f"{root}/sys/class/net/{nic['interfaces'][0]}/mtu" for nic in rails)]

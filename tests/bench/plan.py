@@ -18,10 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import forms, reader
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Workload
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.states import MOST, States
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.states import MAX_PLACEMENTS, States
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.answers import Result
@@ -29,7 +30,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers im
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.cluster import fleets
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from ansible_collections.lanewise.dra.tests.common.hard_questions import Questions
+from ansible_collections.lanewise.dra.tests.common.hard_refusals import HardRefusals
 from ansible_collections.lanewise.dra.tests.oracle.program import Program
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 from environment import Missing  # importing tests.bench.__main__ adds tools/ to sys.path
@@ -42,7 +43,6 @@ ROUNDS = 7
 REFUSALS = 200
 NODES = 100  # in the comparisons with the real scheduler and the real allocator
 
-Object = dict[str, t.Any]
 Figures = t.Iterator[Object]
 
 
@@ -159,7 +159,7 @@ def _scheduler_cpu_seconds(plane: ControlPlane) -> float:
 
 
 def _against_the_allocator(engine: Engine) -> Figures:
-    """Ask both the same questions by turns: each node in a different state, its pairs one by one."""
+    """Ask both the same questions in turns: each node is in a different state, and its pairs are placed one by one."""
     if shutil.which("go") is None:
         print("plan_fit_vs_allocator left out: no Go toolchain", file=sys.stderr)
         return
@@ -176,7 +176,7 @@ def _against_the_allocator(engine: Engine) -> Figures:
             start = time.process_time()
             states = States(fresh, [workload()], engine)
             for node in fresh.nodes.values():
-                states.of(node, workload()).upto(MOST)
+                states.of(node, workload()).count_up_to(MAX_PLACEMENTS)
             our_times.append(time.process_time() - start)
             answers = [oracle.ask(one) for one in questions]
             their_times.append(sum(one["nanoseconds"] for one in answers) / 1e9)
@@ -258,20 +258,20 @@ def _half_full(engine: Engine) -> Figures:
 
 
 def _refusals(engine: Engine) -> Figures:
-    """The CPU time of the slowest refusal of hard random questions, its diagnosis included."""
-    questions = Questions(SEED, engine)
+    """The CPU time of the slowest refusal of random pods that are hard to refuse, including the diagnosis."""
+    refusals = HardRefusals(SEED, engine)
     times: list[tuple[float, str]] = []
     last = 0.0
 
-    def ask(question: t.Callable[[], t.Any]) -> t.Any:
+    def timed(place: t.Callable[[], t.Any]) -> t.Any:
         nonlocal last
         start = time.thread_time()
-        answer = question()
+        result = place()
         last = time.thread_time() - start
-        return answer
+        return result
 
     for _turn in range(REFUSALS):
-        asked, _refusal = questions.one(ask)
+        asked, _refusal = refusals.refusal(timed)
         times.append((last, asked))
     slowest, asked = max(times)
     median = statistics.median(one for one, _asked in times)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Measure how long a job takes to have its devices: with a compiled claim, with a plain one, and without a queue."""
+"""Measure how long a job waits for its devices: with a compiled claim, with a plain one, and without a queue."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pathlib import Path
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.queue_site import QueueSite, machine
 from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing
-from environment import Missing  # tests.bench.__main__ has put its folder on the path
+from environment import Missing  # importing tests.bench.__main__ adds tools/ to sys.path
 
 ROUNDS = 25
 SEED = 20261124
 TEAM = "bench"
 _PAIR = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
-#: A claim that names the same classes, and nothing else.
+#: A template that only names the same classes.
 _PLAIN = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "ResourceClaimTemplate",

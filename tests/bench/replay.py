@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""One stream of jobs twice: on whole devices with fixed quotas, and on shares of GPUs with borrowing and priorities.
+"""Run a stream of jobs twice: on whole devices with fixed quotas, and on shares of GPUs with borrowing and priorities.
 
 Scheduler, Kueue and its webhooks are real, and time is compressed. Nodes have no machines: devices are those that the
 drivers would publish. A job runs as long on a share of a GPU as on a whole one, which no real GPU promises.
@@ -17,12 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_replay import Form, Replay
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.score import score
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace import PROFILES, Job, Load, drawn
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace import PROFILES, Job, Load, draw_jobs
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.queue_site import DRIVERS, QueueSite, machine
 from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing
-from environment import Missing  # tests.bench.__main__ has put its folder on the path
+from environment import Missing  # importing tests.bench.__main__ adds tools/ to sys.path
 
 SEED = 20261125
 NODES, GPUS = 3, 8
@@ -46,7 +47,7 @@ class Stream:
     def jobs(self) -> list[Job]:
         shares = dict.fromkeys(TEAMS, 1.0)
         load = Load(NODES * GPUS, self.hours, self.load, shares, self.swing, self.hours * 3600)
-        return drawn(PROFILES[self.profile], load, SEED)
+        return draw_jobs(PROFILES[self.profile], load, SEED)
 
 
 STREAMS = {
@@ -56,11 +57,10 @@ STREAMS = {
 }
 
 Figures = t.Iterator[dict[str, t.Any]]
-Object = dict[str, t.Any]
 
 
 @dataclass(frozen=True)
-class Arm:
+class Setting:
     """One of the two settings: the drivers' options, queues, claim templates, and the template of each size."""
 
     name: str
@@ -79,8 +79,8 @@ def _queues(counted: Object, has: Object, **more: t.Any) -> Object:
     return {"queues_resources": resources, "queues_teams": [_team(name, has, **more) for name in TEAMS]}
 
 
-def whole(sizes: t.Iterable[float]) -> Arm:
-    """Whole devices, without alignment, and what a team does not use stays idle."""
+def whole_devices(sizes: t.Iterable[float]) -> Setting:
+    """Whole devices without alignment. What a team does not use stays idle."""
     has = {"gpus": NODES * GPUS, "nics": NODES * GPUS}
     limits = {"borrow": dict.fromkeys(has, 0), "lend": dict.fromkeys(has, 0), "preempt": "never", "reclaim": "never"}
     queues = _queues({"name": "gpus", "classes": ["gpu"]}, has, **limits)
@@ -93,11 +93,11 @@ def whole(sizes: t.Iterable[float]) -> Arm:
         forms[size] = Form(name, count)
         if all(one["name"] != name for one in templates):
             templates.append({"name": name, "namespaces": list(TEAMS), "devices": devices})
-    return Arm("whole", DRIVERS, queues, templates, forms)
+    return Setting("whole", DRIVERS, queues, templates, forms)
 
 
-def shared(sizes: t.Iterable[float]) -> Arm:
-    """Shares of GPUs' memory and aligned pairs; teams borrow what is idle, get it back, and urgent jobs go first."""
+def shared_devices(sizes: t.Iterable[float]) -> Setting:
+    """Shares of GPUs' memory and aligned pairs. Teams borrow idle devices and get them back; urgent jobs go first."""
     nvidia = {"version": "0.5.0", "engine": "consumable-shares", "consumable_shares": "memory"}
     has = {"gpu-memory": NODES * GPUS * _GIB * 2**30, "nics": NODES * GPUS}
     counted = {"name": "gpu-memory", "classes": ["gpu"], "capacity": "memory"}
@@ -114,23 +114,24 @@ def shared(sizes: t.Iterable[float]) -> Arm:
             group = {"count": round(size), "align": "pcie_root", "devices": devices}
             templates.append({"name": name, "namespaces": list(TEAMS), "groups": [group]})
         forms[size] = Form(name, size)
-    return Arm("shared", {**DRIVERS, "gpu.nvidia.com": nvidia}, queues, templates, forms)
+    return Setting("shared", {**DRIVERS, "gpu.nvidia.com": nvidia}, queues, templates, forms)
 
 
-def run(plane: ControlPlane, queueing: Queueing, arm: Arm, stream: Stream) -> Object:
+def run(plane: ControlPlane, queueing: Queueing, setting: Setting, stream: Stream) -> Object:
     """Run one stream in one setting, and return its score. Raises RuntimeError for a template that Kueue cannot use."""
     import kubernetes.config
 
-    site = QueueSite(queueing, {f"{arm.name}-{number}": machine("hgx-h100") for number in range(NODES)}, arm.drivers)
+    nodes = {f"{setting.name}-{number}": machine("hgx-h100") for number in range(NODES)}
+    site = QueueSite(queueing, nodes, setting.drivers)
     try:
-        made = site.compile(arm.queues, {"dra_claims_templates": arm.templates})
+        made = site.compile(setting.queues, {"dra_claims_templates": setting.templates})
         unusable = [one.reason for one in made.templates if not one.use]
         if unusable or made.warnings:
-            raise RuntimeError(f"{arm.name}: {unusable} {made.warnings}")
+            raise RuntimeError(f"{setting.name}: {unusable} {made.warnings}")
         queueing.configure(made.configuration)
         site.apply_queues(made)
         api = kubernetes.config.new_client_from_config(str(plane.write_kubeconfig("replay", "system:masters")))
-        replay = Replay(api, arm.forms, stream.speed, priorities=arm.name == "shared")
+        replay = Replay(api, setting.forms, stream.speed, priorities=setting.name == "shared")
         jobs, window = stream.jobs(), stream.hours * 3600
         runs = replay.run(jobs, window)
         plane.wait_for(lambda: not any(site.allocated(team) for team in TEAMS), "devices to be free", 300)
@@ -146,19 +147,20 @@ def replays(trees: Path) -> Figures:
             queueing = Queueing(plane)
             for name, stream in STREAMS.items():
                 sizes = [size for size, _weight in PROFILES[stream.profile].sizes]
-                arms = {arm.name: run(plane, queueing, arm, stream) for arm in (whole(sizes), shared(sizes))}
+                both = (whole_devices(sizes), shared_devices(sizes))
+                results = {setting.name: run(plane, queueing, setting, stream) for setting in both}
                 source = PROFILES[stream.profile].source
-                found["loads"][name] = {"source": source, **asdict(stream), "results": arms}
-                yield _figure(name, stream, arms, plane.version)
+                found["loads"][name] = {"source": source, **asdict(stream), "results": results}
+                yield _figure(name, stream, results, plane.version)
     except Missing as missing:
         print(f"replay left out: {missing}", file=sys.stderr)
         return
     RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def _figure(name: str, stream: Stream, arms: t.Mapping[str, Object], version: str) -> Object:
-    ours, theirs = arms["shared"], arms["whole"]
-    hours = {key: one["gpu_hours"] for key, one in arms.items()}
+def _figure(name: str, stream: Stream, results: t.Mapping[str, Object], version: str) -> Object:
+    ours, theirs = results["shared"], results["whole"]
+    hours = {key: one["gpu_hours"] for key, one in results.items()}
     return {
         "name": f"replay_{name.replace(' ', '_').lower()}_useful_hours",
         "value": round(hours["shared"]["useful"] / hours["whole"]["useful"], 2),

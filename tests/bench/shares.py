@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Measure shares of a NIC by macvlan: how well guarantees hold, and what classes cost."""
+"""Measure shares of a NIC by macvlan: how well guarantees hold, and how much CPU time classes cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from tests.bench.driver import Figures, figure, turns
+from tests.bench.driver import Figures, figure, interleaved
 
 if t.TYPE_CHECKING:
     from ansible_collections.lanewise.dra.tests.driver.shares_world import SharesWorld
@@ -38,7 +38,7 @@ def shares_inside(folder: Path) -> Figures:
 
 @contextlib.contextmanager
 def _pods(world: SharesWorld, *amounts: str) -> t.Iterator[Traffic]:
-    """A pod for each amount: with a share of that size, or with a macvlan child that is no share if it is empty."""
+    """A pod for each amount: with a share of that size, or with a plain macvlan child if the amount is empty."""
     from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox
     from ansible_collections.lanewise.dra.tests.driver.traffic import Traffic
 
@@ -74,15 +74,15 @@ def _rates_per_second(world: SharesWorld, limited: bool) -> list[list[float]]:
 
 
 def _guarantees(world: SharesWorld) -> Figures:
-    """How well guarantees hold. Without limits the same pods show whether the machine has time to send that much."""
-    found, free = [], []
+    """How well guarantees hold. Without limits the same pods show how much the machine can send."""
+    found, unlimited = [], []
     for _round in range(4):
         found += _rates_per_second(world, limited=True)
-        free += _rates_per_second(world, limited=False)
+        unlimited += _rates_per_second(world, limited=False)
     errors = [max(1 - one[0] / 700e6, 1 - one[1] / 200e6, 0.0) for one in found]
     got = [statistics.median(one[number] for one in found) / 1e6 for number in range(2)]
     bad = sum(error > 0.05 for error in errors)
-    most, nice = statistics.median(map(sum, free)) / 1e6, os.getpriority(os.PRIO_PROCESS, 0)
+    most, nice = statistics.median(map(sum, unlimited)) / 1e6, os.getpriority(os.PRIO_PROCESS, 0)
     yield figure(
         "share_guarantee_error",
         statistics.median(errors),
@@ -109,7 +109,7 @@ def _attach(world: SharesWorld) -> Figures:
         service.unprepare(claim)
         return taken
 
-    taken = turns(40, share=lambda: once("100M"), child=lambda: once(""))
+    taken = interleaved(40, share=lambda: once("100M"), child=lambda: once(""))
     pod.end()
     share, child = (statistics.median(taken[name]) * 1000 for name in ("share", "child"))
     yield figure(
@@ -122,14 +122,14 @@ def _attach(world: SharesWorld) -> Figures:
 
 
 def _processor_seconds(pid: int) -> float:
-    """What the sender and the receiver have used, interrupts in their time included."""
+    """CPU seconds of the sender and the receiver, including interrupts during their time."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     words = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in [str(pid), *children]]
     return sum(int(one[11]) + int(one[12]) for one in words) / os.sysconf("SC_CLK_TCK")
 
 
 def _widen() -> None:
-    """Let the classes of shares have 100 Gbit/s, ten times what a veth reports as its speed."""
+    """Give the classes of shares 100 Gbit/s, ten times what a veth reports as its speed."""
     from ansible_collections.lanewise.dra.tests.driver.shares_world import NIC
     from lanewise_driver.kernel import htb, links
     from lanewise_driver.kernel.netlink import Netlink
@@ -143,7 +143,7 @@ def _widen() -> None:
 
 
 def _cost(world: SharesWorld) -> Figures:
-    """The same traffic as fast as it goes, with a class that does not limit it and without."""
+    """The same traffic at full speed, with a class that does not limit it and without a class."""
     rates: dict[str, list[float]] = {"500M": [], "": []}
     used: dict[str, list[float]] = {"500M": [], "": []}
     for _round in range(5):

@@ -85,14 +85,14 @@ def _measured(runs: _Runs) -> Figures:
     for hosts in HOSTS:
         shutil.rmtree(runs.folder / "report", ignore_errors=True)
         runs.run(hosts, *runs.site)  # writes the report and the manifests
-        # ping before and after, so that both see the machine alike
+        # ping before and after, so that both are measured under the same conditions
         before, _memory, _text = runs.run(hosts, str(runs.ping))
         seconds["site", hosts], memory["site", hosts], text = runs.run(hosts, *runs.site, "--check")
         after, memory["ping", hosts], _text = runs.run(hosts, str(runs.ping))
         seconds["ping", hosts] = statistics.mean((before, after))
         changed = sum(int(found) for found in re.findall(r"changed=(\d+)", text))
         if changed:
-            raise RuntimeError(f"the second run was to change nothing, and {changed} tasks did")
+            raise RuntimeError(f"{changed} tasks of the second run changed something, which should change nothing")
     _seconds, _memory, text = runs.run(1, *runs.site, "--check", "-vvv")
     trips = len(re.findall(r"^<node-000> EXEC ", text, re.MULTILINE))
     few, many = HOSTS

@@ -23,7 +23,7 @@ from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlP
 from ansible_collections.lanewise.dra.tests.cluster.holding import Playbooks
 from ansible_collections.lanewise.dra.tests.cluster.queue_site import DRIVERS, QueueSite, machine
 from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing, pod_template
-from environment import Missing  # tests.bench.__main__ has put its folder on the path
+from environment import Missing  # importing tests.bench.__main__ adds tools/ to sys.path
 
 ROUNDS = 5
 NAMESPACE, NODE, COUNT = "swap-bench", "pairs", 8
@@ -75,7 +75,7 @@ class _Bench:
         self._pods("batch")
         self.plane.wait_for(lambda: self._running("batch") == COUNT, "pods of the low tier", 120)
         self._pods("gold")
-        time.sleep(2)  # the scheduler has tried them, and its first backoff is over
+        time.sleep(2)  # until the scheduler has tried them and its first backoff is over
 
     def _seconds(self, start: float, playbook: subprocess.Popen[str] | None = None) -> float:
         while self._running("gold") < COUNT:
@@ -93,7 +93,7 @@ class _Bench:
         )
 
     def playbook(self) -> tuple[float, float]:
-        """From the start of the playbook until all pods of the high tier run, and until the playbook ends."""
+        """Seconds from the start of the playbook until all pods of the high tier run, and until the playbook ends."""
         self._fill()
         start = time.perf_counter()
         running = self.playbooks.start("swap", **_SWAP)
@@ -107,7 +107,7 @@ class _Bench:
         return took, ended
 
     def by_hand(self) -> float:
-        """The same by rules that end the pods at once: no plan, no count, no hold."""
+        """The same with rules that end the pods at once, without plan, count and hold."""
         self._fill()
         claims = self.plane.expect("GET", f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaims")["items"]
         given = [one["status"]["allocation"] for one in claims if one.get("status", {}).get("allocation")]

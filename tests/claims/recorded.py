@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The real nodes of tests/claims/slices: what their drivers published, and the facts of machines built after them."""
+"""The real nodes of tests/claims/slices: what their drivers published, and facts of machines described after them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import json
 import typing as t
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 
-Object = dict[str, t.Any]
 SLICES = Path(__file__).resolve().parent / "slices"
 NODES = tuple(sorted(path.stem for path in SLICES.glob("*.yml")))  # nodes with a machine description
-#: What the example's templates say of AKS GB300, whose machine does not say which NIC is whose, as a site states it.
-STATED = [
+#: Overrides of locality for AKS GB300, from the example's templates: that machine does not report which NIC belongs to
+#: which GPU.
+OVERRIDES = [
     {"address": address, "switch": f"gpu {number}"}
     for number, pair in enumerate(
         (
@@ -44,6 +45,6 @@ def offers_of(name: str) -> list[Offer]:
     return found
 
 
-def facts_of(name: str, folder: Path, stated: t.Sequence[t.Mapping[str, object]] = ()) -> Object:
-    """The facts that a probe of the machine returns; `stated` are overrides of locality."""
-    return as_dict(probe(str(build(SLICES / f"{name}.yml", folder / name)), stated))
+def facts_of(name: str, folder: Path, overrides: t.Sequence[t.Mapping[str, object]] = ()) -> Object:
+    """The facts that a probe of the machine returns, with these overrides of locality."""
+    return as_dict(probe(str(build(SLICES / f"{name}.yml", folder / name)), overrides))

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What is applied in which order, and what is pruned."""
+"""The order in which objects are applied, and what is pruned."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_an_interrupted_run_does_not_forget_what_it_has_to_prune():
         "resource.k8s.io/v1": {"DeviceClass": {}},
         "v1": {"Pod": {}},
     }
-    assert apply_set.kinds(after, apis) == [{"api_version": "resource.k8s.io/v1", "kind": "DeviceClass"}]
+    assert apply_set.served_kinds(after, apis) == [{"api_version": "resource.k8s.io/v1", "kind": "DeviceClass"}]
     apis["v1"]["ResourceQuota"] = {}
-    every = apply_set.kinds(after, apis, apply_set.WRITTEN)
+    every = apply_set.served_kinds(after, apis, apply_set.WRITTEN)
     assert [entry["kind"] for entry in every] == ["DeviceClass", "ResourceQuota"]
 
 
@@ -97,17 +97,17 @@ def test_claims_in_use_and_namespaces_are_never_pruned():
 
 def test_answers_are_sorted_into_problems_and_applied_objects():
     kept = {"changed": True, "result": TEMPLATE}
-    assert apply_set.answer([TEMPLATE], kept) == {"problems": [], "landed": ["ResourceClaimTemplate ml/pair"]}
+    assert apply_set.verdict_of([TEMPLATE], kept) == {"problems": [], "accepted": ["ResourceClaimTemplate ml/pair"]}
     refused = {"changed": False, "error": {"msg": "no such class"}, "result": {}}
-    answer = apply_set.answer([TEMPLATE, CLASS], {"result": {"results": [kept, refused]}})
-    assert answer == {"problems": ["DeviceClass gpu: no such class"], "landed": ["ResourceClaimTemplate ml/pair"]}
-    assert len(apply_set.answer([TEMPLATE, CLASS], {"msg": "connection refused"})["problems"]) == 2
+    answer = apply_set.verdict_of([TEMPLATE, CLASS], {"result": {"results": [kept, refused]}})
+    assert answer == {"problems": ["DeviceClass gpu: no such class"], "accepted": ["ResourceClaimTemplate ml/pair"]}
+    assert len(apply_set.verdict_of([TEMPLATE, CLASS], {"msg": "connection refused"})["problems"]) == 2
 
 
 def test_a_field_that_the_server_dropped_is_a_problem():
     sent = item("ResourceClaim", "x", "ml", spec={"devices": {"requests": [{"name": "a", "exactly": {"count": 2}}]}})
     kept = item("ResourceClaim", "x", "ml", spec={"devices": {"requests": [{"name": "a"}]}})
-    problems = apply_set.answer([sent], {"changed": True, "result": kept})["problems"]
+    problems = apply_set.verdict_of([sent], {"changed": True, "result": kept})["problems"]
     assert len(problems) == 1 and "spec.devices.requests[0].exactly" in problems[0]
 
 
@@ -115,7 +115,7 @@ def refusal(message: str) -> dict:
     return {"changed": False, "error": {"msg": message}, "result": {}}
 
 
-def test_a_dry_run_cannot_judge_by_a_namespace_or_quota_that_is_about_to_change():
+def test_refusals_because_of_a_namespace_or_quota_of_the_same_run_are_not_final():
     admin = "admin access to devices requires the `resource.kubernetes.io/admin-access: true` label"
     over = "resourceclaims is forbidden: exceeded quota: dra, requested: count/resourceclaims.resource.k8s.io=1"
     quota = item("ResourceQuota", "dra", "lab", api="v1")
@@ -126,26 +126,26 @@ def test_a_dry_run_cannot_judge_by_a_namespace_or_quota_that_is_about_to_change(
         return {"result": {"results": [{"changed": namespace}, {"changed": quotas}, *others]}}
 
     both = replies(True, True, refusal(admin), refusal(over))
-    assert apply_set.awaited(objects, both) == [TEMPLATE, held]
-    assert apply_set.answer(objects[2:], {"result": {"results": [refusal(admin), refusal(over)]}}, [held])[
+    assert apply_set.waiting_for_changes(objects, both) == [TEMPLATE, held]
+    assert apply_set.verdict_of(objects[2:], {"result": {"results": [refusal(admin), refusal(over)]}}, [held])[
         "problems"
     ] == [f"ResourceClaimTemplate ml/pair: {admin}"]
     # a namespace or quota that stays as it is, or another namespace's, excuses no refusal
-    assert apply_set.awaited(objects, replies(False, False, refusal(admin), refusal(over))) == []
-    assert apply_set.awaited(objects, replies(True, True, refusal(over), refusal(admin))) == []
-    assert apply_set.awaited(objects, replies(True, True, refusal("not a label"), {})) == []
+    assert apply_set.waiting_for_changes(objects, replies(False, False, refusal(admin), refusal(over))) == []
+    assert apply_set.waiting_for_changes(objects, replies(True, True, refusal(over), refusal(admin))) == []
+    assert apply_set.waiting_for_changes(objects, replies(True, True, refusal("not a label"), {})) == []
 
     later = apply_set.completed(objects, both, [TEMPLATE, held], {"result": {"results": [{"changed": True}, {}]}})
-    assert apply_set.answers(objects, later) == [{"changed": True}, {"changed": True}, {"changed": True}, {}]
+    assert apply_set.object_results(objects, later) == [{"changed": True}, {"changed": True}, {"changed": True}, {}]
 
 
-def test_the_values_of_secrets_are_not_shown_nor_missed():
+def test_the_values_of_secrets_are_not_shown_and_not_counted_as_dropped():
     secret = item("Secret", "s", "ml", api="v1", stringData={"key": "hidden"})
     kept = item("Secret", "s", "ml", api="v1", data={"key": "aGlkZGVu"})
-    assert apply_set.answer([secret], {"changed": True, "result": kept})["problems"] == []
-    before, after = apply_set.shown(secret, {"data": {"a": "x", "b": "y"}}, {"data": {"a": "z", "b": "y"}})
+    assert apply_set.verdict_of([secret], {"changed": True, "result": kept})["problems"] == []
+    before, after = apply_set.diff_sides(secret, {"data": {"a": "x", "b": "y"}}, {"data": {"a": "z", "b": "y"}})
     assert before == {"data": {"a": "*** (before)", "b": "***"}} and after == {"data": {"a": "*** (after)", "b": "***"}}
-    assert "hidden" not in str(apply_set.shown(secret, None, secret))
+    assert "hidden" not in str(apply_set.diff_sides(secret, None, secret))
 
 
 def test_a_set_stores_its_site():
@@ -169,13 +169,13 @@ def test_the_set_of_another_site_is_left_alone_where_a_site_is_removed():
         return [labels for _kinds, labels in apply_set.searches(whole, apis, applyset, site, theirs)]
 
     assert apply_set.other_site(before, [], "b") == "a"
-    assert searched("b", before) == [apply_set.without_set("b")]
+    assert searched("b", before) == [apply_set.selectors_without_set("b")]
     # its own set, a set without a site, and no set
-    nobodys = [apply_set.parent(**applyset, objects=[TEMPLATE])]
-    for site, found in (("a", before), ("b", nobodys), ("b", [])):
+    without_site = [apply_set.parent(**applyset, objects=[TEMPLATE])]
+    for site, found in (("a", before), ("b", without_site), ("b", [])):
         assert apply_set.other_site(found, [], site) == ""
-        assert searched(site, found) == [apply_set.members(**applyset), apply_set.without_set(site)]
-    assert searched("", before) == [apply_set.members(**applyset)]
+        assert searched(site, found) == [apply_set.set_selectors(**applyset), apply_set.selectors_without_set(site)]
+    assert searched("", before) == [apply_set.set_selectors(**applyset)]
     # a site given by name overrides the label of the objects
     assert apply_set.other_site(before, [of_a], "b") == "a" and apply_set.other_site(before, [of_a]) == ""
 
@@ -194,9 +194,9 @@ def test_an_emptied_set_keeps_its_site():
 
 
 def test_objects_that_cannot_be_applied_are_reported():
-    assert apply_set.unusable(TEMPLATE) == ""
-    assert apply_set.unusable({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x"}})
-    assert apply_set.unusable({"apiVersion": "v1", "kind": "Pod", "metadata": "x"}) and apply_set.unusable({})
+    assert apply_set.why_unusable(TEMPLATE) == ""
+    assert apply_set.why_unusable({"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "x"}})
+    assert apply_set.why_unusable({"apiVersion": "v1", "kind": "Pod", "metadata": "x"}) and apply_set.why_unusable({})
 
 
 def test_only_templates_for_boards_are_replaced():
@@ -207,7 +207,7 @@ def test_only_templates_for_boards_are_replaced():
     result = {"result": {"results": [immutable, immutable, immutable]}}
     assert apply_set.outdated([TEMPLATE, boards, CLASS], result) == [boards]
     assert apply_set.outdated([boards], other) == []
-    assert apply_set.answer([boards], immutable, [boards])["problems"] == []
+    assert apply_set.verdict_of([boards], immutable, [boards])["problems"] == []
 
 
 def test_a_refusal_is_reported_in_one_line():
@@ -215,7 +215,7 @@ def test_a_refusal_is_reported_in_one_line():
     cause = {"field": "spec", "message": f"{quoted}: field is immutable"}
     status = {"kind": "Status", "message": f"is invalid: spec: {quoted}: field is immutable", "reason": "Invalid"}
     immutable = f"Failed to apply object: {json.dumps({**status, 'details': {'causes': [cause]}})}"
-    problems = apply_set.answer([TEMPLATE], refusal(immutable))["problems"]
+    problems = apply_set.verdict_of([TEMPLATE], refusal(immutable))["problems"]
     assert len(problems) == 1 and problems[0].startswith(
         "ResourceClaimTemplate ml/pair: spec of an existing object cannot change"
     )
@@ -226,10 +226,10 @@ def test_a_refusal_is_reported_in_one_line():
         {"field": "spec.b", "message": f"{quoted}: must be short"},
     ]
     both = f"Failed to apply object: {json.dumps({**status, 'details': {'causes': causes}})}"
-    assert apply_set.answer([CLASS], refusal(both))["problems"] == [
+    assert apply_set.verdict_of([CLASS], refusal(both))["problems"] == [
         "DeviceClass gpu: spec.a: Required value; spec.b: Invalid value: must be short"
     ]
     taken = {"message": 'conflict with "kubectl": .metadata.labels.a', "reason": "Conflict"}
-    assert "dra_claims_force_conflicts" in apply_set.answer([CLASS], refusal(json.dumps(taken)))["problems"][0]
+    assert "dra_claims_force_conflicts" in apply_set.verdict_of([CLASS], refusal(json.dumps(taken)))["problems"][0]
     for other in ("{not JSON", "no brace", "{}", "{[]}"):
-        assert apply_set.answer([CLASS], refusal(other))["problems"] == [f"DeviceClass gpu: {other}"]
+        assert apply_set.verdict_of([CLASS], refusal(other))["problems"] == [f"DeviceClass gpu: {other}"]

@@ -4,7 +4,7 @@
 
 """A board changes below a rendered template: a card is swapped or moved to another slot, firmware renumbers the buses.
 
-For each form: whether rendering gives another template, which is what drift compares, and what the old one still gives.
+For each form: whether rendering gives another template, which drift reports, and which pairs the old one still gives.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def renumbered(form: str) -> Values:
 
 
 def given(old: World, machine: Values, form: str) -> tuple[int, int]:
-    """How many claims of an older template get pairs on the changed machine, and how many of these are right."""
+    """How many claims of an older template get pairs on the changed machine, and how many of the pairs are right."""
     world = copy.copy(old)
     world.held, world.board = {}, board_map(machine)
     world.offers = offers("node", machine, FORMS[form][2])
@@ -135,5 +135,5 @@ def test_old_templates_give_nothing_after_buses_are_renumbered(form: str) -> Non
     assert after.claim != before.claim
     assert given(before, renumbered(form), form) == (0, 0)
     there = offers("node", renumbered(form), FORMS[form][2])
-    assert "it is another board" in pair_reason(before.claim["devices"], before.classes, there, before.engine)
+    assert "it has another board" in pair_reason(before.claim["devices"], before.classes, there, before.engine)
     assert given(after, renumbered(form), form) == (total(form), total(form))

@@ -44,9 +44,9 @@ def drivers(machine: Values) -> Values:
 
 
 def pairs(machine: Values, group: Values, of: Values | None = None, offered: list[Offer] | None = None) -> str:
-    """How many single pairs the machine gives away at a time, and by which form.
+    """How many single pairs the machine gives at a time, and by which form.
 
-    `of` are its drivers; `offered` is what it publishes, where that has been recorded.
+    `of` are its drivers; `offered` are its published devices, if they were recorded.
     """
     devices = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "rdma"}]
     of = drivers(machine) if of is None else of
@@ -59,12 +59,12 @@ def pairs(machine: Values, group: Values, of: Values | None = None, offered: lis
         made = compile_site(values, {"node": machine})
     except Problems:
         return "-"
-    number = _drained(made, offers("node", machine, of) if offered is None else offered)
+    number = _allocated_pairs(made, offers("node", machine, of) if offered is None else offered)
     form = f", {made.boards[0].form}" if made.boards else ""
     return f"{number}{form}" if number else "-"
 
 
-def _drained(made: Site, offered: list[Offer]) -> int:
+def _allocated_pairs(made: Site, offered: list[Offer]) -> int:
     classes = {item["metadata"]["name"]: item for item in made.objects if item["kind"] == "DeviceClass"}
     [spec] = [item["spec"]["spec"] for item in made.objects if item["kind"] == "ResourceClaimTemplate"]
     held: list[Result] = []
@@ -91,8 +91,8 @@ def real_rows(folder: Path) -> list[str]:
     rows = []
     gpu: Values = {"gpu.nvidia.com": {"version": "0.4.0"}}
     for name in (one for one in recorded.NODES if one != "aks-mi300x"):  # no driver published the GPUs of this node
-        for stated in ((), recorded.STATED) if name == "aks-gb300" else ((),):
-            machine = recorded.facts_of(name, folder, stated)
+        for overrides in ((), recorded.OVERRIDES) if name == "aks-gb300" else ((),):
+            machine = recorded.facts_of(name, folder, overrides)
             for driver, version in (("dra.net", "1.4.0"), ("lanewise.dev", "1.0.0")):
                 of = {**gpu, driver: {"version": version}}
                 published = recorded.offers_of(name)
@@ -100,27 +100,27 @@ def real_rows(folder: Path) -> list[str]:
                     published = [one for one in published if one.driver in gpu]
                     published += [one for one in offers(name, machine, of) if one.driver == driver]
                 cells = [pairs(machine, group, of, published) for _title, group in ASKED]
-                with_overrides = " and overrides" if stated else ""
+                with_overrides = " and overrides" if overrides else ""
                 rows.append(f"| `{name}`, `{driver}`{with_overrides} | {len(machine['gpus'])} | {' | '.join(cells)} |")
     return rows
 
 
-def written() -> list[str]:
+def rows_of_the_page() -> list[str]:
     text = PAGE.read_text(encoding="utf-8")
     found = [line for line in text.partition("## What each board gets")[2].splitlines() if line.startswith("| `")]
-    assert found, "the tables are not there"
+    assert found, "the page has no tables"
     return found
 
 
 def test_the_table_of_example_machines_is_what_the_code_computes() -> None:
     rows = [line for line in table().splitlines() if line.startswith("| `")]
-    assert written()[: len(rows)] == rows
+    assert rows_of_the_page()[: len(rows)] == rows
 
 
 def test_the_table_of_real_nodes_is_what_the_code_computes(tmp_path: Path) -> None:
     rows = real_rows(tmp_path)
-    assert written()[-len(rows) :] == rows
-    assert len(written()) == len(rows) + len([name for name in names() if facts(name)["gpus"]])
+    assert rows_of_the_page()[-len(rows) :] == rows
+    assert len(rows_of_the_page()) == len(rows) + len([name for name in names() if facts(name)["gpus"]])
 
 
 def test_the_inventories_of_the_page_compile() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_site import Request, Site
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
@@ -24,7 +25,6 @@ from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.test_nearest import with_own
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-Object = dict[str, t.Any]
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
 NODE = "h100-01"
 TEMPLATES = COLLECTION / "roles" / "topology" / "templates" / "report"
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core
 
 
 class Folder:
-    """The folder in which a person works: an inventory, and a report if there is one."""
+    """The folder in which a user works: an inventory, and a report if there is one."""
 
     def __init__(self, path: Path, hosts: Object | None = None) -> None:
         self.path = path
@@ -65,7 +65,7 @@ class Folder:
         return output
 
     def start(self, *arguments: str, playbook: str = "claims", **variables: t.Any) -> subprocess.Popen[str]:
-        """A run in a process group of its own."""
+        """Start a run in a separate process group."""
         own = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
@@ -86,7 +86,7 @@ class Folder:
             start_new_session=True,
         )
 
-    def holds(self, name: str) -> bool:
+    def has_manifests(self, name: str) -> bool:
         return (self.path / name / "manifests/namespaces/training/resourceclaimtemplates.yaml").exists()
 
 
@@ -97,7 +97,7 @@ def folder(tmp_path: Path) -> Folder:
 
 def test_the_report_and_the_manifests_are_in_the_current_folder(folder: Folder) -> None:
     folder.report("report")
-    assert "training/pair: 1 of 1 node(s)" in folder.run() and folder.holds("kubernetes")
+    assert "training/pair: 1 of 1 node(s)" in folder.run() and folder.has_manifests("kubernetes")
     assert "changed=0" in folder.run()
 
 
@@ -121,15 +121,17 @@ def test_a_plan_needs_probed_machines_and_no_cluster(tmp_path: Path) -> None:
 def test_paths_of_the_command_line_are_relative_to_the_current_folder(folder: Folder) -> None:
     folder.report("elsewhere")
     output = folder.run("-e", "dra_claims_report=./elsewhere", "-e", "dra_claims_dest=./out")
-    assert "training/pair: 1 of 1 node(s)" in output and folder.holds("out") and not folder.holds("kubernetes")
+    assert "training/pair: 1 of 1 node(s)" in output
+    assert folder.has_manifests("out") and not folder.has_manifests("kubernetes")
     assert "1 of 1 node(s)" in folder.run("-e", "site_report_dest=elsewhere", "-e", "site_claims_dest=more")
-    assert folder.holds("more")
+    assert folder.has_manifests("more")
 
 
 def test_the_inventory_may_set_the_folders_of_report_and_manifests(folder: Folder) -> None:
     folder.report("elsewhere")
     where = {"dra_claims_dest": str(folder.path / "gitops"), "dra_claims_report": "elsewhere"}
-    assert "1 of 1 node(s)" in folder.run(**where) and folder.holds("gitops") and not folder.holds("kubernetes")
+    assert "1 of 1 node(s)" in folder.run(**where)
+    assert folder.has_manifests("gitops") and not folder.has_manifests("kubernetes")
 
 
 SLICES = COLLECTION / "tests" / "claims" / "slices"
@@ -138,7 +140,7 @@ THEIRS = {"gpu.nvidia.com": {"version": "25.12.0"}, "dra.net": {"version": "1.4.
 
 
 def test_slices_of_a_file_stand_in_for_probed_nodes(folder: Folder) -> None:
-    """In the form that kubectl writes, beside a report that does not count then."""
+    """In the form that kubectl writes. The report in the same folder is ignored."""
     folder.report("report")
     items = [one for name in ("eks-p4d", "oke-gb200") for one in json.loads((SLICES / f"{name}.json").read_text())]
     (folder.path / "published.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
@@ -146,7 +148,7 @@ def test_slices_of_a_file_stand_in_for_probed_nodes(folder: Folder) -> None:
     pair = {"name": "pair", "namespace": "training", "align": "pcie_root", "devices": devices}
     output = folder.run(**BY_SLICES, dra_claims_drivers=THEIRS, dra_claims_templates=[pair])
     assert "training/pair: 0 of 2 node(s)" in output and "not oke-gb200: " in output
-    assert "unknown eks-p4d: " in output and folder.holds("kubernetes")
+    assert "unknown eks-p4d: " in output and folder.has_manifests("kubernetes")
 
 
 @pytest.mark.parametrize(
@@ -175,16 +177,16 @@ def test_an_allowed_unreachable_claim_gives_a_warning(folder: Folder) -> None:
     many = {"name": "many", "namespace": "training", "devices": [{"kind": "gpu", "count": 16}]}
     assert "dra_claims_templates[0]" in folder.run(rc=2, dra_claims_templates=[many])
     output = folder.run("-e", "dra_claims_allow_unreachable=true", dra_claims_templates=[many])
-    assert "No probed node can satisfy training/many" in output and folder.holds("kubernetes")
+    assert "No probed node can satisfy training/many" in output and folder.has_manifests("kubernetes")
 
 
 def test_booleans_of_the_command_line_are_accepted(folder: Folder) -> None:
     assert "ValidatingAdmissionPolicy" in folder.run("-e", "dra_claims_policy=true", "-e", "dra_claims_apply=false")
-    folder.run("-e", "dra_claims_kubeconfig=")  # as of a variable of the shell that is not set
+    folder.run("-e", "dra_claims_kubeconfig=")  # as with a shell variable that is not set
 
 
 def test_strings_stay_strings_for_kubectl(folder: Folder) -> None:
-    """To Ansible's reader these are texts without quotes, too; to that of Go they are numbers, true and false."""
+    """Without quotes, Ansible reads these as strings, but Go's YAML reader as numbers and booleans."""
     pair = {
         **SITE_VARIABLES["dra_claims_templates"][0],
         "name": "7e2",
@@ -235,7 +237,7 @@ def test_errors_of_claims_and_workloads_are_reported_together(folder: Folder) ->
     for words in (
         "dra_claims_templates[0].align: 'pcie' is not one of",
         "dra_claims_feature_gates.DRAPrioritisedList: is not a feature gate",
-        "dra_claims_workloads[0].template: there is no template 'infrence'; there are database, ",
+        "dra_claims_workloads[0].template: there is no template 'infrence'; available: database, ",
         "dra_claims_workloads[0].claims[0].name: ",
     ):
         assert words in output, (words, output)
@@ -295,7 +297,7 @@ def test_claims_for_boards_come_with_a_table_of_their_pairs(tmp_path: Path) -> N
 
 
 def test_pods_for_boards_by_address_get_the_affinity_to_their_nodes(tmp_path: Path) -> None:
-    """DRANET publishes no map: each kind of board has a template, and a scheduler cannot tell the nodes apart."""
+    """DRANET publishes no map: each kind of board has a template, and a scheduler cannot distinguish their nodes."""
     folder = Folder(tmp_path, {"a": {}, "b": {"dra_driver_node_name": "node-b"}, "c": {}})
     boards = {"a": lambda gpu: [gpu], "b": lambda gpu: [(gpu + 1) % 4], "c": lambda gpu: [gpu]}
     folder.report("report", {name: with_own(copy.deepcopy(facts("gb200")), own) for name, own in boards.items()})

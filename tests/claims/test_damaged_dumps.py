@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Dumps of clusters that are damaged, half read or hostile: a plan names what is wrong, and never guesses.
+"""Dumps of clusters that are damaged, incomplete or hostile: a plan names what is wrong, and never guesses.
 
-LANEWISE_DUMPS says how many random damages are tried.
+LANEWISE_DUMPS sets the number of random damages.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import kueue, reader
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.given import (
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.inputs import (
     WORKLOAD,
     objects_of,
     templates_of,
     workload,
 )
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.snapshot import kept
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.snapshot import snapshot_of
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
 from ansible_collections.lanewise.dra.plugins.modules.allocation_plan import lacking_kinds
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-Object = dict[str, t.Any]
 Path = tuple[t.Union[str, int], ...]
 DUMPS = int(os.environ.get("LANEWISE_DUMPS", "200"))
 DRIVER, NODES = "vendor.example.com", ("a", "b")
@@ -75,7 +75,7 @@ def _slice(node: str) -> Object:
     return {"apiVersion": V1, "kind": "ResourceSlice", "metadata": _meta(f"slice-{node}"), "spec": spec}
 
 
-def _asked() -> Object:
+def _claim_spec() -> Object:
     exactly = {
         "deviceClassName": "any",
         "selectors": [{"cel": {"expression": 'device.attributes["vendor.example.com"].model == "x"'}}],
@@ -93,7 +93,7 @@ def _claim(name: str, node: str, device: str, **more: t.Any) -> Object:
         "apiVersion": V1,
         "kind": "ResourceClaim",
         "metadata": _meta(name, "team"),
-        "spec": _asked(),
+        "spec": _claim_spec(),
         "status": {"allocation": {"devices": {"results": [result]}}},
     }
 
@@ -139,7 +139,7 @@ def _queue() -> list[Object]:
 
 
 def _dump() -> dict[str, list[Object]]:
-    """A cluster with at least one object of each kind, and nearly each field that a plan uses."""
+    """A cluster with at least one object of each kind, and nearly all fields that a plan uses."""
     expression = f'device.driver == "{DRIVER}"'
     rule = {"deviceSelector": {"driver": DRIVER, "pool": "b", "device": "gpu-2"}, "taint": {"key": "r"}}
     rule["taint"]["effect"] = "NoSchedule"
@@ -164,7 +164,7 @@ def _dump() -> dict[str, list[Object]]:
             "apiVersion": V1,
             "kind": "ResourceClaimTemplate",
             "metadata": _meta("t", "team"),
-            "spec": {"spec": _asked()},
+            "spec": {"spec": _claim_spec()},
         },
         {"apiVersion": V1, "kind": "DeviceTaintRule", "metadata": _meta("r"), "spec": rule},
         {
@@ -201,7 +201,7 @@ CONFIGURATION = {
 
 
 def _plan(engine: Engine, dump: t.Any, kubernetes: str = "1.37") -> tuple[Fleet, fits.Fit]:
-    """Everything that a plan does with a dump."""
+    """Do everything that a plan does with a dump."""
     objects = objects_of(dump)
     work = workload(ENTRY, templates_of(objects))
     fleet = reader.read(objects, kubernetes, kueue_configuration=CONFIGURATION)
@@ -214,7 +214,7 @@ def _plan(engine: Engine, dump: t.Any, kubernetes: str = "1.37") -> tuple[Fleet,
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return made_engine()
+    return require_engine()
 
 
 def _paths(value: t.Any, here: Path = ()) -> t.Iterator[Path]:
@@ -232,13 +232,13 @@ def _paths(value: t.Any, here: Path = ()) -> t.Iterator[Path]:
 
 PATHS = sorted(_paths(_dump()), key=str)
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=8))
-STRANGE = st.recursive(
+ANY_VALUE = st.recursive(
     SCALARS,
     lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=4), inner, max_size=2)),
     max_leaves=4,
 )
-GONE = object()
-DAMAGE = st.tuples(st.sampled_from(PATHS), st.one_of(st.just(GONE), STRANGE))
+REMOVED = object()
+DAMAGE = st.tuples(st.sampled_from(PATHS), st.one_of(st.just(REMOVED), ANY_VALUE))
 
 
 def _damaged(damages: t.Sequence[tuple[Path, t.Any]]) -> Object:
@@ -248,21 +248,21 @@ def _damaged(damages: t.Sequence[tuple[Path, t.Any]]) -> Object:
         try:
             for key in path[:-1]:
                 where = where[key]
-            if value is GONE:
+            if value is REMOVED:
                 del where[path[-1]]
             else:
                 where[path[-1]] = value
         except (KeyError, IndexError, TypeError):
-            continue  # an earlier damage has removed this place
+            continue  # an earlier damage has removed this path
     return dump
 
 
 def test_the_undamaged_dump_gives_a_complete_answer(engine: Engine) -> None:
-    """Otherwise the tests below would prove nothing."""
+    """The tests below compare with this answer."""
     fleet, found = _plan(engine, _dump())
-    assert (found.total, fleet.doubts) == (1, ()) and found.quota.startswith("ClusterQueue red leaves gpus")
+    assert (found.total, fleet.upper_bound_notes) == (1, ()) and found.quota.startswith("ClusterQueue red leaves gpus")
     assert sum(one.count for one in found.nodes.values()) == 3
-    stored = {kind: [kept({"kind": kind, **one}) for one in items] for kind, items in _dump().items()}
+    stored = {kind: [snapshot_of({"kind": kind, **one}) for one in items] for kind, items in _dump().items()}
     assert _plan(engine, stored)[1] == found
 
 
@@ -288,9 +288,9 @@ def _named(reported: str) -> bool:
 
 
 def test_each_damaged_or_missing_field_is_refused_unused_or_makes_a_bound(engine: Engine) -> None:
-    """With a value of a wrong form, a field is refused by its name, or no plan uses it: then the answer is the same.
+    """A field with a value of a wrong form is refused by its name, or it is not used: then the answer is the same.
 
-    Without a field, the plan is refused, or it says that its count is a bound, or the field may be absent."""
+    Without the field, the plan is refused, or its count is marked as a bound, or the field is optional."""
     whole = _plan(engine, _dump())[1]
     faults = []
     for path in PATHS:
@@ -310,7 +310,7 @@ def test_each_damaged_or_missing_field_is_refused_unused_or_makes_a_bound(engine
 
 
 def _wrong(path: Path) -> list[t.Any]:
-    """Values that no server would return there."""
+    """Values that no API server would return at this path."""
     there: t.Any = _dump()
     for key in path:
         there = there[key]
@@ -321,11 +321,11 @@ def _wrong(path: Path) -> list[t.Any]:
     return [{"wrong": "form"}, ["wrong"], None, 1.5 if isinstance(there, (bool, int)) else True]
 
 
-HALF = [
+INCOMPLETE = [
     (lambda dump: dump.pop("ResourceClaim"), "objects have no ResourceClaim", False, True),
     (lambda dump: dump.pop("Pod"), "objects have no Pod", False, True),
-    (lambda dump: dump["ResourceClaim"].pop(0), "team/c of pod team/p: no such claim has devices", False, True),
-    (lambda dump: dump["ResourceClaim"][0].pop("status"), "team/c of pod team/p: no such claim", False, True),
+    (lambda dump: dump["ResourceClaim"].pop(0), "team/c of pod team/p: no device is allocated", False, True),
+    (lambda dump: dump["ResourceClaim"][0].pop("status"), "team/c of pod team/p: no device is allocated", False, True),
     (lambda dump: dump["Node"][0].pop("status"), "node(s) a report no resources", False, True),
     (lambda dump: dump["ResourceSlice"][1]["spec"]["pool"].update(resourceSliceCount=2), "1 of 2 slices", True, False),
     (lambda dump: dump["ResourceSlice"].pop(0), "claim team/c has vendor.example.com/a/gpu-0", True, False),
@@ -333,18 +333,18 @@ HALF = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "reported", "least", "most"), HALF, ids=[reported for _d, reported, _l, _m in HALF])
+@pytest.mark.parametrize(("damage", "reported", "least", "most"), INCOMPLETE, ids=[one[1] for one in INCOMPLETE])
 def test_missing_parts_of_a_cluster_are_named_and_make_counts_bounds(
     engine: Engine, damage: t.Any, reported: str, least: bool, most: bool
 ) -> None:
-    """What is missing is named, and the count is a bound where it depends on that."""
+    """What is missing is named, and the count is a bound if it depends on that."""
     dump = _dump()
     for kind in ("ClusterQueue", "LocalQueue", "Cohort"):
         dump.pop(kind)
     damage(dump)
     objects = objects_of(dump)
     fleet = reader.read(objects)
-    fleet = replace(fleet, doubts=(*fleet.doubts, *lacking_kinds(dump)))
+    fleet = replace(fleet, upper_bound_notes=(*fleet.upper_bound_notes, *lacking_kinds(dump)))
     work = workload({**ENTRY, "labels": {}}, templates_of(objects))
     (found,) = fits.fit(fleet, [work], engine)
     assert any(reported in note for note in found.notes), found.notes
@@ -352,7 +352,7 @@ def test_missing_parts_of_a_cluster_are_named_and_make_counts_bounds(
 
 
 def test_other_schedulers_claims_count_and_their_placements_are_unknown(engine: Engine) -> None:
-    """What another scheduler has given away is taken; where it would put a pod is unknown."""
+    """Devices that another scheduler has allocated are in use. Where it would place a pod is unknown."""
     dump = _dump()
     for kind in ("ClusterQueue", "LocalQueue", "Cohort"):
         dump.pop(kind)

@@ -2,17 +2,17 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The pages about claims say what the code does.
+"""The pages about claims match the code.
 
 Tables of the reference are compared with the tables of the code, in both directions. Code blocks are run; the words
 after `yaml` in a fence say what a block is:
 
-- none: inventory. It compiles, with the drivers of the block before it where it names none.
+- none: inventory. It compiles, with the drivers of the block before it if it names none.
 - `wrong`: inventory with errors. The next `text` block shows all of them, word for word.
 - `rendered`: objects, or parts of them, that the inventory block before it becomes. Where a list is shortened, `...`
   stands in a comment.
 - `manifest`: Kubernetes objects in full, valid as they are.
-- `other`: anything but our inventory: playbooks, pods, fragments of others.
+- `other`: anything except our inventory: playbooks, pods, fragments of other objects.
 
 A `text` block after an inventory block shows which of the example machines can satisfy its claims.
 
@@ -120,7 +120,7 @@ def known(variables: dict[str, t.Any]) -> set[str]:
         compile_site(variables)
     fixes = [problem.fix for problem in caught.value.problems if "0_0" in problem.path]
     assert len(fixes) == 1, caught.value
-    words = re.fullmatch(r"known are (.*)", fixes[0])
+    words = re.fullmatch(r"known: (.*)", fixes[0])
     assert words, fixes
     return set(words.group(1).split(", "))
 
@@ -148,7 +148,7 @@ MAPPINGS: dict[str, dict[str, t.Any]] = {
     "Knowledge of a driver": a_driver(knowledge={"kinds": {"nic": {}}, **ODD}),
     "Knowledge of a kind": a_driver(knowledge={"kinds": {"nic": ODD}}),
     "Terms": a_driver(knowledge={"kinds": {"nic": {"terms": [{"name": "a", "value": 1, **ODD}]}}}),
-    "Filters of one's own": a_driver(knowledge={"kinds": {"nic": {"filters": {"rail": {"name": "a", **ODD}}}}}),
+    "Custom filters": a_driver(knowledge={"kinds": {"nic": {"filters": {"rail": {"name": "a", **ODD}}}}}),
     "Classes": {**DRIVER, "dra_claims_classes": [{"name": "a", "kind": "nic", **ODD}]},
     "Templates and claims": a_claim(devices=[{"kind": "nic"}], **ODD),
     "Groups": a_claim(groups=[{"devices": [{"kind": "nic"}], **ODD}]),
@@ -306,7 +306,7 @@ def test_the_reference_states_what_carries_each_alignment_level():
 def fields_of(form: Field, path: str = "") -> t.Iterator[tuple[str, list[str]]]:
     for name, inner in form.fields.items():
         place = f"{path}.{name}" if path else name
-        says = inner.says.replace("|", "\\|")
+        says = inner.description.replace("|", "\\|")
         yield place, [f"{says}; required" if inner.required else says]
         yield from fields_of(inner, place)
         if inner.item:
@@ -315,7 +315,7 @@ def fields_of(form: Field, path: str = "") -> t.Iterator[tuple[str, list[str]]]:
 
 def rules_of(form: Field, path: str) -> t.Iterator[str]:
     for rule in form.rules:
-        yield f"{path}: {rule.says}"
+        yield f"{path}: {rule.description}"
     for name, inner in form.fields.items():
         place = f"{path}.{name}" if path != "interface" else name
         yield from rules_of(inner, place)
@@ -402,7 +402,7 @@ def _rules(path: pathlib.Path) -> set[str]:
 
 def test_the_reference_has_every_rule_of_the_language():
     paths = [CODE / "kube/reader.py", CODE / "apiserver/features.py"]
-    paths += [path for room in ("config", "claims", "vendors") for path in sorted((CODE / room).glob("*.py"))]
+    paths += [path for folder in ("config", "claims", "vendors") for path in sorted((CODE / folder).glob("*.py"))]
     paths.append(COLLECTION / "plugins/plugin_utils/workloads.py")
     used = set().union(*(_rules(path) for path in paths))
     written = set(rows("Rules"))
@@ -412,7 +412,7 @@ def test_the_reference_has_every_rule_of_the_language():
 
 
 def test_the_reference_has_the_names_of_derived_classes():
-    """Names that the compiler derives, from a site with two drivers of a kind and one with a single one."""
+    """Names that the compiler derives for a site with two drivers of a kind, and for one with a single driver."""
     device = {"kind": "gpu", "driver": "gpu.nvidia.com"}
     two = {"gpu.nvidia.com": {"version": "0.5.0"}, "gpu.amd.com": {"version": "1.0.0"}}
     for drivers, where, name in (
@@ -431,7 +431,7 @@ def test_the_reference_has_the_names_of_derived_classes():
 
 
 def sequence(page: pathlib.Path) -> t.Iterator[tuple[Block, dict[str, t.Any] | None]]:
-    """Each block with the inventory that it is about: its own, or that of the block before it."""
+    """Each block with its inventory: the block itself, or the last inventory block before it."""
     variables: dict[str, t.Any] | None = None
     drivers: dict[str, t.Any] = {}
     for block in blocks(page):
@@ -530,7 +530,7 @@ def _reported(variables: dict[str, t.Any]) -> tuple[list[str], list[str]]:
 
 
 def _unwrapped(text: str) -> list[str]:
-    """Lines of a block; what is indented by four belongs to the line before it."""
+    """Lines of a block. A line that is indented by four continues the line before it."""
     return re.sub(r"\n {4,}", " ", text).strip("\n").splitlines()
 
 
@@ -565,7 +565,7 @@ def test_manifests_on_the_pages_are_valid(block, variables):
         assert [str(problem) for problem in validate(item, cel=engine)] == []
 
 
-def test_links_between_the_pages_lead_somewhere():
+def test_links_between_the_pages_lead_to_files():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

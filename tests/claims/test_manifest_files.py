@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The folder of manifests: our files are kept as the inventory says, and other files are never touched."""
+"""The folder of manifests: our files follow the inventory, and other files are never touched."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The module dra_manifests under a real ansible, on files as people write them."""
+"""The module dra_manifests under a real ansible, on manifest files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 PROGRAM = Path(sys.executable).with_name("ansible")
 API = "resource.k8s.io/v1"
 DRIVERS = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
-Object = dict[str, t.Any]
 
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
@@ -84,7 +84,7 @@ def test_every_error_is_reported_with_its_path(check: t.Callable[..., Object]) -
 
 
 def test_what_a_class_refuses_of_a_claim_is_an_error(check: t.Callable[..., Object]) -> None:
-    """As the tenancy policy of a cluster would, for classes that are given."""
+    """As the tenancy policy of a cluster would refuse it, for classes that are among the objects."""
     guarded = device_class("guarded", "lanewise.dev")
     tenants = [{"namespaces": ["training"], "allow": {"mtu": {"most": 9000}}}]
     guarded["spec"]["config"] = [
@@ -110,7 +110,7 @@ def test_what_a_class_refuses_of_a_claim_is_an_error(check: t.Callable[..., Obje
     assert "class 'guarded' sets vf" in answer["problems"][0]["message"]
     assert "limits what claims may set as mtu: at most 9000" in answer["problems"][1]["message"]
     assert "not for claims of namespace 'other'" in check(foreign, guarded)["msg"]
-    # without the class, only what is wrong with every class
+    # without the class, only what every class would refuse
     assert check(hopping, wide, foreign)["problems"] == []
     closed = asked("closed", mac="02:00:00:00:00:01")
     assert "does not let claims set mac" in check(closed, device_class("guarded", "lanewise.dev"))["msg"]
@@ -139,12 +139,12 @@ def test_a_label_or_key_that_kubectl_reads_as_text_is_accepted(check: t.Callable
     assert "msg" not in check(text=text)
 
 
-def test_reach_reports_what_keeps_devices_away(check: t.Callable[..., Object]) -> None:
+def test_reach_reports_taints_and_other_drivers(check: t.Callable[..., Object]) -> None:
     objects = [device_class("nic", "lanewise.dev"), claim("one", "nic"), claim("nil", "nic", count=0)]
     asked: Object = {"nodes": {"h100-01": facts("hgx-h100")}, "drivers": DRIVERS}
     reach = {entry["claim"]: entry for entry in check(*objects, **asked)["reach"]}
     assert reach["training/one"]["nodes"] == ["h100-01"]
-    assert reach["training/nil"]["nodes"] == ["h100-01"]  # the server makes it one
+    assert reach["training/nil"]["nodes"] == ["h100-01"]  # the server changes the count to one
     taint = {"key": "example.com/repair", "effect": "NoSchedule"}
     rule: Object = {"apiVersion": API, "kind": "DeviceTaintRule", "metadata": {"name": "repair"}}
     rule["spec"] = {"taint": taint, "deviceSelector": {"driver": "lanewise.dev"}}

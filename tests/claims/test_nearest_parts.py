@@ -56,7 +56,7 @@ def machine(vfs: int = 0) -> Values:
 
 
 class Site:
-    """A site of one machine with a template, whose claims are allocated one after the other."""
+    """A site with one machine and one template. The template's claims are allocated one after the other."""
 
     def __init__(
         self, known: Values, devices: list[Values], drivers: Values, offered: list[Offer] | None = None
@@ -75,7 +75,7 @@ class Site:
         self.place = {nic["address"]: nic["physfn"] or nic["address"] for nic in known["nics"]}
 
     def pairs(self) -> list[tuple[str, str]]:
-        """The GPU and the VF or NIC of each claim, until there are no more."""
+        """The GPU and the VF or NIC of each claim, until a claim is refused."""
         held: list[Result] = []
         found, engine = [], Engine()
         while isinstance(answer := allocate([self.spec], self.classes, self.offers, engine, held=held), Allocation):
@@ -108,14 +108,14 @@ def test_mig_partitions_share_the_vfs_of_their_gpu() -> None:
     partition = {**GPU, "where": {"partition": "1g.10gb"}}
     site = Site(known, [partition, {"name": "nic", "kind": "vf"}], drivers)
     # NVIDIA's driver publishes three partitions on each GPU
-    site.offers = [_cut(one) for one in site.offers if not one.possible or one.device["name"][-1] in "012"]
+    site.offers = [_as_existing(one) for one in site.offers if not one.possible or one.device["name"][-1] in "012"]
     pairs = site.pairs()
     assert len(pairs) == 24 and site.right(pairs)
     assert {len([1 for gpu, _nic in pairs if gpu == one]) for one in site.board.gpus} == {3}
 
 
-def _cut(offer: Offer) -> Offer:
-    """A partition that may exist, as one that does exist."""
+def _as_existing(offer: Offer) -> Offer:
+    """A partition that may exist, changed to one that exists."""
     if not offer.possible:
         return offer
     attributes = {**offer.device["attributes"], "profile": {"string": "1g.10gb"}}

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""How much work the refusal of a plan may be: the looks at devices of all its searches together are bounded.
+"""The work for a refusal is bounded: all searches of a plan together examine a limited number of devices.
 
-The time of such a refusal is measured by `make bench`. LANEWISE_REFUSALS says how many pods are tried.
+The time of such a refusal is measured by `make bench`. LANEWISE_REFUSALS sets the number of pods that are tried.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import os
 import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.states import BUDGET
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.states import SEARCH_BUDGET
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search import Search
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
-from ansible_collections.lanewise.dra.tests.common.hard_questions import Questions
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
+from ansible_collections.lanewise.dra.tests.common.hard_refusals import HardRefusals
 
 REFUSALS = int(os.environ.get("LANEWISE_REFUSALS", "8"))
 SEED = 3
@@ -26,13 +26,13 @@ HARD = [
     ("mig", "hgx-h100", ["part-and-nic", "large-part", "one-pair"]),
     ("mig", "hgx-h100", ["four-near", "four-any", "large-part"]),
 ]
-#: Looks of the search itself, of one that takes uncertain devices for certain, and of all searches of the diagnosis.
-MOST = BUDGET + BUDGET // 4 + BUDGET // 4
-#: Looks of a search between two checks of its budget, and searches at most.
+#: Devices that the search examines, one that assumes that uncertain devices exist, and all searches of the diagnosis.
+MOST = SEARCH_BUDGET + SEARCH_BUDGET // 4 + SEARCH_BUDGET // 4
+#: Devices that a search examines between two checks of its budget, times the largest number of searches.
 SLACK = 100 * 40
 
 
-def test_a_refusal_looks_at_few_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_examines_few_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[Search] = []
     begin = Search.__init__
 
@@ -41,17 +41,17 @@ def test_a_refusal_looks_at_few_devices(monkeypatch: pytest.MonkeyPatch) -> None
         begin(self, *arguments, **more)
 
     monkeypatch.setattr(Search, "__init__", recorded)
-    questions = Questions(SEED, made_engine())
+    refusals = HardRefusals(SEED, require_engine())
     most, long = 0, 0
 
-    def ask(question: t.Callable[[], t.Any]) -> t.Any:
+    def counted(place: t.Callable[[], t.Any]) -> t.Any:
         begun.clear()
-        return question()
+        return place()
 
     for turn in range(REFUSALS):
-        asked, refusal = questions.one(ask, HARD[turn % len(HARD)])
-        looks = sum(one.looks for one in begun)
-        assert looks <= MOST + SLACK, (asked, refusal.reason, looks)
-        most = max(most, looks)
-        long += looks > BUDGET // 4
-    assert long and most > BUDGET // 2, "no question was hard"
+        asked, refusal = refusals.refusal(counted, HARD[turn % len(HARD)])
+        examined = sum(one.examined for one in begun)
+        assert examined <= MOST + SLACK, (asked, refusal.reason, examined)
+        most = max(most, examined)
+        long += examined > SEARCH_BUDGET // 4
+    assert long and most > SEARCH_BUDGET // 2, "no refusal was hard"

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Claims for VFs are checked with the VFs that the same inventory asks for."""
+"""Claims for VFs are checked with the VFs that the same inventory configures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.plugins.plugin_utils.planned_vfs import rules_of, with_planned_vfs
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from ansible_collections.lanewise.dra.tests.site.plays import played
+from ansible_collections.lanewise.dra.tests.site.plays import run_playbook
 
 
 def probed(machine: str, folder: Path) -> dict[str, t.Any]:
@@ -70,6 +70,6 @@ def test_a_claim_for_a_vf_is_refused_only_if_no_vfs_are_planned(tmp_path: Path, 
     (tmp_path / "book.yml").write_text(
         json.dumps([{"ansible.builtin.import_playbook": f"lanewise.dra.{name}"} for name in ("probe", "claims")])
     )
-    output = played(tmp_path, {"one": host}, str(tmp_path / "book"), rc=0 if count else 2)
+    output = run_playbook(tmp_path, {"one": host}, str(tmp_path / "book"), rc=0 if count else 2)
     assert ("default/slice: 1 of 1 node(s)" in output) is bool(count), output
     assert ("request vf" in output) is (count == 0), output

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.claims.test_claims_playbook import PROGRAM, Folder
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 
-Object = dict[str, t.Any]
 PAGE = (COLLECTION / "docs" / "queues.md").read_text(encoding="utf-8")
 BLOCKS = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
 EXAMPLE: Object = {**BLOCKS[0], **BLOCKS[1]}
@@ -64,7 +64,7 @@ def test_errors_leave_the_files_as_they_are(folder: Folder) -> None:
     teams = [{**EXAMPLE["queues_teams"][0], "guaranteed": {"pairs": 9}}, EXAMPLE["queues_teams"][1]]
     output = _run(folder, rc=2, queues_teams=teams)
     reported = (
-        "queues_teams[0].guaranteed.pairs: 12 gpus are guaranteed (red 9, blue 2, the pool 1), and the fleet has 8"
+        "queues_teams[0].guaranteed.pairs: 12 gpus are guaranteed (red 9, blue 2, the pool 1), but the fleet has 8"
     )
     assert reported in output
     assert (folder.path / "queues/manifests/cluster/clusterqueues.yaml").read_text() == before

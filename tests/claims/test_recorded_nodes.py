@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What drivers published on real nodes, against what we predict for machines that were described after these nodes."""
+"""What drivers published on real nodes, compared with our predictions for machines described after these nodes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ansible_collections.lanewise.dra.tests.claims import recorded
 
 Values = dict[str, t.Any]
 DRIVERS: Values = {"gpu.nvidia.com": {"version": "0.4.0"}, "dra.net": {"version": "1.4.0"}}
-#: What is left out of the records, and what an interface only has with addresses or programs.
+#: Attributes that were removed from the records, and those that an interface has only with addresses or programs.
 LEFT_OUT = {f"dra.net/{name}" for name in ("alias", "mac", "ipv4", "ipv6", "tcFilterNames", "tcxProgramNames")}
-#: What this record lacks in addition, although the same driver published it for such interfaces on other nodes.
-SHORTER = {"oke-gb200": {f"dra.net/{name}" for name in ("ebpf", "encapsulation", "pciSubsystem")}}
+#: Attributes that this record lacks, too, although the same driver published them for such interfaces on other nodes.
+MISSING = {"oke-gb200": {f"dra.net/{name}" for name in ("ebpf", "encapsulation", "pciSubsystem")}}
 #: Names that a node chooses for its devices, which the descriptions do not copy.
 NAMES = {"dra.net/ifName", "dra.net/rdmaDevice"}
 
 
 @pytest.mark.parametrize("name", recorded.NODES)
-def test_machines_give_the_devices_of_the_slices_they_were_built_after(name: str, tmp_path: Path) -> None:
+def test_machines_give_the_devices_of_the_recorded_slices(name: str, tmp_path: Path) -> None:
     """Our offline knowledge of both drivers publishes the recorded devices, with the attributes that pairs need."""
     compared = ("resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot", "dra.net/pciAddress")
     compared += ("dra.net/numaNode", "dra.net/rdma")
@@ -42,7 +42,7 @@ def test_machines_give_the_devices_of_the_slices_they_were_built_after(name: str
 
 @pytest.mark.parametrize("name", recorded.NODES)
 def test_dranet_published_what_is_predicted(name: str, tmp_path: Path) -> None:
-    """Devices, and of each the attributes by name, type and value, but for those of the cloud's metadata service."""
+    """All devices and their attributes by name, type and value, except those from the cloud's metadata service."""
     predicted = offers(name, recorded.facts_of(name, tmp_path), {"dra.net": DRIVERS["dra.net"]})
     ours = {one.address: one for one in predicted if not one.possible}
     real = {one.address: one for one in recorded.offers_of(name) if one.driver == "dra.net"}
@@ -52,7 +52,7 @@ def test_dranet_published_what_is_predicted(name: str, tmp_path: Path) -> None:
         expected = one.device["attributes"]
         missing = (expected.keys() | one.unknown) - given.keys()
         assert one.device["name"] == real[address].device["name"]
-        assert not given.keys() - expected.keys() - one.unknown and missing <= LEFT_OUT | SHORTER.get(name, set())
+        assert not given.keys() - expected.keys() - one.unknown and missing <= LEFT_OUT | MISSING.get(name, set())
         for key in given.keys() & expected.keys():
             same = given[key].keys() == expected[key].keys()
             assert same and (key in one.assumed | NAMES or given[key] == expected[key]), (address, key)

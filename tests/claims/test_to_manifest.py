@@ -14,8 +14,8 @@ from ansible_collections.lanewise.dra.plugins.filter.to_manifest import to_manif
 from hypothesis import given
 from hypothesis import strategies as st
 
-#: What go-yaml v2 or v3 takes for another thing than text, each form of its table and of Go's numbers.
-OTHERS = [
+#: Texts that go-yaml v2 or v3 reads as another type: each form of its table and of Go's numbers.
+NOT_STRINGS = [
     *("y", "Y", "n", "N", "yes", "No", "ON", "off", "true", "False", "NULL", "~", "", "<<"),
     *("8", "08", "-08", "+7", "1_000", "08_1", "0x1f", "0X1F", "-0x1f", "0o17", "0O17", "+0o17", "0b1", "0B1", "-0b1"),
     *(
@@ -57,7 +57,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize("text", OTHERS)
+@pytest.mark.parametrize("text", NOT_STRINGS)
 def test_text_that_others_read_as_another_type_is_quoted(text: str) -> None:
     assert to_manifest(text) == f"'{text}'"
     assert to_manifest({text: [text]}) == f"'{text}':\n- '{text}'\n"

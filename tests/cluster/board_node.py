@@ -13,6 +13,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, Result, allocate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_devices import identify
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
@@ -28,8 +29,6 @@ CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 #: How long a pod may stay pending although its devices are free: the scheduler learns of released devices with a delay.
 LATE_SECONDS = 20.0
-
-Object = dict[str, t.Any]
 
 
 def prepare(plane: ControlPlane, all_boards: t.Iterable[Board]) -> None:
@@ -75,7 +74,7 @@ class Node:
     def __init__(self, plane: ControlPlane, board: Board, engine: t.Any, seed: int) -> None:
         self.plane, self.board, self.engine = plane, board, engine
         self.rng = random.Random(f"{seed} {board.name}")
-        self.offers = [Server(plane.version).keeps(one) for one in board.offers]
+        self.offers = [Server(plane.version).stored(one) for one in board.offers]
         self.live: dict[str, list[Result]] = {}
         self.counts = Counts()
         plane.add_node(board.name)

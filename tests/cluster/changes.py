@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.fleets import MERGE, NAMESPACE, RESOURCE, RULES, TAINT, Site
 
-Object = dict[str, t.Any]
 _KINDS = ("cordon", "remove", "lose", "replace", "add", "release", "uncordon", "degrade", "drain")
 #: The attribute of a link that is too slow for some claims.
 _SLOW = {"linkSpeedMbps": 100_000}

@@ -13,7 +13,7 @@ import threading
 import typing as t
 from pathlib import Path
 
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import loads_cut
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json import loads_pruned
 
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
@@ -65,7 +65,7 @@ class Client:
             self._thread.connection.close()
             self._thread.connection = None
             raise
-        return status, loads_cut(answer) if kind == "application/json" and answer else answer.decode()
+        return status, loads_pruned(answer) if kind == "application/json" and answer else answer.decode()
 
     def openapi(self, group_version: str) -> dict[str, t.Any]:
         """The OpenAPI v3 document of `v1` or of a group's version, as `resource.k8s.io/v1`."""

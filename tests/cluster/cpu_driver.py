@@ -20,6 +20,7 @@ import typing as t
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.machine_tree import MachineTree
 from ansible_collections.lanewise.dra.tests.cluster.node import Node
 
@@ -33,8 +34,6 @@ API = "/apis/resource.k8s.io/v1"
 KUBELET = Path("/var/lib/kubelet")
 SPECIFICATION = Path("/var/run/cdi/dra.cpu.json")
 KIND = "dra.k8s.io/cpu"
-
-Object = dict[str, t.Any]
 
 
 def devices(tree: MachineTree) -> list[Object]:

@@ -16,6 +16,7 @@ import typing as t
 import urllib.request
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
@@ -31,8 +32,6 @@ FILTER = (
     '!("dra.net/type" in attributes) || attributes["dra.net/type"].StringValue != "veth" '
     '|| "dra.net/pciAddress" in attributes'
 )
-
-Object = dict[str, t.Any]
 
 
 class Dranet:

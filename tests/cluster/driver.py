@@ -18,6 +18,7 @@ import urllib.request
 from pathlib import Path
 
 import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.driver import ipv6
@@ -31,8 +32,6 @@ FOLDER = Path("/etc/lanewise")
 STATE = Path("/var/lib/kubelet/plugins") / NAME
 READY = "http://127.0.0.1:9178/readyz"
 _PLURALS = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}
-
-Object = dict[str, t.Any]
 
 
 class Driver:

@@ -6,12 +6,9 @@
 
 from __future__ import annotations
 
-import typing as t
-
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import comparison, versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-
-Object = dict[str, t.Any]
 
 _PLACES = {
     "Namespace": "/api/v1/namespaces",

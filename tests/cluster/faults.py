@@ -22,12 +22,11 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster import driver as ours
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed, free_ports
 from ansible_collections.lanewise.dra.tests.cluster.dranet_node import Dranet
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
-
-Object = dict[str, t.Any]
 
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = f"{ours.API}/namespaces/default/resourceclaims"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.driver import API
 from ansible_collections.lanewise.dra.tests.cluster.machine_tree import ROOT, MachineTree
 from ansible_collections.lanewise.dra.tests.cluster.node import Node
@@ -16,8 +17,6 @@ from ansible_collections.lanewise.dra.tests.cluster.node import Node
 TEMPLATES = f"{API}/namespaces/default/resourceclaimtemplates"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
 GPU = {"name": "gpu", "kind": "gpu"}
-
-Object = dict[str, t.Any]
 
 
 def drivers(version: str) -> Object:

@@ -16,6 +16,7 @@ import subprocess
 import typing as t
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.tests.cluster.driver import Driver
@@ -27,8 +28,6 @@ from ansible_collections.lanewise.dra.tests.nvidia import root as nvidia
 from ansible_collections.lanewise.dra.tests.nvidia.driver import NvidiaDriver
 
 PROGRAM = Path(__file__).with_name("tree_driver.py")
-
-Object = dict[str, t.Any]
 
 
 def description(machine: str | Path) -> Object:

@@ -14,10 +14,10 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import KEY
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 
-Object = dict[str, t.Any]
 RESOURCE = "/apis/resource.k8s.io/v1"
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
 DRIVER = "gpu.example.com"

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lanewise_driver import cli
-from lanewise_driver.base.metrics import Measured, Metrics
+from lanewise_driver.base.metrics import Measurement, Metrics
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "driver"))
 import driver_changes
@@ -79,7 +79,7 @@ def begin(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def operation(self: Metrics, name: str) -> t.Iterator[Measured]:
+def operation(self: Metrics, name: str) -> t.Iterator[Measurement]:
     wanted = begin(name)
     with _operation(self, name) as measured:
         if not TARGET.name or threading.get_ident() != TARGET.thread:

@@ -10,12 +10,12 @@ import copy
 import json
 import typing as t
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 from ansible_collections.lanewise.dra.tests.cluster.machine_tree import Seen
 from ansible_collections.lanewise.dra.tests.cluster.node import Node
 from ansible_collections.lanewise.dra.tests.nvidia import root as nvidia
 
-Object = dict[str, t.Any]
 #: The map of the claim that GpuNode.pod gives its pods.
 MAP_PATH = "/run/lanewise/map/resourceclaimtemplates/devices.json"
 PAIRS_VARIABLE = "LANEWISE_PAIRS_DEVICES"

@@ -14,7 +14,8 @@ import random
 import typing as t
 from datetime import datetime, timedelta, timezone
 
-Object = dict[str, t.Any]
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
+
 NAMESPACES = tuple(f"team-{number}" for number in range(6))
 CLASSES = ("gpu", "rdma", "nic-share")
 #: Device classes that match no device.

@@ -18,8 +18,13 @@ from fractions import Fraction
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import Compiled, Given, compile_queues
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided import with_setting
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import (
+    Compiled,
+    CompileInput,
+    compile_queues,
+)
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided_nics import with_setting
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
@@ -27,7 +32,6 @@ from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.queueing import KUEUE, Queueing
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-Object = dict[str, t.Any]
 RESOURCE = "/apis/resource.k8s.io/v1"
 DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
 #: The API path and plural of each kind that is applied.
@@ -73,7 +77,7 @@ def compile_for(
 ) -> Compiled:
     """Compile a site's queues. `objects` are the objects of its claims. Raises Problems."""
     now = datetime.now(timezone.utc)
-    inputs = Given(objects, t.cast(t.Any, nodes), drivers, _engine(), Server(), now, site)
+    inputs = CompileInput(objects, t.cast(t.Any, nodes), drivers, _engine(), Server(), now, site)
     return compile_queues(variables, inputs)
 
 

@@ -27,12 +27,12 @@ from pathlib import Path
 
 import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_replay import NODE_LABEL, RUNS_FOR
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import merged
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed, free_ports
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tools.cluster import QUEUES, module, programs
 
-Object = dict[str, t.Any]
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 NAMESPACE, CONFIG_MAP, CONFIG_KEY = "kueue-system", "kueue-manager-config", "controller_manager_config.yaml"
 STAGES = sorted((COLLECTION / "playbooks" / "files" / "no-machine-stages").glob("*.yaml"))

@@ -15,14 +15,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, in_sandbox
 from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Machine
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 from environment import CACHE  # tools/cluster.py has put its folder on the path
-
-Object = dict[str, t.Any]
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
 #: Made beforehand by the playbook driver_wheelhouse, as the sandbox has no network.

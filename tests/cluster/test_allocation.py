@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver import features
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import (
     Allocation,
     Refusal,
@@ -32,14 +33,13 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server im
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.cluster.board_node import LATE_SECONDS
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
 TRIALS = os.environ.get("LANEWISE_ALLOCATION_CLAIMS", "60")
 SEED = 20261121
 
-Object = dict[str, t.Any]
 RESOURCE = "/apis/resource.k8s.io/v1"
 NAMESPACE = "allocation"
 CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
@@ -165,7 +165,7 @@ def sites() -> dict[str, Site]:
 
 @pytest.fixture(scope="module")
 def engine() -> t.Any:
-    return made_engine()
+    return require_engine()
 
 
 @pytest.fixture(scope="module")

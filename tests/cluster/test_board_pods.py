@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, Result, allocate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_devices import identify
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided import with_setting
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided_nics import with_setting
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
@@ -23,12 +24,11 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.tests.cluster.boards import VFS, Map, shuffled_map, with_map, with_vfs
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.machines.description import load
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-Object = dict[str, t.Any]
 Pairs = list[tuple[str, str]]
 LANEWISE: Object = {"lanewise.dev": {}}
 NVIDIA: Object = {"gpu.nvidia.com": {"version": "0.5.0"}}
@@ -43,7 +43,7 @@ class Site:
     """A node with a random map, a template for pairs, and pods that are created one by one until one is pending."""
 
     def __init__(self, plane: ControlPlane, name: str, machine: Object, drivers: Object, devices: list[Object]) -> None:
-        self.plane, self.name, self.engine = plane, name, made_engine()
+        self.plane, self.name, self.engine = plane, name, require_engine()
         values = {
             "dra_claims_drivers": drivers,
             "dra_claims_templates": [{"name": "pair", "namespace": name, "align": "nearest", "devices": devices}],
@@ -53,7 +53,7 @@ class Site:
         assert use.form == "published map"
         [self.spec] = [one["spec"]["spec"] for one in made.objects if one["kind"] == "ResourceClaimTemplate"]
         self.classes = {one["metadata"]["name"]: one for one in made.objects if one["kind"] == "DeviceClass"}
-        self.offers = [Server(plane.version).keeps(one) for one in offers(name, machine, drivers)]
+        self.offers = [Server(plane.version).stored(one) for one in offers(name, machine, drivers)]
         self.devices = {(one.driver, str(one.device["name"])): one for one in self.offers}
         self.place = {nic["address"]: nic["physfn"] or nic["address"] for nic in machine["nics"]}
         plane.add_namespace(name)

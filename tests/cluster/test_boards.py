@@ -24,7 +24,7 @@ from ansible_collections.lanewise.dra.tests.cluster import boards
 from ansible_collections.lanewise.dra.tests.cluster.board_node import NAMESPACE, Counts, Node, prepare, unaligned
 from ansible_collections.lanewise.dra.tests.cluster.boards import Board, aligned, has_pairs
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 
 CLAIMS = int(os.environ.get("LANEWISE_BOARD_CLAIMS") or (1000 if os.environ.get("LANEWISE_SLOW") else 100))
 SEED = 20261123
@@ -32,7 +32,7 @@ SEED = 20261123
 
 @pytest.fixture(scope="module")
 def engine() -> t.Any:
-    return made_engine()
+    return require_engine()
 
 
 @pytest.fixture(scope="module")

@@ -21,17 +21,16 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import interface_policy
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.dry_run import place_of, refused
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 SITES = int(os.environ.get("LANEWISE_COMPILED_SITES", "40"))
 CONFIGS = int(os.environ.get("LANEWISE_COMPILED_CONFIGS", "300"))
 SEED = 20261121
-
-Object = dict[str, t.Any]
 
 
 def _generated(number: int) -> t.Callable[[t.Any], t.Any]:
@@ -56,7 +55,7 @@ def _prepare(plane: ControlPlane) -> None:
 
 
 def _all_accepted(plane: ControlPlane, kubernetes: str, modern: bool) -> None:
-    made_engine()  # skips the test if there is no CEL engine
+    require_engine()  # skips the test if there is no CEL engine
     _prepare(plane)
     kinds: dict[str, int] = {}
     known: set[str] = set()

@@ -26,6 +26,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.modules import dra_driver_access
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
@@ -47,8 +48,6 @@ from lanewise_driver.dra.config import interface_config  # noqa: E402
 from lanewise_driver.publish import slices as driver_slices  # noqa: E402
 from lanewise_driver.publish.inventory import Inventory  # noqa: E402
 from lanewise_driver.publish.publisher import Publisher  # noqa: E402
-
-Object = dict[str, t.Any]
 
 DRIVER = "lanewise.dev"
 #: The path for creating an event without storing it.
@@ -410,13 +409,13 @@ def test_a_token_file_is_renewed(installed: Installed, tmp_path: Path, monkeypat
     path.write_text(old)
     access = Access(installed.plane.url, installed.plane.authority.certificate.read_text(), token_file=path)
     cluster = Cluster(lambda: access, DRIVER, "renewal")
-    renewal = driver_token.Renewal(cluster, path)
+    renewal = driver_token.TokenRenewer(cluster, path)
     new = renewal.renew()
     assert path.read_text() != old and path.stat().st_mode & 0o777 == 0o600
     assert new.expires - new.issued > 600 and renewal.expires == new.expires
     assert cluster.node_object()["metadata"]["name"] == "renewal"
     # the thread does not renew a fresh token
-    renewal = driver_token.Renewal(cluster, path)
+    renewal = driver_token.TokenRenewer(cluster, path)
     text = path.read_text()
     renewal.start()
     installed.plane.wait_for(lambda: renewal.expires, "the thread")
@@ -424,8 +423,8 @@ def test_a_token_file_is_renewed(installed: Installed, tmp_path: Path, monkeypat
     assert path.read_text() == text and renewal.problem == ""
     # it renews a token whenever it is due
     with monkeypatch.context() as patch:
-        patch.setattr(driver_token, "_LIFE", 0.0)
-        renewal = driver_token.Renewal(cluster, path)
+        patch.setattr(driver_token, "_RENEW_AFTER", 0.0)
+        renewal = driver_token.TokenRenewer(cluster, path)
         renewal.start()
         for _time in range(2):
             text = path.read_text()
@@ -437,7 +436,7 @@ def test_a_token_file_is_renewed(installed: Installed, tmp_path: Path, monkeypat
     with pytest.raises(AccessError, match="not bound"):
         renewal.renew()
     path.write_text(old)
-    other = driver_token.Renewal(Cluster(lambda: access, DRIVER, "elsewhere"), path)
+    other = driver_token.TokenRenewer(Cluster(lambda: access, DRIVER, "elsewhere"), path)
     with pytest.raises(AccessError, match="is bound to the Node renewal"):
         other.renew()
     installed.plane.expect("DELETE", "/api/v1/nodes/renewal")
@@ -458,7 +457,7 @@ def test_an_expired_token_is_reported_with_the_fix(installed: Installed, tmp_pat
     installed.node("was-off")
     path = tmp_path / "token"
     access = Access(installed.plane.url, installed.plane.authority.certificate.read_text(), token_file=path)
-    renewal = driver_token.Renewal(Cluster(lambda: access, DRIVER, "was-off"), path)
+    renewal = driver_token.TokenRenewer(Cluster(lambda: access, DRIVER, "was-off"), path)
     head, body, signature = installed.token("was-off").split(".")
     claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
     claims.update(iat=1000000000, exp=1000086400)
@@ -484,12 +483,12 @@ def test_under_the_policy_of_an_earlier_release_a_token_lasts_a_day(installed: I
     cluster = Cluster(lambda: access, DRIVER, "earlier")
     uid = cluster.node_object()["metadata"]["uid"]
     plane.wait_for(lambda: refusal(lambda: ask_token(cluster, "earlier", uid, 604800)), "the earlier policy")
-    new = driver_token.Renewal(cluster, path).renew()
+    new = driver_token.TokenRenewer(cluster, path).renew()
     assert new.expires - new.issued == 86400
     policy = yaml.safe_load((MANIFESTS / "32-policy-token.yaml").read_text())
     plane.expect("PATCH", place + apply, policy, "application/apply-patch+yaml")
     plane.wait_for(lambda: not refusal(lambda: ask_token(cluster, "earlier", uid, 604800)), "the current policy")
-    new = driver_token.Renewal(cluster, path).renew()
+    new = driver_token.TokenRenewer(cluster, path).renew()
     assert new.expires - new.issued == 604800
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
@@ -31,8 +32,6 @@ from ansible_collections.lanewise.dra.tests.cluster.test_driver_cluster import D
 EXAMPLE = COLLECTION / "inventories/example/group_vars/all/claims.yml"
 RESOURCE = "/apis/resource.k8s.io/v1"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
-
-Object = dict[str, t.Any]
 
 
 @pytest.fixture(name="site", scope="module")

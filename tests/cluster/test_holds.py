@@ -108,7 +108,7 @@ def test_holds_name_their_owners_and_devices(fleet: Fleet, modules: Modules) -> 
     modules.hold("demo", *GPUS[:2])
     refused = modules.hold("second", GPUS[2], GPUS[1], owner="team b")
     assert f"{GPUS[1]} belongs to hold demo of team a" in refused["msg"] and len(fleet.rules()) == 2
-    assert "not of team b: choose another name" in modules.hold("demo", GPUS[2], owner="team b")["msg"]
+    assert "does not belong to team b: choose another name" in modules.hold("demo", GPUS[2], owner="team b")["msg"]
     (found,) = modules.holds()["holds"]
     assert found["owner"] == "team a" and found["reason"] == "a demo" and sorted(found["devices"]) == GPUS[:2]
 
@@ -131,7 +131,7 @@ def test_an_expired_hold_is_overdue_until_it_is_extended(fleet: Fleet, modules: 
 def test_two_holds_at_once_never_share_a_device(newest: ControlPlane, fleet: Fleet, modules: Modules) -> None:
     """Several runs request the same devices at once: at most one gets them, and the others hold nothing."""
     until = datetime.now(timezone.utc) + timedelta(hours=1)
-    devices = tuple(forms.device(one) for one in GPUS)
+    devices = tuple(forms.parse_device(one) for one in GPUS)
 
     def make_hold(number: int) -> str:
         api = kubernetes.config.new_client_from_config(str(newest.kubeconfig))
@@ -156,7 +156,7 @@ def test_two_holds_at_once_never_share_a_device(newest: ControlPlane, fleet: Fle
 
 def test_runs_that_make_the_same_hold_at_once_make_one(newest: ControlPlane, fleet: Fleet, modules: Modules) -> None:
     until = (datetime.now(timezone.utc) + timedelta(hours=1)).replace(microsecond=0)
-    wanted = Hold("demo", "team a", "one job", until, tuple(forms.device(one) for one in GPUS))
+    wanted = Hold("demo", "team a", "one job", until, tuple(forms.parse_device(one) for one in GPUS))
 
     def make_hold(_number: int) -> None:
         api = kubernetes.config.new_client_from_config(str(newest.kubeconfig))

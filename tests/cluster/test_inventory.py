@@ -18,6 +18,7 @@ import pytest
 import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils import cluster_lists
 from ansible_collections.lanewise.dra.plugins.module_utils.cluster_lists import read_all
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import kueue
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
@@ -38,8 +39,6 @@ pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core
 
 from ansible.module_utils.testing import patch_module_args  # noqa: E402
 from ansible_collections.lanewise.dra.plugins.modules import dra_objects_info  # noqa: E402
-
-Object = dict[str, t.Any]
 
 
 def inventory(folder: Path, plane: ControlPlane | None, **options: t.Any) -> subprocess.CompletedProcess[str]:

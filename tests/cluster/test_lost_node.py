@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import swap
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.holding import PROGRAM, RESOURCE, Playbooks
 from ansible_collections.lanewise.dra.tests.cluster.queue_site import QueueSite, machine
@@ -26,7 +27,6 @@ pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes"
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python")
 
-Object = dict[str, t.Any]
 TEAM, SWAPPED, TIMEOUT = "farm", "swapped", 180.0
 NODES = ("left", "right")
 #: With a grace period, a deleted pod exists until its node reports its end.

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTIONS
 
@@ -26,7 +27,6 @@ from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME, Dri
 
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
 
-Object = dict[str, t.Any]
 
 pytestmark = [
     pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core beside this Python"),

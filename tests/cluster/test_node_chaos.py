@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import Failed
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
 
@@ -30,8 +31,6 @@ pytest.importorskip("lanewise_driver", reason="the driver's package is not insta
 
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME, STATE, Driver, add_rail, host_state
 from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
-
-Object = dict[str, t.Any]
 
 STRIDE = int(os.environ.get("LANEWISE_CHAOS_STRIDE", "0"))
 OUTAGE = float(os.environ.get("LANEWISE_OUTAGE", "10"))

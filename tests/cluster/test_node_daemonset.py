@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import Failed
 from ansible_collections.lanewise.dra.tests.cluster.node import IMAGE, Node, ip
 
@@ -34,8 +35,6 @@ from ansible_collections.lanewise.dra.tests.cluster.driver import (  # noqa: E40
     add_rail,
     host_state,
 )
-
-Object = dict[str, t.Any]
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _PLURALS = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
@@ -21,11 +22,10 @@ from ansible_collections.lanewise.dra.tests.cluster.dranet_node import Dranet, M
 from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 from ansible_collections.lanewise.dra.tests.cluster.node import Node
 from ansible_collections.lanewise.dra.tests.cluster.test_node_alignment import verify
-from ansible_collections.lanewise.dra.tests.machines.builder import hand_over
+from ansible_collections.lanewise.dra.tests.machines.builder import move_to_container
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
-Object = dict[str, t.Any]
 DRIVERS = {"dra.net": {"version": dranet_node.VERSION}}
 #: Attributes that an interface has only if it has addresses or BPF programs.
 SOMETIMES = {f"dra.net/{name}" for name in ("ipv4", "ipv6", "tcFilterNames", "tcxProgramNames")}
@@ -200,7 +200,7 @@ def test_pods_get_aligned_pairs_and_verify_proves_it(node: Node, machine: Dranet
     tree = tmp_path / "now"  # the tree that a probe of the node reads while pods have the NICs
     shutil.copytree(machine.tree, tree, symlinks=True)
     for one in seen:
-        hand_over(tree, one.nics[0])
+        move_to_container(tree, one.nics[0])
     facts = as_dict(probe(str(tree)))
     # DRANET publishes the change some seconds after the last pod has its NIC
     used = {f"pci-{one.nics[0].replace(':', '-').replace('.', '-')}" for one in seen}

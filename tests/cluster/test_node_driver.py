@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import Failed
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
 
@@ -25,7 +26,6 @@ pytest.importorskip("lanewise_driver", reason="the driver's package is not insta
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME, Driver, add_rail, host_state, responds
 from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
 
-Object = dict[str, t.Any]
 RAILS = ("rail0", "rail1", "rail2", "rail3")
 
 

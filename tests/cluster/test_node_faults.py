@@ -20,6 +20,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster import driver as ours
 from ansible_collections.lanewise.dra.tests.cluster import faults
 from ansible_collections.lanewise.dra.tests.cluster.faults import (
@@ -40,7 +41,6 @@ from environment import Missing  # tools/cluster.py has put its folder on the pa
 
 pytest.importorskip("lanewise_driver", reason="the driver's package is not installed: 'make test ONLY=node' does it")
 
-Object = dict[str, t.Any]
 LOG = COLLECTION / ".cache" / "faults.jsonl"
 NET1: Object = {"name": "net1", "addresses": ["203.0.113.2/28"]}
 

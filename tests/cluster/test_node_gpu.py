@@ -12,6 +12,7 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Refusal, Result, allocate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
@@ -25,7 +26,6 @@ pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
 
 from ansible_collections.lanewise.dra.tests.cluster.gpu_node import GpuNode
 
-Object = dict[str, t.Any]
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 #: Machines whose GPUs have a NIC below their PCIe root, and versions of NVIDIA's driver.

@@ -16,13 +16,12 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
 from ansible_collections.lanewise.dra.tests.cluster.node import ROOT, Node, in_sandbox
 from ansible_collections.lanewise.dra.tests.cluster.sandbox import hierarchies
 from ansible_collections.lanewise.dra.tests.cluster.site_node import PROGRAM, Site, SystemdNode
 from ansible_collections.lanewise.dra.tests.cluster.systemd import SYSTEMD, Machine
-
-Object = dict[str, t.Any]
 
 #: Like the unit of the Kubernetes project's kubelet package with kubeadm's drop-in.
 UNIT = """[Unit]
@@ -197,7 +196,7 @@ def test_a_second_run_changes_nothing(site: KubeletSite) -> None:
 )
 def test_settings_that_kubelet_rejects_are_reported_and_undone(site: KubeletSite, wrong: Object, reason: str) -> None:
     before = FILE.read_text()
-    with pytest.raises(Failed, match=f"kubelet stopped: .*{reason}.*The node is as it was"):
+    with pytest.raises(Failed, match=f"kubelet stopped: .*{reason}.*The node is in its previous state"):
         site.change({**WANTED, **wrong})
     assert FILE.read_text() == before and policies() == ["static", "Static"]
     assert FIELDS.items() <= site.reported().items()

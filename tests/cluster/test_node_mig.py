@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
 from ansible_collections.lanewise.dra.tests.cluster.node import Node
 from environment import Missing  # tools/cluster.py has put its folder on the path
@@ -25,8 +25,6 @@ PART = {"name": "gpu", "kind": "gpu", "share": {"partition": "3g.40gb"}}
 DEVICES = [PART, {"name": "nic", "kind": "nic"}]
 TEMPLATE = {"name": "part", "namespace": "default", "align": "pcie_root", "devices": DEVICES}
 PROFILE = 9  # NVML's number of 3g.40gb
-
-Object = dict[str, t.Any]
 
 
 def site(engine: str) -> Object:

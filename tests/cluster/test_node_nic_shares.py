@@ -10,6 +10,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
 from ansible_collections.lanewise.dra.tests.cluster.node import Node, ip
 from ansible_collections.lanewise.dra.tests.driver.traffic import Traffic
@@ -19,7 +20,6 @@ pytest.importorskip("cel_expr_python", reason="needs cel-expr-python")
 
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, Driver, add_rail, host_state
 
-Object = dict[str, t.Any]
 #: The shares of 1,000 Mbit/s, in Mbit/s, and the pods' addresses on the rail.
 SHARES = {"big": (700, "203.0.113.2/28"), "small": (200, "203.0.113.3/28")}
 SWITCH = "203.0.113.1"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.node import Node
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
@@ -32,7 +33,6 @@ from ansible_collections.lanewise.dra.tests.cluster.map_judge import (
     wrong_maps,
 )
 
-Object = dict[str, t.Any]
 PODS = "/api/v1/namespaces/default/pods"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
 PAIR = [{"name": "gpu", "kind": "gpu"}, {"name": "nic", "kind": "nic"}]

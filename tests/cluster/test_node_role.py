@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.driver import ACCOUNT, API, NAME, add_rail
 from ansible_collections.lanewise.dra.tests.cluster.site_node import (
@@ -36,8 +37,6 @@ from ansible_collections.lanewise.dra.tests.cluster.site_node import (
 from ansible_collections.lanewise.dra.tests.cluster.systemd import Machine
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
 from ansible_collections.lanewise.dra.tests.site.test_hostile_node import hostile
-
-Object = dict[str, t.Any]
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytestmark = REQUIRED

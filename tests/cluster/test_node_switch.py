@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.bench.dranet import FILTER
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, add_rail
@@ -27,7 +28,6 @@ from environment import Missing  # tools/cluster.py has put its folder on the pa
 
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytestmark = REQUIRED
-Object = dict[str, t.Any]
 DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/dranet"
 PODS = "/api/v1/namespaces/default/pods"
 LABEL, MARK = "lanewise.dev/nic-driver", "lanewise.dev/switch-driver"

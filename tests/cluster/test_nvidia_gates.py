@@ -17,6 +17,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.drivers import knowledge
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.nvidia_vfio import FABRIC
@@ -30,8 +31,6 @@ from ansible_collections.lanewise.dra.tests.nvidia.driver import NvidiaDriver
 from ansible_collections.lanewise.dra.tests.nvidia.root import Root
 from ansible_collections.lanewise.dra.tools.cluster import NVIDIA
 from environment import Missing  # tools/cluster.py has put its folder on the path
-
-Object = dict[str, t.Any]
 
 #: The gates that the GPU plugin reads when it publishes (grep featuregates.Enabled in cmd/gpu-kubelet-plugin), and
 #: MPSSupport, TimeSlicingSettings and DeviceMetadata, to show that these change only how claims are prepared.

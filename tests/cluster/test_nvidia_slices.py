@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
@@ -32,8 +33,6 @@ from ansible_collections.lanewise.dra.tools.cluster import NVIDIA
 from environment import Missing  # tools/cluster.py has put its folder on the path
 
 MACHINES = ("hgx-h100", "dgx-a100", "hgx-b200", "gb200")
-
-Object = dict[str, t.Any]
 
 
 @pytest.fixture(name="plane", scope="module")

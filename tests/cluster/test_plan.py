@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
@@ -30,7 +31,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices im
 from ansible_collections.lanewise.dra.tests.cluster import changes, fleets
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.fleets import NAMESPACE, OPTIONS, RESOURCE, TAINT, Site
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import CLASSES, DRIVERS, SPECS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
@@ -42,7 +43,6 @@ SETTLE_SECONDS = 1.0
 #: The maximum number of nodes of a fleet: 25 nodes have 200 pairs. Fewer nodes if there are few fleets.
 NODES = 25 if FLEETS > 100 else 8
 
-Object = dict[str, t.Any]
 PROGRAM = Path(sys.executable).with_name("ansible-playbook")
 MESSAGES = {
     fits.DEVICES: "cannot allocate all claims",
@@ -53,7 +53,7 @@ MESSAGES = {
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return made_engine()
+    return require_engine()
 
 
 @pytest.fixture(scope="module")

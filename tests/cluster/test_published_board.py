@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import json
-import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.boards import board_map
@@ -30,8 +30,6 @@ from lanewise_driver.api.features import Features
 from lanewise_driver.base.settings import Settings
 from lanewise_driver.publish.inventory import Inventory
 from lanewise_driver.publish.publisher import Publisher
-
-Object = dict[str, t.Any]
 
 GATE = {"DRAListTypeAttributes": True}
 NODE = "gb300"

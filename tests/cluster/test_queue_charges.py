@@ -12,12 +12,12 @@ from fractions import Fraction
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.queue_site import DIVIDED, QueueSite, machine
 from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing
 
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 
-Object = dict[str, t.Any]
 TIMEOUT = 120.0  # seconds, on a busy machine
 
 

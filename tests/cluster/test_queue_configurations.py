@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import Compiled
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import merged
@@ -43,7 +44,6 @@ from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing
 
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 
-Object = dict[str, t.Any]
 COUNT = int(os.environ.get("LANEWISE_QUEUES") or (1000 if os.environ.get("LANEWISE_SLOW") else 60))
 NODES = {"pairs": machine("hgx-h100"), "shares": machine("sriov", DIVIDED)}
 HAS = {"gpus": 8, "nics": 12, "bandwidth": 500}

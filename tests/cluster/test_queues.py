@@ -16,17 +16,17 @@ from fractions import Fraction
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.cluster import title
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import kueue, reader
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.given import objects_of
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.inputs import objects_of
 from ansible_collections.lanewise.dra.tests.cluster.queue_site import DIVIDED, QueueSite, machine
 from ansible_collections.lanewise.dra.tests.cluster.queueing import Queueing, pod_template
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 
-Object = dict[str, t.Any]
 RESOURCES = [
     {"name": "gpus", "classes": ["gpu"]},
     {"name": "nics", "classes": ["rdma"]},
@@ -189,7 +189,7 @@ def test_two_teams_lend_each_other_idle_quota(site: QueueSite, work: Work) -> No
 
 
 def _pending_jobs(site: QueueSite, name: str) -> int:
-    """The number of jobs that wait in a ClusterQueue, according to Kueue, which updates it after the job's status."""
+    """The jobs that wait in a ClusterQueue, as Kueue counts them. It updates this after the status of the job."""
     (queue,) = [one for one in site.objects()["ClusterQueue"] if one["metadata"]["name"] == name]
     return int((queue.get("status") or {}).get("pendingWorkloads") or 0)
 
@@ -209,7 +209,7 @@ def test_a_plan_predicts_what_is_admitted(site: QueueSite, work: Work) -> None:
     labels = {kueue.QUEUE_LABEL: "fig"}
     job = Workload("job", (template,), pod_template("pair")["spec"], "fig", labels)
     fleet = reader.read(objects, kueue_configuration=queueing.configuration)
-    (found,) = fits.fit(fleet, [job], made_engine())
+    (found,) = fits.fit(fleet, [job], require_engine())
     assert not found.at_least and not found.at_most, found.notes
     assert found.total == 6 and found.over_quota > 0 and found.quota.startswith("ClusterQueue"), found
     work.submit("fig", found.total + 1)
@@ -219,7 +219,7 @@ def test_a_plan_predicts_what_is_admitted(site: QueueSite, work: Work) -> None:
     assert condition["status"] == "False" and "insufficient" in condition["message"], condition
     site.plane.wait_for(lambda: _pending_jobs(site, "fig") == 1, "Kueue to count the waiting job", TIMEOUT)
     (later,) = fits.fit(
-        reader.read(objects_of(site.objects()), kueue_configuration=queueing.configuration), [job], made_engine()
+        reader.read(objects_of(site.objects()), kueue_configuration=queueing.configuration), [job], require_engine()
     )
     assert later.total == 0 and any("1 job(s) wait" in one for one in later.notes), later
 
@@ -245,7 +245,7 @@ def test_a_plan_predicts_jobs_with_a_flavor_for_each_node(site: QueueSite, work:
     ]
     job = Workload("job", (template,), pod_template("pair")["spec"], "oak", {kueue.QUEUE_LABEL: "oak"})
     fleet = reader.read(objects, kueue_configuration=site.queueing.configuration)
-    (found,) = fits.fit(fleet, [job], made_engine())
+    (found,) = fits.fit(fleet, [job], require_engine())
     assert found.total == 11 and "admits 20 to flavor node-b first, and its nodes have room for 8" in found.quota, found
     assert not found.at_least and not found.at_most, found.notes
     work.submit("oak", found.total + 1)

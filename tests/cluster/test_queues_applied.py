@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.objects import LOANS
 from ansible_collections.lanewise.dra.tests.claims.test_claims_playbook import PROGRAM, Folder
 from ansible_collections.lanewise.dra.tests.claims.test_queues_playbook import EXAMPLE
@@ -26,7 +27,6 @@ pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="needs ansible-core
 pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes")
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 
-Object = dict[str, t.Any]
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kueue-controller-manager"
 CONFIGURATION = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{CONFIG_MAP}"
 MARK = "lanewise.dev/queues-configuration"

@@ -292,5 +292,5 @@ def test_a_card_in_use_is_kept_and_the_node_is_uncordoned(site: Site, machine: M
     output = site.before("-e", "replace_nic_timeout=5", rc=2)
     machine.run("rm", f"{RECORDS}/7d0c.json")
     assert "Do not remove the card: the node's pods have ended, but the card is still in use" in output
-    assert f"{CARD}: a pod has it by the resource claim with UID 7d0c" in output
+    assert f"{CARD}: a pod has it through the resource claim with UID 7d0c" in output
     assert site.state() == (False, False) and not (site.folder / "report").exists()

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import threading
-import typing as t
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace import Job
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 
@@ -17,7 +17,6 @@ pytest.importorskip("kubernetes", reason="needs the Python client of Kubernetes"
 
 from ansible_collections.lanewise.dra.plugins.module_utils import cluster_replay
 
-Object = dict[str, t.Any]
 TEAM, RBAC = "watched", "/apis/rbac.authorization.k8s.io/v1"
 JOBS = f"/apis/batch/v1/namespaces/{TEAM}/jobs"
 _GROUP = "rbac.authorization.k8s.io"

@@ -187,12 +187,12 @@ def test_disruption_budgets_are_respected(fleet: Fleet, playbooks: Playbooks) ->
         fleet.plane.wait_for(counted, "the budget's count", 180)
         before = fleet.uids()
         reported = playbooks.run("swap", rc=2, **ASK, swap_devices=gpus("swap-0", 0, 1))
-        assert f"PodDisruptionBudget {NAMESPACE}/web allows 1 disruption(s) now, and the swap would end 2" in reported
+        assert f"PodDisruptionBudget {NAMESPACE}/web allows 1 disruption(s) now, but the swap would end 2" in reported
         assert "No pod was ended" in reported and untouched(fleet, before)
         # the rules of an interrupted preview do not mean that the pods have already ended
         _leave_counts(fleet, 0, 1)
         reported = playbooks.run("swap", rc=2, **ASK, swap_devices=gpus("swap-0", 0, 1))
-        assert "and the swap would end 2" in reported and not ended(fleet, before)
+        assert "but the swap would end 2" in reported and not ended(fleet, before)
         assert "2 rules count pods" in playbooks.run("reserve")
         reported = playbooks.run("swap", **ASK, swap_devices=gpus("swap-0", 0, 1), swap_state="previewed")
         assert "the controller counts 2 pod(s)" in reported and untouched(fleet, before)

@@ -22,6 +22,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import interface_policy, tenancy_policy
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config, tenancy
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.dry_run import place_of, refused
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import VF, claim, device, planned, result
@@ -63,7 +64,6 @@ KNOWN.update({name: replace(offer.base, name=name, device=offer.published) for n
 SHARED = tuple(OFFERS)
 
 RATE = re.compile(interface_config.FIELDS["share"].fields["guarantee"].pattern or "")
-Object = dict[str, t.Any]
 
 
 class Pair(t.NamedTuple):
@@ -78,7 +78,7 @@ class Pair(t.NamedTuple):
 
 
 @st.composite
-def settings_of(draw: st.DrawFn, bad: int, several: bool) -> Object:
+def class_settings(draw: st.DrawFn, bad: int, several: bool) -> Object:
     """An InterfaceConfig. If the claim has several devices, it has no name and no VRF, which must be consistent between
     the interfaces of a pod: only the driver checks that."""
     config = draw(claims_strategies.configs(bad))
@@ -100,7 +100,7 @@ def pairs(draw: st.DrawFn) -> list[Pair]:
     requests = draw(st.sampled_from([[[0]], [[0]], [[0], [1]], [[0, 1]], [[0, 1], [0]]]))
     several = len(requests) > 1
     for _number in range(2):
-        configs = [draw(settings_of(0, several)) for _count in range(draw(st.sampled_from([0, 0, 1, 1, 2])))]
+        configs = [draw(class_settings(0, several)) for _count in range(draw(st.sampled_from([0, 0, 1, 1, 2])))]
         configs = [with_share(draw, one, 0) if shared and draw(st.booleans()) else one for one in configs]
         configs = [one for one in configs if not interface_config.validate(one, "")]
         if draw(st.integers(0, 3)):
@@ -115,11 +115,11 @@ def with_claim(draw: st.DrawFn, classes: list[list[Object]], requests: list[list
     several = len(requests) > 1
     for _count in range(draw(st.sampled_from([1, 1, 2]))):
         bad = draw(st.sampled_from([0, 0, 0, 2]))
-        fields = draw(settings_of(bad, several))
+        fields = draw(class_settings(bad, several))
         if shared and draw(st.booleans()):
             fields = with_share(draw, fields, bad)
         if draw(st.booleans()):  # with the same values as the class
-            known = tenancy.settings_of(classes[0])
+            known = tenancy.class_settings(classes[0])
             fields = {**fields, **{name: value for name, value in known.items() if draw(st.booleans())}}
         names = ["r0", "r1", "r0/a0", "r0/a1"] if len(requests) > 1 else ["r0"]
         chosen = draw(st.sampled_from([[], *([name] for name in names)])) if len(requests) == 1 else [names[0]]
@@ -161,7 +161,9 @@ def allocated(request: str, number: int, configs: t.Sequence[Object]) -> Object:
     divided NIC if they have a share. Configurations do not contain whether a class selects shares, how much of the NIC
     there is and which namespaces may use it. So the policy does not know these, and only the driver checks them."""
     valid = [one for one in configs if isinstance(one, dict)]
-    share = interface_config.joined({"share": one["share"]} for one in valid if isinstance(one.get("share"), dict))
+    share = interface_config.merge_configs(
+        {"share": one["share"]} for one in valid if isinstance(one.get("share"), dict)
+    )
     if not any("share" in one for one in valid):
         return result(request, (VF, SECOND)[number])
     guarantee = share.get("share", {}).get("guarantee")
@@ -365,10 +367,10 @@ def test_a_class_caps_the_burst_of_shares(guarded: ControlPlane, classes: Classe
         reported = refused(guarded, claim_of(Pair([], [[0]], [_setting(share=share)], "ml", False), [name]))
         assert bool(reported) != accepted, (name, share, reported)
         policies = [one for one in set_by[name] if tenancy.is_policy(one)]
-        allow = tenancy.allowed(policies[0] if policies else None, "ml")
+        allow = tenancy.allowed_settings(policies[0] if policies else None, "ml")
         assert allow is not None
         parameters = interface_config.parameters({"share": share})
-        driver_error = tenancy.refused(allow, tenancy.settings_of(set_by[name]), parameters)
+        driver_error = tenancy.refused_fields(allow, tenancy.class_settings(set_by[name]), parameters)
         assert bool(driver_error) != accepted, (name, share, driver_error)
 
 
@@ -394,7 +396,7 @@ def test_server_and_validator_refuse_the_same_policies(guarded: ControlPlane, ve
     agree()
     assert len(verdicts) // 8 < sum(verdicts) < len(verdicts) * 7 // 8, (sum(verdicts), len(verdicts))
     two = class_of("tried", [tenancy.parameters([]), tenancy.parameters([{"allow": {}}])])
-    assert "one only" in refused(guarded, two)
+    assert "only one" in refused(guarded, two)
     item = claim_of(Pair([], [[0]], [], "ml", False), ["any"])
     item["spec"]["devices"]["config"] = [{"opaque": {"driver": DRIVER, "parameters": tenancy.parameters([])}}]
     assert interface_policy.NAME in refused(guarded, item)

@@ -25,13 +25,13 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver import features, schema, validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import comparison, quantity, versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 
 OBJECTS = int(os.environ.get("LANEWISE_VALIDATION_OBJECTS", "100"))
 SEED = int(os.environ.get("LANEWISE_VALIDATION_SEED", "20261121"))
 NAMESPACE = "validation"
 
-Object = dict[str, t.Any]
 
 NAMES = ["gpu", "nic-0", "a", "0", "pair-1", "x" * 63]
 BAD_NAMES = ["", "A", "-a", "a-", "a_b", "x" * 64, "é", "a b", "a.b", "a/b", "a..b", "a\n", "x" * 254]
@@ -628,7 +628,7 @@ def disagreement(
             return f"the server dropped {sorted(dropped)}, ours: {sorted(reported)}"
     elif status == 422:
         causes = [cause.get("field", "") for cause in answer["details"].get("causes", [])]
-        fields = {short(features.own_path(field, kind, obj["apiVersion"])) for field in causes}
+        fields = {short(features.path_in_version(field, kind, obj["apiVersion"])) for field in causes}
         if not fields & {short(problem.path) for problem in problems}:
             return f"the server refused {sorted(fields)}, ours: {sorted(problem.path for problem in problems)}"
     return ""

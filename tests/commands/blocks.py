@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The blocks of commands in README and docs: what they run, and what they show.
+"""The blocks of commands in README and docs, with the output that they show.
 
 The words after `console` in a fence say where a block's commands can run:
 
@@ -12,8 +12,9 @@ The words after `console` in a fence say where a block's commands can run:
   with programs that the project does not install.
 - a number: the exit status of the last command; without one it is 0.
 
-A line that begins with `$` is a command; it goes on while lines end with a backslash or a here-document is open. Other
-lines are output: each must be in the real output, in this order. `...` stands for any text, on its own for any lines.
+A line that begins with `$` is a command; it continues while lines end with a backslash or a here-document is open.
+Other lines are output: each must be in the real output, in this order. `...` stands for any text; a line `...` for any
+lines.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def _commands(lines: list[str]) -> t.Iterator[Command]:
 
 
 def missing(shown: t.Iterable[str], output: str) -> list[str]:
-    """The lines of a page that are not in the output in this order; any white space counts as one blank."""
+    """The lines of a page that are not in the output in this order. Any white space counts as one blank."""
     have = [" ".join(line.split()) for line in output.splitlines()]
     lacking, at = [], 0
     for line in shown:

@@ -16,12 +16,12 @@ from pathlib import Path
 from ansible_collections.lanewise.dra.tools.environment import tracked
 
 _NOBODY = 65534
-#: How this machine reaches package indexes; the rest of a person's environment is their own.
+#: Variables by which this machine reaches package indexes. No others are passed on.
 _NETWORK = re.compile(r"PIP_|SSL_|REQUESTS_|https?_proxy$|no_proxy$", re.IGNORECASE)
 
 
-def _powerless() -> list[str]:
-    """The start of a command that runs without root and without a way to it."""
+def _unprivileged() -> list[str]:
+    """The start of a command that runs without root and cannot become root."""
     command = ["setpriv", "--no-new-privs"]
     if os.geteuid() == 0:
         command += [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
@@ -30,12 +30,15 @@ def _powerless() -> list[str]:
 
 
 def interpreter() -> str | None:
-    """The path of a Python 3.11 or later with venv that the person may run, as the tests' own may be in root's home."""
+    """The path of a Python 3.11 or later with venv that the person may run.
+
+    The Python of the tests may be in root's home.
+    """
     versions = [f"python3.{minor}" for minor in range(14, 10, -1)]
     folders = [Path(sys.executable).parent, Path("/usr/local/bin"), Path("/usr/bin")]
     good = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
     for path in (folder / name for folder in folders for name in ["python3", *versions]):
-        answer = subprocess.run([*_powerless(), str(path), "-c", good], capture_output=True, cwd="/", check=False)
+        answer = subprocess.run([*_unprivileged(), str(path), "-c", good], capture_output=True, cwd="/", check=False)
         if answer.returncode == 0:
             return str(path)
     return None
@@ -44,8 +47,8 @@ def interpreter() -> str | None:
 class Person:
     """Runs commands in a fresh checkout as a user who cannot become another one.
 
-    Tests that run as root do it as 'nobody', with no capability and no way to get one; others as themselves, with sudo
-    refused by the kernel.
+    If the tests run as root, commands run as 'nobody' without capabilities and cannot get any. Otherwise they run as
+    the same user, and the kernel refuses sudo.
     """
 
     def __init__(self, source: Path, folder: Path, python: str) -> None:
@@ -59,7 +62,7 @@ class Person:
         programs = self.home / "bin"
         programs.mkdir()
         (programs / "python3").symlink_to(python)
-        self._become = [*_powerless(), "--"]
+        self._become = [*_unprivileged(), "--"]
         if os.geteuid() == 0:
             for path in [folder, *folder.rglob("*")]:
                 os.chown(path, _NOBODY, _NOBODY, follow_symlinks=False)
@@ -69,7 +72,7 @@ class Person:
             "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
             "LANG": "C.UTF-8",
         }
-        if os.geteuid() == 0:  # Ansible looks for a home of 'nobody', which does not exist
+        if os.geteuid() == 0:  # Ansible would use the home of 'nobody', which does not exist
             self.variables["ANSIBLE_REMOTE_TMP"] = f"{self.home}/.ansible/tmp"
 
     def write(self, path: Path, text: str) -> None:
@@ -93,7 +96,7 @@ class Person:
             errors="replace",
             check=False,
         )
-        # 'make setup' asks the person to type this
+        # 'make setup' asks the person to run this
         printed = re.search(r"export PATH=(\S+):\$PATH", done.stdout)
         if printed:
             self.variables["PATH"] = f"{printed[1]}:{self.variables['PATH']}"

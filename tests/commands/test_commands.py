@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Every block of commands in README and docs is run by a person without root or sudo, or its words are checked."""
+"""Every block of commands in README and docs is run by a person without root or sudo, or its names are checked."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PAGES = [
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 #: The tutorial comes first: its 'make try' and 'make setup' are needed by all others.
 BLOCKS.sort(key=lambda block: ("tutorial.md" != block.page.name, PAGES.index(block.page)))
-#: These commands run all checks, of which this test is one.
-NOT_HERE = re.compile(r"make test|make test-all")
+#: These commands run all checks, including this test.
+SKIPPED_COMMANDS = re.compile(r"make test|make test-all")
 CLAIMS = """
 dra_claims_drivers: {gpu.nvidia.com: {version: 0.5.0}, lanewise.dev: {version: 1.0.0}}
 dra_claims_templates:
@@ -54,7 +54,7 @@ def _person() -> t.Iterator[Person]:
         machine = {"topology_root": str(person.checkout / ".cache/machines/hgx-h100")}
         here = {"ansible_connection": "local", "ansible_python_interpreter": "{{ ansible_playbook_python }}"}
         hosts = {name: machine for name in ("gpu-01", "gpu-02", "gpu-07")}
-        # no task becomes root, as the person cannot
+        # no task becomes root, because the person cannot
         group = {"gpu_nodes": {"hosts": hosts, "vars": {**here, "ansible_become": False}}}
         person.write(nodes / "hosts.yml", json.dumps({"all": {"children": group}}))
         person.write(nodes / "group_vars/all.yml", CLAIMS)
@@ -76,10 +76,10 @@ def test_a_person_has_no_way_to_become_root(person: Person) -> None:
 def test_commands_do_what_the_page_says(block: Block, person: Person) -> None:
     if block.where in ELSEWHERE:
         for command in block.commands:
-            check_words(command.text, person)
-        pytest.skip(ELSEWHERE[block.where] + "; its words were checked")
+            check_names(command.text, person)
+        pytest.skip(ELSEWHERE[block.where] + "; only its names and options were checked")
     for number, command in enumerate(block.commands, 1):
-        if NOT_HERE.match(command.text):
+        if SKIPPED_COMMANDS.match(command.text):
             continue
         status, output = person.run(re.sub(r"\bINVENTORY\b", "my-inventory", command.text))
         assert status == (block.status if number == len(block.commands) else 0), f"{command.text}\n{output[-6000:]}"
@@ -94,8 +94,8 @@ def test_setup_installs_what_claims_and_the_cluster_need(person: Person) -> None
     assert status == 0 and "KUBERNETES.CORE.K8S_INFO" in output.upper() and "Error" not in output, output
 
 
-def check_words(text: str, person: Person) -> None:
-    """Playbooks and targets that a command names are there, and the playbook can be read with the command's options."""
+def check_names(text: str, person: Person) -> None:
+    """The playbooks and targets that a command names exist, and the playbook can be read with the command's options."""
     for target in re.findall(r"\bmake (\w+)", text):
         assert person.run(f"make -n {target}")[0] == 0, text
     playbook = re.match(r"ansible-playbook .*", text, re.DOTALL)
@@ -105,7 +105,7 @@ def check_words(text: str, person: Person) -> None:
         assert status == 0, f"{text}\n{output[-3000:]}"
 
 
-def test_every_path_that_contributing_names_is_there() -> None:
+def test_every_path_that_contributing_names_exists() -> None:
     text = (COLLECTION / "CONTRIBUTING.md").read_text()
     named = set(
         re.findall(r"`((?:changelogs|docs|driver|playbooks|plugins|requirements|tests|tools)/[a-z0-9_./-]+)`", text)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import typing as t
 
 
-def rails(lines: t.Sequence[str]) -> tuple[str, list[str]]:
+def rail_check(lines: t.Sequence[str]) -> tuple[str, list[str]]:
     """The result of the check of rails (`ok` or `wrong`), and the indented lines below it, stripped."""
-    place = next(number for number, line in enumerate(lines) if "pods send to each rail by its interface" in line)
+    place = next(number for number, line in enumerate(lines) if "pods send to each rail through its interface" in line)
     below = []
     for line in lines[place + 1 :]:
         if not line.startswith(" "):

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The engine that evaluates selectors, for tests that need one."""
+"""The CEL engine, for tests that need it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import
 
 
 @functools.lru_cache(None)
-def made_engine() -> Engine:
-    """Skips the test if the library is not installed for this Python."""
+def require_engine() -> Engine:
+    """The engine, created once. Skips the test if its library is not installed for this Python."""
     try:
         return Engine()
     except EngineMissing as missing:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""An example of pods that are moved for a job: the fleet before, while devices are held, and when the job runs."""
+"""An example of pods that are moved for a job: the fleet before the moves, with the devices held, and with the job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet_map im
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.movable import movable
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.room import Job, Room, room
 from ansible_collections.lanewise.dra.plugins.modules.reservation_plan import lines
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.small_fleet import (
     CLASS,
     Object,
@@ -36,16 +36,16 @@ USED: dict[str, list[list[int]]] = {
 
 
 @dataclass
-class Moved:
-    """The map of the fleet at each step with its title, the plan, and the plan in words."""
+class ExampleMoves:
+    """The title and the fleet's map of each step, the plan, and the lines that the plan prints."""
 
     steps: list[tuple[str, Object]]
     plan: Room
     lines: list[str]
 
 
-def example_moves() -> Moved:
-    """What a plan says of four nodes of which none is empty, and the fleet after it. Skips the test without CEL."""
+def example_moves() -> ExampleMoves:
+    """A plan for four nodes of which none is empty, and the fleet after it. Skips the test without CEL."""
     nodes = [one for name in USED for one in node(name, 8)]
     pods = {
         f"{name}-{number}": pod(f"{name}-{number}", name, gpus)
@@ -54,7 +54,7 @@ def example_moves() -> Moved:
     }
     before = [CLASS, *nodes, *(one for each in pods.values() for one in each)]
     job = Job(Workload(JOB, (claim_spec(8),), namespace="training"), 1, JOB, moves=10)
-    found = room(reader.read(before), job, movable(before)[0], made_engine())
+    found = room(reader.read(before), job, movable(before)[0], require_engine())
     there = {name: list(some) for name, some in USED.items()}
     until = datetime(2026, 12, 1, tzinfo=timezone.utc)
     held = forms.Hold(JOB, "ml-platform", "training", until, found.devices)
@@ -73,4 +73,4 @@ def example_moves() -> Moved:
         (title, fleet_map(reader.read(objects), ()))
         for title, objects in (("now", before), ("the job's GPUs are held", after), ("the job runs", running))
     ]
-    return Moved(steps, found, lines(found, job))
+    return ExampleMoves(steps, found, lines(found, job))

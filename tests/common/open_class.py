@@ -6,16 +6,13 @@
 
 from __future__ import annotations
 
-import typing as t
-
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import tenancy
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import DRIVER
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 
-Object = dict[str, t.Any]
 
-
-def everything() -> Object:
-    """What a class allows that lets claims set everything."""
+def allow_everything() -> Object:
+    """The `allow` of an InterfacePolicy that lets claims set every field."""
     allow: Object = {}
     for choice in tenancy.CHOICES:
         holder = allow
@@ -25,5 +22,5 @@ def everything() -> Object:
     return allow
 
 
-#: An entry of a DeviceClass's `config`.
-OPEN_CLASS: Object = {"opaque": {"driver": DRIVER, "parameters": tenancy.parameters([{"allow": everything()}])}}
+#: An entry for the `config` of a DeviceClass.
+OPEN_CLASS: Object = {"opaque": {"driver": DRIVER, "parameters": tenancy.parameters([{"allow": allow_everything()}])}}

@@ -15,17 +15,17 @@ import typing as t
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import KEY
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.plugins.modules import allocation_plan
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-Object = dict[str, t.Any]
 DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}}
 V1 = "resource.k8s.io/v1"
-#: Empty nodes with a device that has a taint of this key.
-_MARKED = {7: "example.com/errors", 14: KEY, 15: KEY}
+#: By number of an empty node: the key of the taint that one of its devices has.
+_TAINTED = {7: "example.com/errors", 14: KEY, 15: KEY}
 
 
 def _pairs(count: int) -> Object:
@@ -48,8 +48,8 @@ WORKLOADS = [
 
 
 def example_objects(racks: int = 4, per_rack: int = 6, seed: int = 2) -> dict[str, list[Object]]:
-    """Racks of nodes with eight GPUs and eight NICs or so, part of them in use, one cordoned, some devices tainted or
-    held."""
+    """Racks of nodes with eight GPUs and about eight NICs. Some devices are in use, one node is cordoned, some devices
+    are tainted or held."""
     chance = random.Random(seed)
     found: dict[str, list[Object]] = {
         kind: [] for kind in ("Node", "ResourceSlice", "ResourceClaim", "DeviceTaintRule")
@@ -66,7 +66,7 @@ def example_objects(racks: int = 4, per_rack: int = 6, seed: int = 2) -> dict[st
         nics = [one for one in there if one.driver != "gpu.nvidia.com"]
         # jobs have pairs, and some took GPUs or NICs alone
         kinds = [[], gpus + nics, gpus[:4] + nics[:4], chance.sample(gpus, 3), chance.sample(nics, 2)]
-        used = chance.choice(kinds) if number not in _MARKED else []
+        used = chance.choice(kinds) if number not in _TAINTED else []
         results = [{"request": "r", "driver": o.driver, "pool": o.pool, "device": o.device["name"]} for o in used]
         if results:
             claim = {
@@ -76,9 +76,9 @@ def example_objects(racks: int = 4, per_rack: int = 6, seed: int = 2) -> dict[st
             }
             claim.update(spec={"devices": {}}, status={"allocation": {"devices": {"results": results}}})
             found["ResourceClaim"].append(claim)
-        if number in _MARKED:
-            free = gpus[2] if _MARKED[number] == KEY else nics[-1]
-            rule = _rule(f"r-{number}", free.driver, name, free.device["name"], _MARKED[number])
+        if number in _TAINTED:
+            free = gpus[2] if _TAINTED[number] == KEY else nics[-1]
+            rule = _rule(f"r-{number}", free.driver, name, free.device["name"], _TAINTED[number])
             found["DeviceTaintRule"].append(rule)
     found["DeviceClass"] = [one for one in TEMPLATES if one["kind"] == "DeviceClass"]
     found["ResourceClaimTemplate"] = [one for one in TEMPLATES if one["kind"] == "ResourceClaimTemplate"]
@@ -94,8 +94,8 @@ def _rule(name: str, driver: str, pool: str, device: str, key: str) -> Object:
 
 
 def example_plan(**more: t.Any) -> Object:
-    """The module's answer for the example, with two changes and prices. Skips the test without its library."""
-    made_engine()
+    """The module's result for the example, with two changes and prices. Skips the test without the CEL engine."""
+    require_engine()
     given = {
         "objects": example_objects(),
         "workloads": WORKLOADS,

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Waiting for what another process or the kernel does."""
+"""Wait for another process or the kernel."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = t.TypeVar("T")
 
 
 def until(
-    true: t.Callable[[], T], seconds: float = 20, pause: float = 0.02, why: t.Callable[[], object] = lambda: ""
+    condition: t.Callable[[], T], seconds: float = 20, pause: float = 0.02, why: t.Callable[[], object] = lambda: ""
 ) -> T:
-    """Ask until the answer is true, and return it. AssertionError with ``why()`` when the seconds are over."""
+    """Evaluate `condition` until its result is true, and return the result. AssertionError with `why()` on timeout."""
     end = time.monotonic() + seconds
     while True:
-        answer = true()
-        if answer:
-            return answer
-        assert time.monotonic() < end, f"not within {seconds:g} s: {why() or getattr(true, '__name__', true)}"
+        result = condition()
+        if result:
+            return result
+        assert time.monotonic() < end, f"not within {seconds:g} s: {why() or getattr(condition, '__name__', condition)}"
         time.sleep(pause)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import time
 import typing as t
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
 from lanewise_driver.base.errors import Busy
 from lanewise_driver.claims.service import Service
 
 NODE = "node-a"
 PATIENCE = 60
-
-Object = dict[str, t.Any]
 
 
 class Cluster:

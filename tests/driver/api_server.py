@@ -19,9 +19,8 @@ import typing as t
 import urllib.parse
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.authority import Authority
-
-Object = dict[str, t.Any]
 
 RESOURCE = "/apis/resource.k8s.io"
 _LISTS = {"resourceslices": "ResourceSliceList"}

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.driver import claims_world as world
 from ansible_collections.lanewise.dra.tests.driver.api_server import RESOURCE, ApiServer
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, differences, host_state, ip
@@ -32,8 +33,6 @@ from lanewise_driver.claims import cdi
 from lanewise_driver.claims.records import ATTACHED, PREPARED, Record, Store
 from lanewise_driver.kernel import netns
 from lanewise_driver.kubelet import protocol
-
-Object = dict[str, t.Any]
 
 NODE, NAMESPACE, POD = "node-a", "claims", "worker-0"
 WIRES = ("wire0", "wire1", "wire2")

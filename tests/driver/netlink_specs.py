@@ -12,9 +12,8 @@ import typing as t
 from pathlib import Path
 
 import yaml
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from lanewise_driver.kernel import netlink
-
-Object = dict[str, t.Any]
 
 _WIDTH = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "s8": 1, "s16": 2, "s32": 4, "s64": 8, "uint": 4, "sint": 4}
 _NUMBERS = (1, 2, 0, 3, 5, 1000, 4000, 60000, 2**31 - 1)

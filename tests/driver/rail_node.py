@@ -19,6 +19,7 @@ import sys
 import typing as t
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.driver import folders
 from ansible_collections.lanewise.dra.tests.driver.answers import NODE, Cluster, annotations
 from ansible_collections.lanewise.dra.tests.driver.plan_claims import config
@@ -30,7 +31,6 @@ from lanewise_driver.claims.service import Service
 from lanewise_driver.publish.inventory import Inventory
 
 NICS = ("nic0", "nic1")
-Object = dict[str, t.Any]
 
 
 class RailNode:

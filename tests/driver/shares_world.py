@@ -14,6 +14,7 @@ import subprocess
 import typing as t
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.driver import folders, ipv6
 from ansible_collections.lanewise.dra.tests.driver.answers import NODE, Cluster, annotations, attach
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, ip
@@ -40,8 +41,6 @@ RULE: dict[str, t.Any] = {
     "bandwidth": "1G",
     "step": "1M",
 }
-
-Object = dict[str, t.Any]
 
 
 class SharesWorld:

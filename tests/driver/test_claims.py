@@ -24,7 +24,7 @@ from lanewise_driver.base.calls import ClaimRef
 from lanewise_driver.base.errors import Busy, DriverError, KernelError, Refused
 from lanewise_driver.base.metrics import Metrics
 from lanewise_driver.claims.records import ATTACHED, PREPARED
-from lanewise_driver.hook.early import Early
+from lanewise_driver.hook.early import EarlyAttacher
 from lanewise_driver.kernel import rdma
 
 UNKNOWN = ClaimRef("claims", "unknown", "00000000-0000-4000-8000-000000000000")
@@ -112,7 +112,7 @@ def test_devices_are_in_the_pod_before_its_containers_start(  # noqa: PLR0915
         until(true, PATIENCE)
 
     measured = Metrics()
-    early = Early(service, measured, tmp_path)
+    early = EarlyAttacher(service, measured, tmp_path)
     early.start()
     try:
         bundle("nobody-waits", spec("sandbox"))
@@ -134,9 +134,9 @@ def test_devices_are_in_the_pod_before_its_containers_start(  # noqa: PLR0915
         assert address_of(sandbox.links()["net1"]) == ["198.51.100.7/24"]
         assert service.waiting() == []
         assert not service.attach_early(clean.request("one", sandbox.path)), "there is nothing left to attach"
-        assert len(cli._unfetched(service.paths, service.store.all()[0])) == 1
+        assert len(cli._not_started(service.paths, service.store.all()[0])) == 1
         service.attach(clean.request("one", sandbox.path))  # the hook of a container, where it asks
-        assert cli._unfetched(service.paths, service.store.all()[0]) == []
+        assert cli._not_started(service.paths, service.store.all()[0]) == []
         assert address_of(sandbox.links()["net1"]) == ["198.51.100.7/24"]
     finally:
         early.stop()
@@ -379,7 +379,7 @@ def test_rdma_devices_have_the_names_of_this_boot(
     clean: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now: list[str] = []
-    monkeypatch.setattr(rdma, "links", lambda _address: list(now))
+    monkeypatch.setattr(rdma, "devices", lambda _address: list(now))
     monkeypatch.setattr(
         rdma, "char_devices", lambda link, **_asked: [rdma.CharDevice(f"/dev/infiniband/{link}", 231, 192)]
     )

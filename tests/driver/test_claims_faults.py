@@ -285,7 +285,7 @@ def events_about(world: World, kind: str, name: str) -> list[t.Any]:
 # RDMA devices in exclusive mode
 
 
-@pytest.mark.parametrize("act", ["unprepare", "drop_gone", "recover"])
+@pytest.mark.parametrize("act", ["unprepare", "drop_lost_claims", "recover"])
 def test_an_rdma_device_that_vanished_blocks_nothing(clean: World, sandbox: Sandbox, act: str) -> None:
     """It fell off the bus, or the pod gave it another name."""
     service = clean.service()
@@ -295,7 +295,7 @@ def test_an_rdma_device_that_vanished_blocks_nothing(clean: World, sandbox: Sand
     record = service.store.load(claim.uid)
     assert record
     record.held[0].rdma = RdmaRecord([], ["no_such_0"])
-    if act == "drop_gone":
+    if act == "drop_lost_claims":
         record.name = "gone"
         sandbox.end()
     if act == "recover":
@@ -330,7 +330,7 @@ def test_an_rdma_device_that_cannot_be_moved_back_keeps_the_claim_detaching(
     with monkeypatch.context() as patched:
         patched.setattr(rdma, "move", refuse)
         for side in ("pod", "host"):
-            patched.setattr(rdma, "place", lambda _link, _netns, side=side: side)
+            patched.setattr(rdma, "side", lambda _link, _netns, side=side: side)
             with pytest.raises(KernelError, match="move soft0"):
                 service.unprepare(claim)
     left = service.store.load(claim.uid)

@@ -141,10 +141,10 @@ def test_a_mark_that_a_rollback_leaves_opens_no_other_namespace(clean: World, sa
     assert "net1" in sandbox.links() and "net1" not in first.links()
     for pod, there in ((sandbox, True), (first, False)):
         with open(pod.path, "rb") as netns:
-            assert hook.attached(str(clean.paths.run_dir), uid, netns.fileno()) is there
+            assert hook.is_attached(str(clean.paths.run_dir), uid, netns.fileno()) is there
     # after 1.0.0 has taken them back, no hook may find them
     old_driver.run(job(clean, claim_step(clean, "unprepare", "one")))
     with open(sandbox.path, "rb") as netns:
-        assert not hook.attached(str(clean.paths.run_dir), uid, netns.fileno())
+        assert not hook.is_attached(str(clean.paths.run_dir), uid, netns.fileno())
     first.end()
     clear_marks(clean)

@@ -14,6 +14,7 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.driver.answers import attach
 from ansible_collections.lanewise.dra.tests.driver.claims_world import NAMESPACE, WIRES, Sandbox, World
 from ansible_collections.lanewise.dra.tests.driver.kubelet import Kubelet
@@ -21,7 +22,6 @@ from lanewise_driver.base.metrics import Metrics
 from lanewise_driver.kubelet import protocol
 from lanewise_driver.kubelet.plugin import Plugin
 
-Object = dict[str, t.Any]
 _WIRES = ['device.driver == "lanewise.dev" && has(device.attributes["lanewise.dev"].ifName)']
 
 

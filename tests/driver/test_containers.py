@@ -164,7 +164,7 @@ def test_any_names_make_a_valid_spec(paths: Paths, consumer: Path) -> None:
 def test_specs_use_no_feature_newer_than_cdi_0_5_0(paths: Paths) -> None:
     """A library refuses specs newer than itself: nothing newer than 0.5.0 is used (specs-go/version.go)."""
     listed, _unused = devices(paths)
-    common = cdi.Common(("LANEWISE_MAP=/run/lanewise/map",), (cdi.Mount(paths.pod_map(CLAIM.uid), "/run/map"),))
+    common = cdi.CommonEdits(("LANEWISE_MAP=/run/lanewise/map",), (cdi.Mount(paths.pod_map(CLAIM.uid), "/run/map"),))
     spec = cdi.specification(paths, CLAIM.uid, listed, common=common)
     assert spec["cdiVersion"] == "0.5.0" and set(spec) <= {"cdiVersion", "kind", "devices", "containerEdits"}
     for edits in [spec["containerEdits"], *(device["containerEdits"] for device in spec["devices"])]:

@@ -144,7 +144,7 @@ def test_no_server_leaves_the_interface_on_the_node() -> None:
         for family in ("ipv4", "ipv6"):
             with pytest.raises(KernelError, match="no DHCP.* answered in time"):
                 attached(host, {"dhcp": [family]}, pod.pin, 2.5)
-            assert interfaces.where(ONE, pod.pin).side == "host"
+            assert interfaces.locate(ONE, pod.pin).side == "host"
 
 
 @on_a_node
@@ -155,7 +155,7 @@ def test_a_lease_is_released_if_there_is_none_of_the_other_family() -> None:
             attached(host, {"name": "net1", "dhcp": ["ipv4", "ipv6"]}, pod.pin, 2.5)
         (given,) = re.findall(r"DHCPACK\(one-far\) (\S+)", server_log())
         until(lambda: f"DHCPRELEASE(one-far) {given}" in server_log())
-        assert interfaces.where(ONE, pod.pin).side == "host"
+        assert interfaces.locate(ONE, pod.pin).side == "host"
 
 
 @on_a_node
@@ -171,7 +171,7 @@ def test_a_kept_lease_is_renewed_and_replaced() -> None:
             until(lambda: changes)
             assert changes[-1]["address"] == lease["address"]
             assert dhcp.age(changes[-1]) < 30
-            renewer.stop("claim/one", give_back=False)
+            renewer.stop("claim/one", release_lease=False)
         # now another network: the server refuses the old address and assigns another one
         run("ip addr flush dev one-far; ip addr add 10.1.0.1/24 dev one-far")
         OTHER = "--dhcp-range=10.1.0.70,10.1.0.80,255.255.255.0,2m"
@@ -221,7 +221,7 @@ def test_setting_the_clock_does_not_change_when_a_lease_is_renewed(monkeypatch: 
         renewer.start("claim/one", pod.pin, lease, config)
         time.sleep(1.0)
         assert not changes and lease["address"] in pod.run("ip -4 addr show net1")
-        renewer.stop("claim/one", give_back=False)
+        renewer.stop("claim/one", release_lease=False)
         monkeypatch.setattr(time, "time", lambda: real() - 7200)  # back: it is renewed in time, for its full lifetime
         renewer.start("claim/one", pod.pin, older(lease, lease["renew"]), config)
         until(lambda: changes)

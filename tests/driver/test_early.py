@@ -50,10 +50,10 @@ class Pods:
             (folder / name / "config.json").write_text(json.dumps(config))
 
 
-def watching(pods: Pods, folder: Path, metrics: Metrics | None = None) -> early.Early:
+def watching(pods: Pods, folder: Path, metrics: Metrics | None = None) -> early.EarlyAttacher:
     """A watcher that sees what is created in the folder from now on."""
     before = _watches()
-    watcher = early.Early(pods, metrics or Metrics(), folder)
+    watcher = early.EarlyAttacher(pods, metrics or Metrics(), folder)
     watcher.start()
     until(lambda: _watches() > before)
     return watcher
@@ -71,7 +71,7 @@ def _watches() -> int:
 def test_attaches_that_wait_for_a_server_do_not_delay_others(tmp_path: Path) -> None:
     """As many as may run at the same time ask a DHCP server that does not answer."""
     answer = threading.Event()
-    slow = [f"slow-{number}" for number in range(early.AT_ONCE)]
+    slow = [f"slow-{number}" for number in range(early.MAX_COMPUTING)]
     pods = Pods([*slow, "quick"], lambda name: name == "quick" or answer.wait(60) or None)
     watcher = watching(pods, tmp_path)
     try:
@@ -103,7 +103,7 @@ def test_only_some_attaches_compute_at_the_same_time(tmp_path: Path, monkeypatch
         until(lambda: sorted(pods.attached) == pods.names)
     finally:
         watcher.stop()
-    assert most == [early.AT_ONCE]
+    assert most == [early.MAX_COMPUTING]
 
 
 def test_only_what_was_attached_counts_as_an_attach(tmp_path: Path) -> None:

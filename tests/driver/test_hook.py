@@ -597,7 +597,7 @@ def test_the_hook_finds_the_same_process_id_as_a_json_parser(
     """The hook finds the number without a JSON parser, however a runtime formats its state."""
     state = {"annotations": annotations, "status": "created", "id": "c"}
     state = {"pid": pid, **state} if first else {**state, "pid": pid}
-    assert hook.process(json.dumps(state, indent=indent, ensure_ascii=ascii_only).encode()) == pid
+    assert hook.process_id(json.dumps(state, indent=indent, ensure_ascii=ascii_only).encode()) == pid
 
 
 @pytest.mark.parametrize("state", [b"", b"{}", b'{"pid": "7"}', b'{"pid"', b'{"pid": 0}', b'{"pid": -4}', b"\xff"])

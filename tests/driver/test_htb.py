@@ -85,7 +85,7 @@ def test_a_qdisc_of_the_site_is_kept() -> None:
         index = make_interface(connection)
         run("tc qdisc add dev one root handle 1: htb default 1")
         before = root_qdiscs()
-        with pytest.raises(htb.Foreign, match="htb 1:"):
+        with pytest.raises(htb.ForeignQdisc, match="htb 1:"):
             htb.divide(connection, index, GIGA, {3: Class(A, GIGA, GIGA)})
         htb.divide(connection, index, GIGA, {})
         assert root_qdiscs() == before

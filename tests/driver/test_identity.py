@@ -91,7 +91,7 @@ def test_an_interface_is_found_by_a_record_without_a_mark() -> None:
     del host["ethtool"]["flowRules"], host["ethtool"]["spreading"]
     with nodes.Pod() as pod:
         interfaces.attach(ONE, host, {"name": "net1"}, pod.pin)
-        assert interfaces.where(ONE, pod.pin, host).name == "net1"
+        assert interfaces.locate(ONE, pod.pin, host).name == "net1"
         assert interfaces.detach(ONE, host, pod.pin, {}) == []
     nodes.wait_for_ipv6()
     assert nodes.shown("one") == before
@@ -108,9 +108,9 @@ def test_an_interface_is_found_after_its_peer_moved_to_another_namespace() -> No
             "for n in a b c d e f; do ip -n fabric link add $n type veth; done"
         )
         nodes.run("ip link set one-far netns fabric; ip -n fabric link set one-far up")
-        assert interfaces.where(ONE, pod.pin, host).name == "net1"
+        assert interfaces.locate(ONE, pod.pin, host).name == "net1"
         assert interfaces.detach(ONE, host, pod.pin, {}) == []
-        assert interfaces.where(ONE, None).side == "host"
+        assert interfaces.locate(ONE, None).side == "host"
 
 
 @nodes.on_a_node

@@ -107,7 +107,7 @@ def test_a_pod_gets_all_settings_of_its_configuration() -> None:
     with nodes.Pod() as pod:
         assert interfaces.check(nodes.ONE, config) == []
         got = interfaces.attach(nodes.ONE, host, config, pod.pin)
-        assert interfaces.settle(pod.pin, {"net1": got.network["ips"]}) == []
+        assert interfaces.wait_for_dad(pod.pin, {"net1": got.network["ips"]}) == []
         assert got.network == {
             "interfaceName": "net1",
             "hardwareAddress": "02:00:00:00:00:77",
@@ -193,7 +193,7 @@ def test_a_failure_leaves_everything_on_the_node(config: dict[str, t.Any], messa
             pod.run("ip link add taken type veth peer name taken2; sysctl -qw net.ipv6.conf.default.accept_dad=0")
             with pytest.raises((KernelError, Refused), match=message):
                 interfaces.attach(nodes.ONE, host, config, pod.pin)
-            assert interfaces.where(nodes.ONE, pod.pin).side == "host"
+            assert interfaces.locate(nodes.ONE, pod.pin).side == "host"
             assert "one" not in pod.run("ip link")
         assert interfaces.snapshot(nodes.ONE) == host
         assert nodes.shown("one") == before
@@ -303,13 +303,13 @@ def test_a_child_leaves_its_parent_on_the_node() -> None:
         }
         (link,) = json.loads(pod.run("ip -d -j link show net1"))
         assert link["linkinfo"] == {"info_kind": "macvlan", "info_data": {"mode": "private", **_macvlan(link)}}
-        assert interfaces.where(nodes.ONE, pod.pin).side == "host"
+        assert interfaces.locate(nodes.ONE, pod.pin).side == "host"
         assert interfaces.attach(nodes.ONE, host, config, pod.pin).network == got.network  # again
         other = {**config, "mac": "02:00:00:00:00:67"}
         interfaces.attach(nodes.ONE, host, other, second.pin)
         assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
         assert "net1" not in pod.run("ip link")
-        assert interfaces.where(nodes.ONE, None).side == "host"
+        assert interfaces.locate(nodes.ONE, None).side == "host"
         assert interfaces.detach(nodes.ONE, host, second.pin, other) == []
         assert interfaces.detach(nodes.ONE, host, second.pin, other) == []
         pod.run("ip link add net1 type veth peer name net2")

@@ -50,13 +50,13 @@ def test_a_duplicate_address_is_found() -> None:
         config = {"name": "net1", "addresses": ["fd00::2/64"], "dad": "wait"}
         interfaces.attach(nodes.ONE, host, config, pod.pin)
         with pytest.raises(KernelError, match="another node has fd00::2/64"):
-            interfaces.settle(pod.pin, {"net1": config["addresses"]})
+            interfaces.wait_for_dad(pod.pin, {"net1": config["addresses"]})
         assert interfaces.health_problem(nodes.ONE, host, config, pod.pin) == "another node has fd00::2/64 of net1"
         interfaces.detach(nodes.ONE, host, pod.pin, config)
         nodes.run("ip link set one-far down")
         notes = interfaces.attach(nodes.ONE, host, config, pod.pin).notes
         assert notes == ["net1 has no carrier yet"]
-        (note,) = interfaces.settle(pod.pin, {"net1": config["addresses"]}, timeout=0.1)
+        (note,) = interfaces.wait_for_dad(pod.pin, {"net1": config["addresses"]}, timeout=0.1)
         assert "no carrier" in note
         assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
 
@@ -72,7 +72,7 @@ def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
         def attach(**more: t.Any) -> str:
             start = time.monotonic()
             network = interfaces.attach(nodes.ONE, host, {**config, **more}, pod.pin).network
-            assert interfaces.settle(pod.pin, {"net1": network["ips"]}) == []
+            assert interfaces.wait_for_dad(pod.pin, {"net1": network["ips"]}) == []
             shown = pod.run("ip -o -6 addr show dev net1 to fd00::2")
             assert pod.run(f'{sys.executable} -c "{_USE}"') == "used\n"
             assert "src fd00::2 " in pod.run("ip -6 route get fd00::9")
@@ -99,7 +99,7 @@ def test_addresses_can_be_used_before_they_are_proven_unique() -> None:
         nodes.run("ip addr del fd00::2/64 dev one-far")
         switched = {"net.ipv6.conf.IFNAME.optimistic_dad": 0}
         network = interfaces.attach(nodes.ONE, host, {**config, "sysctls": switched}, pod.pin).network
-        assert interfaces.settle(pod.pin, {"net1": network["ips"]}) == []
+        assert interfaces.wait_for_dad(pod.pin, {"net1": network["ips"]}) == []
         assert "tentative" not in pod.run("ip -o -6 addr show dev net1 to fd00::2")
         assert interfaces.detach(nodes.ONE, host, pod.pin, config) == []
     assert interfaces.snapshot(nodes.ONE) == host
@@ -121,7 +121,7 @@ def test_attach_waits_only_for_requested_addresses() -> None:
         ):
             start = time.monotonic()
             network = interfaces.attach(nodes.ONE, host, config, pod.pin).network
-            assert interfaces.settle(pod.pin, {"net1": network["ips"]}) == []
+            assert interfaces.wait_for_dad(pod.pin, {"net1": network["ips"]}) == []
             took = time.monotonic() - start
             assert takes or took < 1, took  # duplicate detection takes a second at least
             for address in network["ips"]:

@@ -48,7 +48,7 @@ def node() -> dict[str, t.Any]:
 
 
 def inside(pod: nodes.Pod) -> str:
-    interfaces.settle(pod.pin, {"net1": CONFIG["addresses"]})
+    interfaces.wait_for_dad(pod.pin, {"net1": CONFIG["addresses"]})
     return pod.run(
         "ip -o link show net1 | sed 's/^[0-9]*//'; ip -o addr show net1 | sed 's/ optimistic tentative//'; "
         "ip route show table 100; ip rule"

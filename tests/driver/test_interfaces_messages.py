@@ -34,7 +34,7 @@ with Netlink() as connection:
                 body = netlink.nest(links.IFLA_VFINFO_LIST, netlink.nest(1, message))
                 links.change(connection, index, body)
         elif what == "vrf":
-            vrf.enslave(connection, index, argument)
+            vrf.join(connection, index, argument)
         else:
             netns = interfaces.Path("/proc/self/ns/net")
             children.make(interfaces.Identity(None, None, "one"), {}, {"child": argument}, netns, "net1", [])

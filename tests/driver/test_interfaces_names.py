@@ -30,7 +30,7 @@ def test_a_virtual_interface_that_was_deleted_with_its_namespace_is_reported() -
     interfaces.attach(nodes.ONE, host, {"name": "net1"}, pod.pin)
     pod.end()
     until(lambda: not nodes.run("ip link show one-far", check=False))  # its peer goes with it
-    assert interfaces.where(nodes.ONE, pod.pin) == interfaces.Place("missing")
+    assert interfaces.locate(nodes.ONE, pod.pin) == interfaces.InterfaceLocation("missing")
     (note,) = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
     assert "gone" in note
     nodes.pair("one", "two")  # another interface with this name is left alone
@@ -60,7 +60,7 @@ def test_an_interfaces_name_on_the_node_may_be_taken_meanwhile() -> None:
         nodes.pair("one", "two")
         notes = interfaces.detach(nodes.ONE, host, pod.pin, {"name": "net1"})
         assert notes and "the name one is taken by another interface" in notes[0]
-        place = interfaces.where(Identity(None, None, notes[0].split()[-1]), pod.pin)
+        place = interfaces.locate(Identity(None, None, notes[0].split()[-1]), pod.pin)
         assert place.side == "host"
         assert "10.1.0.2/24" in nodes.run(f"ip addr show dev {place.name}")
 
@@ -81,12 +81,12 @@ def _pci_interfaces() -> list[tuple[str, str]]:
 def test_an_interface_is_found_by_its_pci_address() -> None:
     for address, name in _pci_interfaces():
         for hint in (name, "lo", "nothing"):
-            place = interfaces.where(Identity(address, None, hint), None)
+            place = interfaces.locate(Identity(address, None, hint), None)
             assert (place.side, place.name) == ("host", name)
 
 
 def test_an_interface_that_does_not_exist_is_missing() -> None:
-    assert interfaces.where(Identity("0000:ff:1f.7", None, "lo"), None).side == "missing"
+    assert interfaces.locate(Identity("0000:ff:1f.7", None, "lo"), None).side == "missing"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the kernel shows some settings to CAP_NET_ADMIN only")
@@ -169,5 +169,5 @@ def test_all_names_of_an_interface_may_be_taken_meanwhile() -> None:
         assert any("the name one is taken by another interface" in note for note in notes)
         assert any(note.startswith("altname enp9s0") for note in notes)
         nodes.run("ip link property del dev two altname one altname enp9s0")
-        back = interfaces.where(Identity(None, None, re.findall("this one is ([a-z0-9]+)", notes[0])[0]), None)
+        back = interfaces.locate(Identity(None, None, re.findall("this one is ([a-z0-9]+)", notes[0])[0]), None)
         assert back.side == "host" and "10.1.0.2/24" in nodes.run(f"ip addr show dev {back.name}")

@@ -319,7 +319,7 @@ def test_any_state_of_an_interface_is_restored(
             pass  # the configuration does not fit the state, and the interface is on the node, unchanged
         else:
             name = attached.network["interfaceName"]
-            assert interfaces.where(ONE, pod.pin).side == "pod"
+            assert interfaces.locate(ONE, pod.pin).side == "pod"
             for command in in_pod:
                 pod.run(f"ip {command.format(name=name)}", check=False)
             run(on_node, check=False)
@@ -356,11 +356,11 @@ def test_a_permanent_address_that_a_pf_set_is_not_a_difference() -> None:
     before = {"name": "one", "mac": "02:00:00:00:00:01", "permanentMac": "02:00:00:00:00:01"}
     now = {**before, "permanentMac": "02:00:00:00:00:02"}
     settings = {"vf": {"mac": "02:00:00:00:00:01"}}
-    assert host_state.unlike({**before, **settings}, {**now, **settings}) == []
-    assert host_state.unlike(before, now) == [
+    assert host_state.differences({**before, **settings}, {**now, **settings}) == []
+    assert host_state.differences(before, now) == [
         ("permanentMac", "permanentMac is 02:00:00:00:00:02, was 02:00:00:00:00:01")
     ]
     lost = {**now, "vf": {"mac": "02:00:00:00:00:02"}}
-    assert host_state.unlike({**before, **settings}, lost) == [
+    assert host_state.differences({**before, **settings}, lost) == [
         ("vf", "vf: mac is 02:00:00:00:00:02, was 02:00:00:00:00:01")
     ]

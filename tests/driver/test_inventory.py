@@ -22,7 +22,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.tests.machines.builder import build, hand_over
+from ansible_collections.lanewise.dra.tests.machines.builder import build, move_to_container
 from lanewise_driver.base.errors import KernelError
 from lanewise_driver.base.settings import Settings, read
 from lanewise_driver.publish.inventory import Device, Inventory, interfaces_of
@@ -180,7 +180,7 @@ def test_the_board_is_the_same_with_nics_in_pods(machine: str, tmp_path: Path) -
     assert given
     for device in given:
         assert device.address
-        hand_over(root, device.address)
+        move_to_container(root, device.address)
     for kept in (node, inventory(root, given)):  # the running driver without its records, and a restarted one
         after = {one["name"]: one["attributes"] for one in kept.refresh().devices}
         for name, attributes in after.items():
@@ -421,7 +421,7 @@ def test_the_interface_of_an_ssh_session_is_not_published() -> None:
         far = subprocess.Popen(["ip", "netns", "exec", "far", sys.executable, "-c", client], stdin=subprocess.PIPE)
         session, _ = server.accept()
         seen.append(published(node))
-        reason = [node.withheld("net-nic1"), node.needed(["net-nic1", "net-nic2", "net-nic0"])]
+        reason = [node.withheld("net-nic1"), node.needed_by_node(["net-nic1", "net-nic2", "net-nic0"])]
         session.close()
         far.stdin.close()
         far.wait()
@@ -463,7 +463,7 @@ def tc(*commands: str) -> t.Any:
         node = inventory()
         before = published(node)
         {lines}
-        needed = node.needed(["net-nic0", "net-nic1"])
+        needed = node.needed_by_node(["net-nic0", "net-nic1"])
         print(json.dumps([before, needed, published(node), node.withheld("net-nic0")]))
         """
     )
@@ -516,11 +516,11 @@ def test_many_routes_are_read_only_once() -> None:
         subprocess.run("ip route add default via 192.0.1.2".split(), check=True)
         began = time.process_time()
         node = inventory()
-        found = node.carried()
+        found = node.uplink_reasons()
         first = time.process_time() - began
         began = time.process_time()
         for _unused in range(50):
-            assert node.carried() == found
+            assert node.uplink_reasons() == found
         print(json.dumps([found, first, time.process_time() - began]))
         """
     )
@@ -534,12 +534,13 @@ def test_a_prefetched_answer_is_used_until_a_route_changes() -> None:
         """
         subprocess.run("ip route add default via 192.0.1.2".split(), check=True)
         node = inventory()
-        node.look_ahead()
-        ahead = node.carried(60.0)
-        again = node.carried(60.0)
+        node.prefetch()
+        ahead = node.uplink_reasons(60.0)
+        again = node.uplink_reasons(60.0)
         subprocess.run("ip route del default".split(), check=True)
-        node.look_ahead()
-        print(json.dumps([dict(ahead), ahead is again, dict(node.carried(60.0)), node.needed(["net-nic1"])]))
+        node.prefetch()
+        now = dict(node.uplink_reasons(60.0))
+        print(json.dumps([dict(ahead), ahead is again, now, node.needed_by_node(["net-nic1"])]))
         """
     )
     assert found == [{"nic1": "it carries the default route"}, True, {}, {}]

@@ -26,7 +26,7 @@ from lanewise_driver import web as web_module
 from lanewise_driver.base import logs
 from lanewise_driver.base.errors import Busy, KernelError, Refused
 from lanewise_driver.base.metrics import ALLOCATED, ATTACH, PREPARE, PUBLISHED, Metrics
-from lanewise_driver.web import CONNECTIONS, Web
+from lanewise_driver.web import MAX_CONNECTIONS, Web
 from prometheus_client.parser import text_string_to_metric_families
 
 
@@ -139,7 +139,7 @@ def test_a_driver_that_ends_while_it_answers_is_not_ready(
         status = cli.main(arguments)
         thread.join()
     logged = json.loads(capsys.readouterr().out)
-    assert status == 1 and logged["ready"] is False and re.match("it (does not )?answer", logged["reasons"][0])
+    assert status == 1 and logged["ready"] is False and re.match("the driver (does not )?answer", logged["reasons"][0])
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_silent_clients_take_no_threads_and_delay_no_others(web: Web, reported: 
             assert get(web.port, "/healthz") == (200, "ok\n")
         assert time.monotonic() - start < 20
         assert threading.active_count() == threads
-        assert descriptors() - before <= 512 + CONNECTIONS
+        assert descriptors() - before <= 512 + MAX_CONNECTIONS
 
 
 def test_clients_that_never_read_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_clients_that_never_read_are_dropped(monkeypatch: pytest.MonkeyPatch) ->
         def text(self) -> bytes:
             return b"# filler\n" * 5_000_000
 
-    monkeypatch.setattr(web_module, "SECONDS", 0.5)
+    monkeypatch.setattr(web_module, "CONNECTION_SECONDS", 0.5)
     web = Web("127.0.0.1:0", Long(), list)
     web.start()
     try:
@@ -266,9 +266,9 @@ def lines() -> t.Iterator[t.Callable[[], list[dict[str, t.Any]]]]:
 
 def test_log_lines_name_their_claim_and_device(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
     log = logging.getLogger("lanewise_driver.claims.service")
-    with logs.about(claim="uid-1", pod="training/worker-0", pod_uid=""):
+    with logs.context(claim="uid-1", pod="training/worker-0", pod_uid=""):
         log.info("attached %d", 2, extra={"device": "nic0"})
-        with logs.about(claim="uid-2"):
+        with logs.context(claim="uid-2"):
             thread = threading.Thread(target=log.warning, args=("elsewhere",))
             thread.start()
             thread.join()
@@ -297,7 +297,7 @@ def test_log_lines_name_their_claim_and_device(lines: t.Callable[[], list[dict[s
 def test_long_log_lines_are_cut(lines: t.Callable[[], list[dict[str, t.Any]]]) -> None:
     log = logging.getLogger("lanewise_driver.claims.service")
     long = "half a line " + "x" * 1_000_000
-    with logs.about(claim=long, pod=long):
+    with logs.context(claim=long, pod=long):
         try:
             raise ValueError(long)
         except ValueError:
@@ -328,7 +328,7 @@ def test_a_condition_that_lasts_is_logged_once(lines: t.Callable[[], list[dict[s
 
 
 def test_unknown_log_fields_and_levels_are_errors() -> None:
-    with pytest.raises(KeyError), logs.about(clam="x"):
+    with pytest.raises(KeyError), logs.context(clam="x"):
         pass
     with pytest.raises(ValueError):
         logs.setup("loud")

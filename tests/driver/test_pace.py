@@ -16,11 +16,11 @@ import pytest
 from ansible_collections.lanewise.dra.tests.driver.api_server import RESOURCE, ApiServer
 from lanewise_driver.api.access import Access, from_kubeconfig
 from lanewise_driver.api.cluster import Cluster
-from lanewise_driver.base import pace
+from lanewise_driver.base import activity
+from lanewise_driver.base.activity import Activity
 from lanewise_driver.base.calls import ClaimRef
 from lanewise_driver.base.errors import Busy
 from lanewise_driver.base.lock import Locks
-from lanewise_driver.base.pace import Pace
 from lanewise_driver.base.settings import Settings
 from lanewise_driver.claims import claim_status
 from lanewise_driver.claims.claim_status import Writer
@@ -31,17 +31,17 @@ LONG = 60.0
 
 
 def test_the_node_is_busy_until_all_overlapping_operations_have_ended() -> None:
-    measured = Pace()
+    measured = Activity()
     assert not measured.busy()
-    with measured.working():
-        with measured.working():
+    with measured.operation():
+        with measured.operation():
             assert measured.busy()
         assert measured.busy()
     ended = time.monotonic()
     while measured.busy():
         assert time.monotonic() - ended < LONG
         time.sleep(0.01)
-    assert time.monotonic() - ended >= pace.QUIET_SECONDS * 0.9
+    assert time.monotonic() - ended >= activity.QUIET_SECONDS * 0.9
 
 
 class Recorder(Publisher):
@@ -90,14 +90,14 @@ def test_a_returned_device_is_published_once_no_pod_starts() -> None:
         assert recorder.wait(1)
         busy.set()
         seen = len(recorder.times)
-        recorder.wake_at_leisure("a test")
+        recorder.wake_when_idle("a test")
         time.sleep(BUSY_SECONDS * 1.5)
         assert len(recorder.times) == seen
         began = time.monotonic()
         recorder.wake("another reason, which hurries")
         assert recorder.wait(seen + 1)
         assert recorder.times[seen] - began < BUSY_SECONDS
-        recorder.wake_at_leisure("a test")
+        recorder.wake_when_idle("a test")
         time.sleep(BUSY_SECONDS)
         busy.clear()
         assert recorder.wait(seen + 2)
@@ -205,7 +205,7 @@ def test_threads_that_wait_for_a_lock_are_woken(tmp_path: Path) -> None:
 def test_the_interpreter_switches_threads_within_a_millisecond() -> None:
     before = sys.getswitchinterval()
     try:
-        pace.tune()
+        activity.tune_interpreter()
         assert sys.getswitchinterval() <= 0.001
     finally:
         sys.setswitchinterval(before)

@@ -26,7 +26,7 @@ from lanewise_driver.claims.records import decode, encode
 from lanewise_driver.dra.config.fields import Field
 from lanewise_driver.dra.config.interface_config import API_VERSION, CONFIG, KIND
 from lanewise_driver.dra.kube import limits
-from lanewise_driver.dra.kube.bounded_json import JsonError, loads_cut
+from lanewise_driver.dra.kube.bounded_json import JsonError, loads_pruned
 
 TRIES = int(os.environ.get("LANEWISE_HOSTILE_TRIES", "400"))
 KNOWN = {PF: device(PF, "eth1"), VF: device(VF, "eth2", pf="0000:8a:00.0", vf=0)}
@@ -128,7 +128,7 @@ def test_hostile_configurations_are_accepted_or_refused() -> None:
         content = HostileClaim(number).claim()
         start = time.process_time()
         try:
-            claim = loads_cut(content)
+            claim = loads_pruned(content)
         except JsonError:
             invalid += 1
             continue

@@ -84,11 +84,11 @@ def test_kubelet_registers_the_plugin_and_its_refusal_is_reported(plugin: Plugin
         assert (info.type, info.name) == ("DRAPlugin", "lanewise.dev")
         assert info.endpoint == str(plugin.service_socket)
         assert list(info.supported_versions)[:2] == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
-        assert plugin.unregistered == "kubelet has not contacted it yet"
+        assert plugin.registration_problem == "kubelet has not contacted it yet"
         kubelet.call(protocol.REGISTRATION, "NotifyRegistrationStatus", plugin_registered=False, error="no")
-        assert plugin.unregistered == "kubelet refused to register it: no"
+        assert plugin.registration_problem == "kubelet refused to register it: no"
         kubelet.call(protocol.REGISTRATION, "NotifyRegistrationStatus", plugin_registered=True)
-        assert plugin.unregistered == ""
+        assert plugin.registration_problem == ""
         assert b"lanewise_registered 1.0" in plugin.metrics.text()
 
 

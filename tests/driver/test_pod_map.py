@@ -480,7 +480,7 @@ def test_the_nccl_topology_is_written_for_nvidia_gpus_only(tmp_path: Path) -> No
     wanted = inventory(tmp_path, "hgx-h100", pod_environment=("nccl_topology",)).places
     assert wanted.nccl.startswith("<system")
     other = inventory(tmp_path, "mi300x", pod_environment=("nccl_topology",)).places
-    assert not other.nccl and "not all NVIDIA's" in other.no_nccl
+    assert not other.nccl and "not all NVIDIA's" in other.no_nccl_reason
     assert not inventory(tmp_path, "hgx-h100").places.nccl
 
 

@@ -25,7 +25,7 @@ from ansible_collections.lanewise.dra.tests.common.waiting import until
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from lanewise_driver.api.access import Access, AccessError, in_cluster
 from lanewise_driver.api.cluster import Cluster
-from lanewise_driver.api.token import Renewal
+from lanewise_driver.api.token import TokenRenewer
 from lanewise_driver.base.errors import Unreachable
 from lanewise_driver.base.settings import SettingsFile
 from lanewise_driver.kernel.monitor import _uevent
@@ -64,7 +64,7 @@ def test_a_server_that_never_answers_does_not_delay_a_stop(tmp_path: Path) -> No
         access = Access(f"https://127.0.0.1:{silent.getsockname()[1]}")
         cluster = Cluster(lambda: access, "lanewise.dev", "worker-1", 60)
         publisher = Publisher(cluster, inventory, settings)
-        renewal = Renewal(cluster, tmp_path / "token")
+        renewal = TokenRenewer(cluster, tmp_path / "token")
         publisher.start()
         renewal.start()
         silent.accept()

@@ -66,7 +66,7 @@ class AddressBook:
 
     def take(self, uid: str) -> None:
         self.store.remove(uid)
-        if self.addresses.holds(uid):
+        if self.addresses.has_addresses(uid):
             self.addresses.release(uid)
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ class AddressBook:
 
 
 def addresses_of(one: Record) -> list[str]:
-    return [given["address"] for held in one.held for given in rails.of(held.config)]
+    return [given["address"] for held in one.held for given in rails.rail_addresses(held.config)]
 
 
 @pytest.fixture(name="book")

@@ -74,8 +74,8 @@ class Node:
         return nodes.run(f"ip netns exec {self.pod} {command}")
 
     def checked(self) -> tuple[str, list[str]]:
-        """The result of the rail check of the doctor, and the lines below it."""
-        return doctor.rails(self.ask("doctor"))
+        """The result of the doctor's check of rails, and the lines below it."""
+        return doctor.rail_check(self.ask("doctor"))
 
     def bytes(self) -> dict[int, tuple[int, int]]:
         """The bytes that the pod has sent and received on each rail."""

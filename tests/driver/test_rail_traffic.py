@@ -21,7 +21,7 @@ from lanewise_driver.claims.records import ATTACHED, DeviceRecord, Record
 from lanewise_driver.dra.config.rail_range import RailRange
 from lanewise_driver.interface import interfaces, rails
 from lanewise_driver.interface.interfaces import Identity
-from lanewise_driver.interface.wanted import wanted
+from lanewise_driver.interface.network_config import network_config
 from lanewise_driver.publish.device import Device
 
 RAILS = (0, 1)
@@ -80,7 +80,7 @@ class Pods:
         nodes.run(f"ip link add {interface} address {mac} type veth peer name {interface}-far")
         segment = 0 if one_segment else rail
         nodes.run(f"ip link set {interface}-far master segment{segment} up; ip link set {interface} up")
-        given = [rails.handed_out(one, str(next(one.addresses()))) for one in own]
+        given = [rails.make_rail_address(one, str(next(one.addresses()))) for one in own]
         for one in given:
             address = one["address"].partition("/")[0]
             self.addresses[name, rail, 6 if ":" in address else 4] = address
@@ -153,7 +153,7 @@ def record_of(pods: Pods, name: str) -> Record:
     devices = []
     for rail in RAILS:
         own = [one for one in plan()[name] if one.rail == rail]
-        given = [rails.handed_out(one, pods.addresses[name, rail, one.range.version]) for one in own]
+        given = [rails.make_rail_address(one, pods.addresses[name, rail, one.range.version]) for one in own]
         known = Device(f"nic{rail}", {"name": f"nic{rail}", "attributes": {"rail": {"int": rail}}})
         config = {"railAddresses": given}
         devices.append(DeviceRecord(f"nic{rail}", "node", "nic", known, config, interface=f"rail{rail}"))
@@ -186,11 +186,11 @@ def test_the_check_names_the_rail_whose_routes_are_broken(broken: str, rail: int
         pods.run("a", "ip route add default dev rail0 metric 5000")
         records = [record_of(pods, name) for name in "ab"]
         pins = {f"uid-{name}": pod.pin for name, pod in pods.pods.items()}
-        assert rail_check.misled(records, pins.__getitem__) == []
+        assert rail_check.misrouted(records, pins.__getitem__) == []
         (own,) = (one for one in plan()["a"] if one.rail == rail and one.family == "ipv4")
         address = pods.addresses["a", rail, 4]
         pods.run("a", broken.format(table=own.table(ipaddress.ip_address(address)), address=address))
-        found = rail_check.misled(records, pins.__getitem__)
+        found = rail_check.misrouted(records, pins.__getitem__)
         assert any(words in one for one in found), found
         assert all(one.startswith("claim ns/claim-a: ") and f"rail {rail}" in one for one in found), found
         pods.end()
@@ -201,7 +201,8 @@ def test_the_check_names_the_rail_whose_routes_are_broken(broken: str, rail: int
 def test_the_check_counts_the_addresses_in_use() -> None:
     ranges = plan()["a"]
     known = Device("nic", {"name": "nic"})
-    given = [rails.handed_out(ranges[0], str(address)) for address, _each in zip(ranges[0].addresses(), range(3))]
+    addresses = [str(address) for address, _each in zip(ranges[0].addresses(), range(3))]
+    given = [rails.make_rail_address(ranges[0], address) for address in addresses]
     record = Record("u", "ns", "c", None, "boot", [DeviceRecord("nic", "n", "r", known, {"railAddresses": given})])
     assert [used for _one, used in rail_check.in_use([record], ranges)] == [3, 0, 0, 0]
 
@@ -241,7 +242,7 @@ def test_two_interfaces_of_one_rail_send_from_their_own_addresses() -> None:
             name = f"nic{number}"
             nodes.run(f"ip link add {name} type veth peer name {name}-far; ip link set {name}-far up")
             identity = Identity(None, None, name)
-            config = {"railAddresses": [rails.handed_out(own, str(address))]}
+            config = {"railAddresses": [rails.make_rail_address(own, str(address))]}
             host = interfaces.snapshot(identity)
             interfaces.attach(identity, host, config, pod.pin)
             interfaces.attach(identity, host, config, pod.pin)  # as after a crash
@@ -255,7 +256,7 @@ def test_fields_of_the_claim_override_those_of_the_rail() -> None:
     nodes.pair("one")
     nodes.wait_for_ipv6()
     (own,) = (one for one in plan()["a"] if one.rail == 1 and one.family == "ipv4")
-    given = [rails.handed_out(own, str(next(own.addresses())))]
+    given = [rails.make_rail_address(own, str(next(own.addresses())))]
     host = interfaces.snapshot(nodes.ONE)
     config: dict[str, t.Any] = {"railAddresses": given, "addresses": ["fd00:7::1/64"], "routes": [], "rules": []}
     config["sysctls"] = {"net.ipv4.conf.IFNAME.arp_ignore": 0}
@@ -273,9 +274,9 @@ def test_fields_of_the_claim_override_those_of_the_rail() -> None:
 def test_a_vrf_has_the_routes_of_the_rail_in_its_table() -> None:
     (own,) = (one for one in plan()["a"] if one.rail == 1 and one.family == "ipv4")
     config: dict[str, t.Any] = {
-        "railAddresses": [rails.handed_out(own, str(next(own.addresses())))],
+        "railAddresses": [rails.make_rail_address(own, str(next(own.addresses())))],
         "vrf": {"name": "red", "table": 77},
     }
-    found = wanted({"addresses": [], "routes": [], "rules": [], "neighbors": []}, config)
+    found = network_config({"addresses": [], "routes": [], "rules": [], "neighbors": []}, config)
     assert [(one["destination"], one["table"]) for one in found.routes] == [("10.101.0.0/16", 77)]
     assert found.rules == []

@@ -44,18 +44,18 @@ def sysfs(root: Path) -> None:
 def test_devices_of_a_function(tmp_path: Path) -> None:
     root = str(tmp_path)
     sysfs(tmp_path)
-    assert rdma.links("0000:8a:00.0", root) == ["mlx5_0"]
-    assert rdma.links("0000:8c:00.0", root) == []
+    assert rdma.devices("0000:8a:00.0", root) == ["mlx5_0"]
+    assert rdma.devices("0000:8c:00.0", root) == []
     # a device on a subfunction, and a software device without a function
     part = tmp_path / "devices/pci0000:80/0000:8a:00.0/mlx5_core.sf.4/infiniband/mlx5_7"
     soft = tmp_path / "devices/virtual/infiniband/rxe0"
     for device in (part, soft):
         device.mkdir(parents=True)
         (tmp_path / "class/infiniband" / device.name).symlink_to(device)
-    assert rdma.links("0000:8a:00.0", root) == ["mlx5_0", "mlx5_7"]
-    assert rdma.links("0000:8a:00.0", str(tmp_path / "none")) == []
-    assert not rdma.before_interface("mlx5_0", root)
-    assert rdma.before_interface("mlx5_1", root)
+    assert rdma.devices("0000:8a:00.0", root) == ["mlx5_0", "mlx5_7"]
+    assert rdma.devices("0000:8a:00.0", str(tmp_path / "none")) == []
+    assert not rdma.moves_before_interface("mlx5_0", root)
+    assert rdma.moves_before_interface("mlx5_1", root)
     assert rdma.link_layer("mlx5_9", root) == ""
     assert rdma.char_devices("mlx5_0", root) == [
         CharDevice("/dev/infiniband/uverbs0", 231, 192),
@@ -74,7 +74,7 @@ def test_devices_of_a_function(tmp_path: Path) -> None:
 def test_rdma_devices_are_moved_by_the_kernel() -> None:
     mode = rdma.mode()
     with Pod() as pod:
-        assert rdma.place("no_such_0", pod.pin) == "missing"
+        assert rdma.side("no_such_0", pod.pin) == "missing"
         with pytest.raises(KernelError, match="not found"):
             rdma.move("no_such_0", pod.pin)
         with pytest.raises(KernelError, match="not found"):

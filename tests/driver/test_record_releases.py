@@ -19,6 +19,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.driver.releases import old_driver, records_1_0_0
 from lanewise_driver import cli
 from lanewise_driver.base.settings import load
@@ -35,7 +36,6 @@ from lanewise_driver.topology.stored import Conversion, NewerForm
 FOLDER = Path(__file__).parent / "releases"
 RELEASES = {"1.0.0": records_1_0_0}
 SAMPLES = sorted(FOLDER.glob("*.json"))
-Object = dict[str, t.Any]
 
 
 def values(record: t.Any) -> Object:
@@ -122,7 +122,7 @@ def test_a_field_that_holds_its_default_is_not_written() -> None:
 def rail_record(gateway: str) -> Record:
     """The record of a claim with an address of the rail of its NIC, and with a share of the NIC."""
     network, pool = ipaddress.ip_network("10.100.4.64/26"), ipaddress.ip_network("10.100.0.0/16")
-    given = rails.handed_out(RailRange(0, network, pool, 16, ipaddress.ip_address(gateway)), "10.100.4.65")
+    given = rails.make_rail_address(RailRange(0, network, pool, 16, ipaddress.ip_address(gateway)), "10.100.4.65")
     known = Device("net-nic0", {"name": "net-nic0"}, "0000:23:10.0", pf="0000:23:00.0", vf=0)
     share = ShareRecord("net-nic0", "vfs", 10**9, 2 * 10**9, 10**10, 10**10, burst=5 * 10**9, factor="3/2", minor=4)
     device = DeviceRecord("net-nic0-share", "node", "nic", known, {"name": "net1", rails.FIELD: [given]}, share=share)
@@ -138,7 +138,7 @@ def test_shares_and_handed_out_addresses_are_kept() -> None:
     stored["devices"][0]["config"][rails.FIELD][0]["lease"] = "later"
     found = records.decode(json.dumps(stored).encode())
     assert found.devices[0].share == record.devices[0].share
-    assert [one["address"] for one in rails.of(found.devices[0].config)] == ["10.100.4.65/16"]
+    assert [one["address"] for one in rails.rail_addresses(found.devices[0].config)] == ["10.100.4.65/16"]
 
 
 @pytest.mark.parametrize("setting", ["shares: []", "rail_addresses: []"])

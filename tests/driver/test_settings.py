@@ -120,7 +120,7 @@ def test_a_file_with_every_setting_is_read(tmp_path: Path) -> None:
         ),
         (
             [{"rail": 0, "range": f"10.0.{number}.0/26", "pool": "10.0.0.0/16"} for number in (0, 1)],
-            "rail 0 has another range of ipv4, 10.0.0.0/26",
+            "rail 0 already has the ipv4 range 10.0.0.0/26",
         ),
     ],
 )

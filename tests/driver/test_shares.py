@@ -2,7 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Shares of a NIC by macvlan, from prepare to unprepare, and when the driver is killed."""
+"""Shares of a NIC by macvlan, from prepare to unprepare, and when the driver is killed.
+
+This file has more than 500 lines because all tests use the same node with a divided NIC.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.claims.ledger import Ledger
 from lanewise_driver.claims.records import ATTACHED, PREPARED, DeviceRecord, Record
 from lanewise_driver.claims.share_metrics import ShareMetrics
-from lanewise_driver.dra.config.share_rates import InForce
+from lanewise_driver.dra.config.share_rates import EffectiveRate
 from lanewise_driver.interface import take_back
 from lanewise_driver.interface.identity import Identity
 from lanewise_driver.kernel import htb
@@ -302,7 +305,7 @@ def test_a_share_may_be_promised_more_than_the_nic_has(shares: SharesWorld, pods
 def test_an_interface_that_is_gone_has_no_rates() -> None:
     by_class.set_classes(Identity(None, None, "gone0"), 10**9, {3: htb.Class("02:00:00:00:00:01", 10**6, 10**6)})
     assert by_class.sent(Identity(None, None, "gone0")) == {}
-    gone = {"0000:ff:1f.7": InForce(10**6, 10**6)}
+    gone = {"0000:ff:1f.7": EffectiveRate(10**6, 10**6)}
     assert by_vf.set_rates(gone) == by_vf.in_force(gone) == {}
 
 
@@ -419,7 +422,7 @@ def test_shares_that_the_rule_does_not_allow_are_refused(shares: SharesWorld, po
     refused(Refused, "is not a rate", "1E")
     refused(Refused, "burst: 50M is less", "100M", share={"burst": "50M"})
     refused(Refused, "render the claim again", "100M", share={"hard": True, "guarantee": "200M"})
-    refused(Refused, "child: is not for shares", "100M", child={"type": "macvlan"})
+    refused(Refused, "child: is not allowed for shares", "100M", child={"type": "macvlan"})
     refused(Refused, "has no VF", "100M", vf={"vlan": 5})
     refused(Refused, "as a whole, not in shares", "", f"net-{NIC}", share={})
     claim = shares.allocate("bad", "100M")
@@ -546,13 +549,13 @@ def test_a_lasting_error_of_shares_is_retried_and_reported(
         running.start()
         try:
             until(lambda: reconciled == [True])
-            driver._published(driver.inventory.publication)
+            driver._on_published(driver.inventory.publication)
             reason = f"the shares of net-{NIC} could not be set: .*root qdisc tbf 1: was configured.*; trying again"
-            assert [one for one in driver.reasons() if re.fullmatch(reason, one)]
-            assert not [reason for reason in driver.reasons() if "operations" in reason]
+            assert [one for one in driver.not_ready_reasons() if re.fullmatch(reason, one)]
+            assert not [reason for reason in driver.not_ready_reasons() if "operations" in reason]
             shares_world.tc("qdisc", "del", "dev", NIC, "root")
             until(lambda: class_rates() == [(300, 1000)])
-            until(lambda: not [reason for reason in driver.reasons() if "shares" in reason])
+            until(lambda: not [reason for reason in driver.not_ready_reasons() if "shares" in reason])
         finally:
             driver._stopping.set()
             running.join()

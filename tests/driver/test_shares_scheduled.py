@@ -19,6 +19,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.client import APPLY_PATCH
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
@@ -48,8 +49,6 @@ RESOURCE = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{RESOURCE}/namespaces/{NAMESPACE}/resourceclaims"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 PLURALS = {"DeviceClass": "deviceclasses", "ResourceClaim": f"namespaces/{NAMESPACE}/resourceclaims"}
-
-Object = dict[str, t.Any]
 
 
 class Scheduled:

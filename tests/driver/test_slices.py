@@ -14,18 +14,17 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.features import unsupported
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.driver.big_machine import EIGHT_BY_SIXTEEN
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lanewise_driver.api.features import Features, cut, find
 from lanewise_driver.dra.kube import versions
-from lanewise_driver.publish.slices import Plan, plan, published_by, same, slice_name, slices
+from lanewise_driver.publish.slices import Plan, plan, same, slice_name, slices, with_owner
 from lanewise_driver.topology.model import as_dict
 from lanewise_driver.topology.probe import probe
 from lanewise_driver.topology.publish import COUNTER, LINK_DOWN, VERSION_ANNOTATION, Policy, Publication, publication
-
-Object = dict[str, t.Any]
 
 DRIVER, NODE = "lanewise.dev", "worker-1.example.com"
 
@@ -338,12 +337,12 @@ def test_slices_name_their_owner_and_their_writer(big: Publication) -> None:
     owner = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "u", "controller": True}
     desired = slices(big, NODE, DRIVER, 1)
     assert len(desired) > 1
-    first = perform([], plan([], published_by(desired, node, "1.0.0")))
+    first = perform([], plan([], with_owner(desired, node, "1.0.0")))
     for one in first:
         assert one["metadata"]["ownerReferences"] == [owner]
         one["metadata"]["annotations"]["example.com/of-somebody-else"] = "stays"
-    assert not plan(first, published_by(desired, node, "1.0.0"))
-    found = plan(first, published_by(desired, node, "1.0.1"))  # an upgrade makes no new generation of the pool
+    assert not plan(first, with_owner(desired, node, "1.0.0"))
+    found = plan(first, with_owner(desired, node, "1.0.1"))  # an upgrade makes no new generation of the pool
     assert (len(found.delete), len(found.update), len(found.create)) == (0, len(desired), 0)
     for one in found.update:
         assert one["metadata"]["annotations"] == {VERSION_ANNOTATION: "1.0.1", "example.com/of-somebody-else": "stays"}

@@ -16,6 +16,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.driver.claims_world import Sandbox, ip
 from ansible_collections.lanewise.dra.tests.driver.nodes import (
     ONE,
@@ -42,7 +43,6 @@ OTHER_MAC = "02:00:00:00:0e:01"
 #: A macvlan on the child of a pod is a macvlan on the parent of the child.
 TAP = "ip link add link net1 name tap0"
 _BRIDGE = "type macvlan mode bridge"
-Object = dict[str, t.Any]
 #: Of linux/if_packet.h.
 _SOL_PACKET, _ADD, _UNICAST = 263, 1, 3
 
@@ -157,7 +157,7 @@ def test_a_nic_with_an_interface_in_a_hidden_namespace_is_withheld(mac: str, nei
         (reason,) = one.end("pod")
         known = mac or one.hosts["pod"]["child"]["mac"]
         unlisted = "a macvlan or macvtap uses it, in a network namespace that no process or mount refers to"
-        assert (f"it receives for {known}, an address of no interface" if neighbours else unlisted) in reason
+        assert (f"it receives for {known}, which is not the address" if neighbours else unlisted) in reason
         hidden.show()
         if mac:
             assert "the macvlan tap0 of an open file" in one.end("pod")[0]

@@ -214,7 +214,7 @@ def test_an_interface_that_another_pod_has_tapped_is_withheld() -> None:
         host = interfaces.snapshot(ONE)
         with pytest.raises(KernelError, match=r"give one to a pod: the macvlan tap0 of .*/other uses it"):
             interfaces.attach(ONE, host, {}, pod.pin)
-        assert interfaces.where(ONE, pod.pin, host).side == "host"
+        assert interfaces.locate(ONE, pod.pin, host).side == "host"
         assert "tap0" in other.run("ip -o link")  # it may be there for a good reason
         (reason,) = take_back.take_back(ONE, host, None, {}).reasons
         assert reason.word == "stacked" and "tap0" in reason.text

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lanewise_driver.api.access import Access, AccessError
 from lanewise_driver.api.cluster import Cluster
-from lanewise_driver.api.token import Renewal, Token, read
+from lanewise_driver.api.token import Token, TokenRenewer, read
 
 CLAIMS = {
     "iat": 1000,
@@ -84,7 +84,7 @@ def test_a_thread_that_cannot_renew_reports_why(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(token(CLAIMS))
     access = Access("https://127.0.0.1:1", token_file=path)
-    renewal = Renewal(Cluster(lambda: access, "lanewise.dev", "worker-1"), path)
+    renewal = TokenRenewer(Cluster(lambda: access, "lanewise.dev", "worker-1"), path)
     renewal.start()
     for _attempt in range(100):
         if renewal.problem:

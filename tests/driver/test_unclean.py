@@ -18,7 +18,7 @@ from ansible_collections.lanewise.dra.tests.driver.nodes import HiddenNamespace
 from lanewise_driver.base.calls import UNHEALTHY
 from lanewise_driver.base.errors import Busy, DriverError
 from lanewise_driver.claims import health, unclean
-from lanewise_driver.claims.unclean import Unclean
+from lanewise_driver.claims.unclean import UncleanDevices
 from lanewise_driver.interface.take_back import Outcome, Reason
 from lanewise_driver.publish.device import Device
 from lanewise_driver.publish.inventory import Inventory
@@ -28,44 +28,44 @@ KNOWN = Device(DEVICE, {"name": DEVICE})
 
 
 def test_a_note_applies_only_to_its_boot_and_its_device(tmp_path: Path) -> None:
-    notes = Unclean(tmp_path, "boot 1")
+    notes = UncleanDevices(tmp_path, "boot 1")
     wrong = Outcome(reasons=[Reason("changed", f"reason {number}") for number in range(100)])
-    assert notes.settle(DEVICE, KNOWN, {}, wrong) == "reason 0; reason 1; reason 2 (and 17 more)"
+    assert notes.record_outcome(DEVICE, KNOWN, {}, wrong) == "reason 0; reason 1; reason 2 (and 17 more)"
     assert {name: entry.word for name, entry in notes.all().items()} == {DEVICE: "changed"}
-    assert Unclean(tmp_path, "boot 2").all() == {} and list(tmp_path.iterdir()) == []
-    notes.settle(DEVICE, KNOWN, {}, wrong)
-    assert notes.settle(DEVICE, KNOWN, {}, Outcome(notes=["of the node"])) == "" and notes.all() == {}
+    assert UncleanDevices(tmp_path, "boot 2").all() == {} and list(tmp_path.iterdir()) == []
+    notes.record_outcome(DEVICE, KNOWN, {}, wrong)
+    assert notes.record_outcome(DEVICE, KNOWN, {}, Outcome(notes=["of the node"])) == "" and notes.all() == {}
     with pytest.raises(DriverError, match="is not a valid device name"):
-        notes.settle("../../etc/passwd", KNOWN, {}, wrong)
+        notes.record_outcome("../../etc/passwd", KNOWN, {}, wrong)
 
 
 def test_claims_with_children_of_one_device_share_its_note(tmp_path: Path) -> None:
-    notes, child = Unclean(tmp_path, "boot 1"), {"child": {"type": "macvlan"}}
+    notes, child = UncleanDevices(tmp_path, "boot 1"), {"child": {"type": "macvlan"}}
     stray = Outcome(reasons=[Reason("stacked", "a macvlan uses it")])
-    notes.settle(DEVICE, KNOWN, {"uppers": []}, stray, child, ["10.1.0.1"])
+    notes.record_outcome(DEVICE, KNOWN, {"uppers": []}, stray, child, ["10.1.0.1"])
     # the stray existed before the second claim began, so it must not be forgotten when that claim ends
     second: dict[str, list[list[int]]] = {"uppers": [[1]]}
-    assert notes.settle(DEVICE, KNOWN, second, Outcome(), child, ["10.1.0.2"]) == ""
+    assert notes.record_outcome(DEVICE, KNOWN, second, Outcome(), child, ["10.1.0.2"]) == ""
     assert notes.addresses() == {"10.1.0.1"}
-    assert notes.settle(DEVICE, KNOWN, second, stray, child, ["10.1.0.2"]).endswith(": 10.1.0.1, 10.1.0.2")
+    assert notes.record_outcome(DEVICE, KNOWN, second, stray, child, ["10.1.0.2"]).endswith(": 10.1.0.1, 10.1.0.2")
     (entry,) = notes.all().values()
     assert entry.host == {"uppers": []} and entry.config == child
     changed = Outcome(reasons=[Reason("changed", "its MTU")])
-    notes.settle("net-wire1", KNOWN, {}, changed, None, ["10.1.0.3"])  # no other pod can use this address
+    notes.record_outcome("net-wire1", KNOWN, {}, changed, None, ["10.1.0.3"])  # no other pod can use this address
     assert notes.addresses() == {"10.1.0.1", "10.1.0.2"}
 
 
 def test_a_note_outlives_a_clean_result_against_a_newer_state(tmp_path: Path) -> None:
-    notes, wrong = Unclean(tmp_path, "boot 1"), Outcome(reasons=[Reason("changed", "its MTU")])
+    notes, wrong = UncleanDevices(tmp_path, "boot 1"), Outcome(reasons=[Reason("changed", "its MTU")])
     older, newer = {"mtu": 1500, "vfs": {0: "trusted"}}, {"mtu": 1300, "vfs": {0: "trusted"}}
-    notes.settle(DEVICE, KNOWN, older, wrong)
-    assert notes.settle(DEVICE, KNOWN, newer, Outcome()) == "" and DEVICE in notes.all()
-    notes.settle(DEVICE, KNOWN, newer, wrong)
+    notes.record_outcome(DEVICE, KNOWN, older, wrong)
+    assert notes.record_outcome(DEVICE, KNOWN, newer, Outcome()) == "" and DEVICE in notes.all()
+    notes.record_outcome(DEVICE, KNOWN, newer, wrong)
     assert notes.all()[DEVICE].host == {"mtu": 1500, "vfs": {"0": "trusted"}}
-    assert notes.settle(DEVICE, KNOWN, older, Outcome()) == "" and notes.all() == {}
+    assert notes.record_outcome(DEVICE, KNOWN, older, Outcome()) == "" and notes.all() == {}
     (tmp_path / f"{DEVICE}.json").write_text("cut")
     for outcome in (wrong, Outcome()):
-        notes.settle(DEVICE, KNOWN, newer, outcome)
+        notes.record_outcome(DEVICE, KNOWN, newer, outcome)
         assert (tmp_path / f"{DEVICE}.json").read_text() == "cut"
 
 
@@ -89,7 +89,7 @@ NOTE = {"device": DEVICE, "word": "changed", "reasons": ["r"], "known": KNOWN.as
     ids=["cut", "nested", "empty", "list", "known", "known device", "reasons", "newer", "config", "addresses"],
 )
 def test_a_note_that_cannot_be_read_withholds_its_device(tmp_path: Path, content: str) -> None:
-    notes = Unclean(tmp_path, "boot 1")
+    notes = UncleanDevices(tmp_path, "boot 1")
     (tmp_path / f"{DEVICE}.json").write_text(content)
     assert "cannot be read" in notes.all()[DEVICE].text and notes.all()[DEVICE].lock == DEVICE
     assert "reboot the node, then remove the file" in notes.all()[DEVICE].text
@@ -98,10 +98,10 @@ def test_a_note_that_cannot_be_read_withholds_its_device(tmp_path: Path, content
 
 
 def test_a_note_of_another_release_is_read(tmp_path: Path) -> None:
-    notes = Unclean(tmp_path, "boot 1")
+    notes = UncleanDevices(tmp_path, "boot 1")
     (tmp_path / f"{DEVICE}.json").write_text(json.dumps({**NOTE, "more": 1}))
     assert notes.all()[DEVICE].text == "r"
-    notes.settle(DEVICE, KNOWN, {}, Outcome(reasons=[Reason("changed", "s")]))
+    notes.record_outcome(DEVICE, KNOWN, {}, Outcome(reasons=[Reason("changed", "s")]))
     written = json.loads((tmp_path / f"{DEVICE}.json").read_text())
     assert written.pop("schema") == 1 and written == {**NOTE, "reasons": ["s"]}
 
@@ -126,7 +126,7 @@ def test_a_tapped_device_is_withheld_from_all_pods(
     (device,) = [one for one in publication.devices if one["name"] == DEVICE]
     assert device["taints"] == [{"key": "lanewise.dev/unclean", "value": "stacked", "effect": "NoSchedule"}]
     reported = {one.device: one for one in health.devices("node", publication, [], {})}
-    assert reported[DEVICE].health == UNHEALTHY and "not given to pods" in reported[DEVICE].message
+    assert reported[DEVICE].health == UNHEALTHY and "withheld from pods" in reported[DEVICE].message
     with pytest.raises(Busy, match=f"{DEVICE} is withheld from pods until its original state is restored: .*macvlan"):
         service.prepare(claim)
     assert not service.retry_unclean()

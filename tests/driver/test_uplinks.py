@@ -45,7 +45,7 @@ def make_or_skip(name: str) -> None:
 
 def driver() -> dict[str, str]:
     settings = read({})
-    return dict(Inventory(lambda: settings, lambda: ()).carried())
+    return dict(Inventory(lambda: settings, lambda: ()).uplink_reasons())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -90,18 +90,18 @@ def test_clients_that_are_not_logged_in_do_not_count() -> None:
             subprocess.Popen(asking, stdin=subprocess.PIPE, env={**os.environ, **shell}, start_new_session=True)
         )
         until(lambda: "root [net]" in titles())
-        assert dict(node.carried()) == {} == management_interfaces(System())
+        assert dict(node.uplink_reasons()) == {} == management_interfaces(System())
         with_key = ["nsenter", f"--net={FAR}", "ssh", *ways, "-i", "/run/keys/user", "root@192.0.2.1", "echo in; cat"]
         clients.append(subprocess.Popen(with_key, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         assert clients[-1].stdout and clients[-1].stdout.readline() == b"in\n"
         expected = {"nic2": f"{LEADS} 192.0.2.9"}
-        assert dict(node.carried()) == expected == management_interfaces(System())
+        assert dict(node.uplink_reasons()) == expected == management_interfaces(System())
         for client in clients:
             client.kill()
             client.wait()
         stranger.close()
         until(lambda: management_interfaces(System()) == {})
-        assert dict(node.carried()) == expected, "a client that was logged in still counts"
+        assert dict(node.uplink_reasons()) == expected, "a client that was logged in still counts"
     finally:
         for process in (*clients, server):
             process.kill()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 
 import pytest
-from lanewise_driver.publish.withheld import Withheld
+from lanewise_driver.publish.withheld import WithheldLog
 
 
 def test_reasons_are_logged_only_when_they_change(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    log = Withheld()
+    log = WithheldLog()
 
     def lines(**withheld: str) -> list[str]:
         caplog.clear()

@@ -113,8 +113,8 @@ class FailingSystem(System):
     def command(self, argv: list[str], step: str, fix: str = "") -> str:
         return self._change(step, lambda: super(FailingSystem, self).command(argv, step, fix))
 
-    def ask(self, step: str, request: t.Callable[[], object], fix: str = "") -> None:
-        self._change(step, lambda: super(FailingSystem, self).ask(step, request, fix))
+    def request_change(self, step: str, request: t.Callable[[], object], fix: str = "") -> None:
+        self._change(step, lambda: super(FailingSystem, self).request_change(step, request, fix))
 
     def query(self, argv: list[str], step: str, fix: str = "") -> str:
         return self._ask(step, lambda: super(FailingSystem, self).query(argv, step, fix))

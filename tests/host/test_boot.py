@@ -123,13 +123,13 @@ def test_another_python_runs_if_the_python_of_the_unit_is_gone(tmp_path: Path, p
 
 
 def test_without_any_python_the_unit_fails_with_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "_OTHERS", "/nowhere/python3 /nowhere/python3.[1-9][0-9]")
+    monkeypatch.setattr(program, "_OTHER_PYTHONS", "/nowhere/python3 /nowhere/python3.[1-9][0-9]")
     done = started(tmp_path, "/usr/bin/python3.4711")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(
-        "The RDMA and SR-IOV state of this node is not restored: /usr/bin/python3.4711 is gone"
+        "The RDMA and SR-IOV state of this node is not restored: /usr/bin/python3.4711 no longer exists"
     )
-    assert "play lanewise.dra.fabric" in done.stderr
+    assert "run lanewise.dra.fabric" in done.stderr
 
 
 def test_the_unit_fails_if_its_program_fails(tmp_path: Path) -> None:

@@ -61,8 +61,8 @@ WHOLE = bool(os.environ.get("LANEWISE_SLOW"))
 def check(failed: Failed, surprise: bool, number: int, step: str) -> None:
     """Check the message of a failed run that has restored everything."""
     text = str(failed)
-    assert "the node is as it was" in text.lower() and not failed.remaining, f"{text} after {step}"
-    assert failed.surprise == surprise
+    assert "the node is in its previous state" in text.lower() and not failed.remaining, f"{text} after {step}"
+    assert failed.unexpected == surprise
     if not surprise:
         assert failed.error.step == step and step in text
         assert re.search(r"for rail[01]|of rail[01]", step), "the device is named"
@@ -114,7 +114,7 @@ def test_what_cannot_be_undone_is_reported(code: int):
     system = FailingTwice(1, code)
     rules = {name: {"mtu": 9000} for name in ("rail0", "rail1")}
     left = "rail0: mtu is 9000 and was 1500: cannot set mtu of rail0 to 1500"
-    with pytest.raises(Failed, match=f"The node is not as it was before this run: {left}"):
+    with pytest.raises(Failed, match=f"The node differs from its previous state: {left}"):
         converge(node(system, rules), [Mtu(system)])
     assert "mtu 9000" in run("ip link show rail0") and "mtu 1500" in run("ip link show rail1")
     system.close()

@@ -205,7 +205,7 @@ def test_the_node_is_restored_if_any_step_fails(
             assert isinstance(run.failed, KeyboardInterrupt), run.place
         else:
             assert isinstance(run.failed, Failed) and not run.failed.remaining, run.place
-            assert "he node is as it was before this run" in str(run.failed)
+            assert "he node is in its previous state" in str(run.failed)
     assert number == steps > 0
 
 
@@ -220,7 +220,7 @@ def test_remaining_changes_are_reported_if_the_undo_fails_too(
         if run.failed is None:
             continue
         assert isinstance(run.failed, Failed)
-        claimed = "he node is as it was before this run" in str(run.failed)
+        claimed = "he node is in its previous state" in str(run.failed)
         assert not claimed or run.now == run.before, run.place
         assert claimed == (not run.failed.remaining), run.place
         _compare(name, run.world, run.failed, run.place)

@@ -490,7 +490,7 @@ def test_nothing_changes_if_networkmanager_does_not_answer(running: contextlib.E
     process = start_networkmanager(running)
     process.kill()
     process.wait()
-    with pytest.raises(Failed, match="nmcli connection load .*NetworkManager is not running.*as it was"):
+    with pytest.raises(Failed, match="nmcli connection load .*NetworkManager is not running.*previous state"):
         apply()
     assert "mtu=1500" in _PROFILE.read_text() and mtu() == 1500
 

@@ -15,4 +15,4 @@ from ansible_collections.lanewise.dra.tests.driver.nodes import on_a_node
 def test_a_process_in_another_namespace_is_found_and_named():
     """The test runs in a new network namespace, so other processes of the machine are in a different one."""
     reason = RdmaSystem(System())._other_namespace()
-    assert reason.startswith("process ") and reason.endswith("has a network namespace of its own")
+    assert reason.startswith("process ") and reason.endswith("is in another network namespace")

@@ -77,7 +77,7 @@ class Stored:
         node = self.node()
         wanted = resources(self.system, [rule.settings for rule in node.rules], GENERAL)
         wanted.append(Boot(self.system, desired(node, node.rules, GENERAL)))
-        return converge(node, wanted, ready=functools.partial(origin.remember, self.system)).changes
+        return converge(node, wanted, before_changes=functools.partial(origin.remember, self.system)).changes
 
     def restore(self) -> None:
         """A run that restores everything."""
@@ -143,11 +143,11 @@ def test_this_release_applies_at_boot_what_1_0_0_stored(stored: Stored) -> None:
 def test_both_releases_read_an_unconfirmed_change(tmp_path: Path) -> None:
     path = tmp_path / "undo-7.json"
     path.write_text(UNDO)
-    changes = guard.begun_changes(str(path))
+    changes = guard.claimed_changes(str(path))
     assert changes == fabric_1_0_0.undo_load(UNDO)[1] and len(changes) == 21
     guard._write(System(), str(path), changes, 60, "write")
     assert fabric_1_0_0.undo_load(path.read_text())[1] == changes
-    assert 59 < guard.left(str(path)) <= 60
+    assert 59 < guard.seconds_left(str(path)) <= 60
 
 
 def test_the_next_format_of_the_origin_file_is_written_one_release_later(
@@ -174,7 +174,7 @@ NEWER = '{"format": 9, "resources": {}}\n'
 def test_an_origin_file_of_a_newer_release_is_refused_and_kept(stored: Stored) -> None:
     stored.put("origin", NEWER)
     for act in (lambda: origin.wanted(stored.system, stored.node()), stored.configure, stored.restore):
-        with pytest.raises(HostError, match=r"its format is 9.*play the role fabric of the release that wrote it"):
+        with pytest.raises(HostError, match=r"its format is 9.*run the role fabric of the release that wrote it"):
             act()
     assert stored.text("origin") == NEWER and not (stored.world.root / program.DESIRED.lstrip("/")).exists()
 
@@ -196,7 +196,7 @@ def test_settings_that_only_a_newer_release_knows_are_kept(stored: Stored) -> No
 def test_a_damaged_origin_file_is_an_error(stored: Stored, text: str) -> None:
     stored.put("origin", text)
     for act in (stored.configure, stored.restore):
-        with pytest.raises(HostError, match="remove it: the settings then stay as they are"):
+        with pytest.raises(HostError, match="remove it; the original settings are then not restored"):
             act()
     assert stored.text("origin") == text
 
@@ -222,7 +222,7 @@ def test_the_boot_program_reports_settings_that_it_cannot_read(
     monkeypatch.setattr(boot.sys, "argv", ["fabric.pyz", "boot"])
     with pytest.raises(SystemExit) as ended:
         boot.main()
-    assert message in str(ended.value.code) and "play lanewise.dra.fabric on this node" in str(ended.value.code)
+    assert message in str(ended.value.code) and "run lanewise.dra.fabric on this node" in str(ended.value.code)
     assert path.read_text() == text
 
 
@@ -244,7 +244,7 @@ def test_a_change_with_a_field_of_a_later_release_can_be_undone(tmp_path: Path) 
     value = json.loads(UNDO)
     value["changes"] = [{**one, "later": 1} for one in value["changes"]]
     (tmp_path / "undo-7.json").write_text(json.dumps(value))
-    assert guard.begun_changes(str(tmp_path / "undo-7.json")) == fabric_1_0_0.undo_load(UNDO)[1]
+    assert guard.claimed_changes(str(tmp_path / "undo-7.json")) == fabric_1_0_0.undo_load(UNDO)[1]
 
 
 def test_each_format_has_a_conversion_from_the_previous_one() -> None:
@@ -261,7 +261,7 @@ def test_records_of_the_driver_show_which_devices_pods_have(tmp_path: Path, inde
     record = json.loads((Path(__file__).parents[1] / "driver/releases/1.0.0-attached.json").read_text())
     (folder / f"{record['uid']}.json").write_text(json.dumps(record, indent=indent, sort_keys=True))
     system = System(str(tmp_path))
-    assert usage.users(system, "0000:8a:00.0") == f"a pod has it by the resource claim with UID {record['uid']}"
+    assert usage.users(system, "0000:8a:00.0") == f"a pod has it through the resource claim with UID {record['uid']}"
     published = {"interface": ["eth1"], "speed_mbps": 400000}
     assert usage.as_published(system, "0000:8a:00.0") == published
     # a record of a later format shows at least that a pod has the device

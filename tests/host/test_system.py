@@ -32,11 +32,11 @@ def test_error_texts_of_the_kernel_reach_the_message():
     system = System()
     kernel = system.socket("IPRoute")
     with pytest.raises(HostError) as raised:
-        system.ask("add it", lambda: kernel.route("add", dst="192.0.2.0/24", gateway="10.9.0.1"), "look")
+        system.request_change("add it", lambda: kernel.route("add", dst="192.0.2.0/24", gateway="10.9.0.1"), "look")
     assert raised.value.code == errno.ENETUNREACH
     assert "[ENETUNREACH]: Nexthop has invalid gateway (look)" in str(raised.value)
     with pytest.raises(HostError) as raised:
-        system.ask("add it", lambda: kernel.rule("remove", table=100, priority=7))
+        system.request_change("add it", lambda: kernel.rule("remove", table=100, priority=7))
     assert raised.value.code == errno.ENOENT and "[ENOENT] (" in str(raised.value)  # the kernel adds no text
     system.close()
 

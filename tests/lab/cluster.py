@@ -26,6 +26,7 @@ import typing as t
 from pathlib import Path
 
 import jinja2
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster import driver as installed
 from ansible_collections.lanewise.dra.tests.cluster import node as sandboxed
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
@@ -91,8 +92,6 @@ LimitNOFILE=65536
 [Install]
 WantedBy=multi-user.target
 """
-
-Object = dict[str, t.Any]
 
 
 def packages() -> Path:

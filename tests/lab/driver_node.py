@@ -13,6 +13,7 @@ import sys
 import typing as t
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from answers import NODE, Cluster, annotations, attach  # copied beside this file
 from lanewise_driver.base.calls import AttachRequest, ClaimRef
 from lanewise_driver.base.paths import Paths
@@ -22,7 +23,6 @@ from lanewise_driver.claims.claim_status import Writer
 from lanewise_driver.publish.inventory import Inventory
 
 NAMESPACE = "team-a"
-Object = dict[str, t.Any]
 
 
 def run(*command: str) -> str:

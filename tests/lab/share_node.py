@@ -20,6 +20,7 @@ import typing as t
 from pathlib import Path
 
 import driver_changes  # this module and the next two are copied beside this file
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from answers import NODE, Cluster, annotations, attach
 from killed import killed_at
 from lanewise_driver.base import files
@@ -36,7 +37,6 @@ from lanewise_driver.publish.inventory import Inventory
 NAMESPACE = "team-a"
 SIMULATED = "netdevsim7"
 FOLDER = Path("/run/shares")
-Object = dict[str, t.Any]
 
 
 def run(*command: str) -> str:

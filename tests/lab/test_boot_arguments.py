@@ -184,7 +184,7 @@ def test_a_bypassed_boot_loader_does_not_cause_another_reboot(site: Site) -> Non
     site.node.power_on([*site.loader[:-2], *site.node.direct_boot()])  # by BIOS
     first = site.boot()
     text = site.play({**FEWER, **REBOOT}, fails=True)
-    assert "the node was booted since" in text and "+hugepages=16" in text and "-audit=0" in text
+    assert "the node was rebooted since" in text and "+hugepages=16" in text and "-audit=0" in text
     assert site.boot() == first
     switch_off(site.node)
     site.node.power_on(site.loader)

@@ -217,16 +217,16 @@ def test_an_rdma_device_is_moved_with_its_interface_and_restored(vm: Node) -> No
         identity
         + f"""
 assert rdma.mode() == "exclusive"
-assert rdma.links({device.address!r}) == ["rxe0"]
-assert not rdma.before_interface("rxe0")
+assert rdma.devices({device.address!r}) == ["rxe0"]
+assert not rdma.moves_before_interface("rxe0")
 devices = [one.path for one in rdma.char_devices("rxe0")]
-assert rdma.place("rxe0", POD) == "host"
+assert rdma.side("rxe0", POD) == "host"
 host = interfaces.snapshot(identity)
 interfaces.attach(identity, host, config, POD)
-assert rdma.place("rxe0", POD) == "host", "it moved with its interface"
+assert rdma.side("rxe0", POD) == "host", "it moved with its interface"
 rdma.move("rxe0", POD)
 rdma.move("rxe0", POD)
-assert rdma.place("rxe0", POD) == "pod"
+assert rdma.side("rxe0", POD) == "pod"
 report([host, devices])
 """,
     )
@@ -241,7 +241,7 @@ report([host, devices])
 rdma.move("rxe0", POD, back=True)
 rdma.move("rxe0", POD, back=True)
 notes = interfaces.detach(identity, {host!r}, POD, config)
-report([rdma.place("rxe0", POD), notes])
+report([rdma.side("rxe0", POD), notes])
 """,
     )
     assert (side, notes) == ("host", [])
@@ -256,7 +256,7 @@ def test_an_rdma_device_of_a_killed_pod_is_on_the_node(vm: Node) -> None:
     make_exclusive_rdma(vm, name)
     python(vm, 'rdma.move("rxe0", POD)')
     vm.ssh("ip netns delete pod; for i in $(seq 50); do rdma link | grep -q rxe0 && break; sleep 0.2; done")
-    assert python(vm, 'report(rdma.place("rxe0", None))') == "host"
+    assert python(vm, 'report(rdma.side("rxe0", None))') == "host"
 
 
 def test_a_shared_rdma_device_is_not_moved(vm: Node) -> None:

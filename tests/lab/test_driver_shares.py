@@ -27,7 +27,7 @@ __all__ = ["_pod", "_vm"]
 
 SIMULATED = "netdevsim/netdevsim7"
 BEGIN = """
-from lanewise_driver.dra.config.share_rates import InForce
+from lanewise_driver.dra.config.share_rates import EffectiveRate
 from lanewise_driver.kernel.devlink import Devlink
 from lanewise_driver.kernel.vf import Function
 from lanewise_driver.shares import by_vf
@@ -62,21 +62,24 @@ def of_ports(node: Node) -> list[tuple[int, int]]:
 
 def test_minimum_and_maximum_rates_are_set_by_the_interface(simulated: Node) -> None:
     name = simulated.ssh("ls /sys/bus/netdevsim/devices/netdevsim7/net").split()[0]
-    python(simulated, "by_vf.set_rates_of({zero: InForce(700 * M, 1000 * M), one: InForce(200 * M, 500 * M)})")
+    rates = "{zero: EffectiveRate(700 * M, 1000 * M), one: EffectiveRate(200 * M, 500 * M)}"
+    python(simulated, f"by_vf.set_rates_of({rates})")
     assert of_interface(simulated, name) == [(700, 1000), (200, 500)]
-    python(simulated, "by_vf.set_rates_of({zero: InForce(100 * M, 100 * M), one: InForce(800 * M, 900 * M)})")
+    rates = "{zero: EffectiveRate(100 * M, 100 * M), one: EffectiveRate(800 * M, 900 * M)}"
+    python(simulated, f"by_vf.set_rates_of({rates})")
     assert of_interface(simulated, name) == [(100, 100), (800, 900)]
 
 
 def test_shares_and_maximum_rates_are_set_by_devlink(simulated: Node) -> None:
     """In switchdev mode, rates cannot be set by the interface."""
     simulated.ssh(f"devlink dev eswitch set {SIMULATED} mode switchdev; udevadm settle")
-    python(simulated, "by_vf.set_rates_of({zero: InForce(700 * M, 1000 * M), one: InForce(200 * M, 500 * M)})")
+    rates = "{zero: EffectiveRate(700 * M, 1000 * M), one: EffectiveRate(200 * M, 500 * M)}"
+    python(simulated, f"by_vf.set_rates_of({rates})")
     assert of_ports(simulated) == [(700, 1000), (200, 500)]
     shown = python(
         simulated,
         """
-by_vf.set_rates_of({zero: InForce(100 * M, 100 * M), one: InForce(800 * M + 5, 900 * M)})
+by_vf.set_rates_of({zero: EffectiveRate(100 * M, 100 * M), one: EffectiveRate(800 * M + 5, 900 * M)})
 with Devlink() as devlink: report([devlink.is_switchdev(zero), devlink.read(zero), devlink.read(one)])
 """,
     )
@@ -89,9 +92,9 @@ with Devlink() as devlink: report([devlink.is_switchdev(zero), devlink.read(zero
 def test_igb_has_only_a_maximum_rate(vm: Node) -> None:
     """The guarantee is set as the maximum, so that no share can use another's bandwidth."""
     name, address, _interface = make_vfs(vm)
-    python(vm, f"by_vf.set_rates({{ {address!r}: InForce(700 * M, 1000 * M) }})")
+    python(vm, f"by_vf.set_rates({{ {address!r}: EffectiveRate(700 * M, 1000 * M) }})")
     assert of_interface(vm, name)[1] == (0, 700)
-    python(vm, f"by_vf.set_rates({{ {address!r}: InForce(200 * M, 1000 * M) }})")
+    python(vm, f"by_vf.set_rates({{ {address!r}: EffectiveRate(200 * M, 1000 * M) }})")
     assert of_interface(vm, name)[1] == (0, 200)
 
 

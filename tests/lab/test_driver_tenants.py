@@ -240,12 +240,12 @@ def test_an_rdma_device_that_a_pod_moved_to_another_is_restored(vm: Node, called
     found, place, again = python(
         vm,
         f"""
-known = rdma.known("rxe0")
+known = rdma.identify("rxe0")
 rdma.move("rxe0", POD)
 sh("ip netns exec pod rdma dev set rxe0 name {called}") if {called!r} != "rxe0" else None
 sh("ip netns add other; ip netns exec pod rdma dev set {called} netns other")
 found = rdma.fetch("rxe0", known)
-report([found, rdma.place("rxe0", POD), rdma.fetch("rxe0", known)])
+report([found, rdma.side("rxe0", POD), rdma.fetch("rxe0", known)])
 sh("ip netns del other")
 """,
     )
@@ -267,7 +267,7 @@ host = interfaces.snapshot(identity)
 interfaces.attach(identity, host, dict(addresses=[]), POD)
 sh("ip netns exec pod ethtool -X {name} equal 1")
 with Ethtool(POD) as tool:
-    changed = tool.spreading({name!r})
+    changed = tool.rss({name!r})
 found = take_back.take_back(identity, host, POD, dict())
 report([outcome(found), host["ethtool"]["spreading"], changed, interfaces.snapshot(identity)["ethtool"]["spreading"]])
 """,

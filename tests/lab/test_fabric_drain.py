@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ADMIN, ControlPlane
 from ansible_collections.lanewise.dra.tests.lab.cluster import TIMEOUT, Member, one_member
 from ansible_collections.lanewise.dra.tests.lab.node import Lab
 from ansible_collections.lanewise.dra.tests.lab.test_fabric_role import ansible
 from environment import Missing  # tools/lab.py has put its folder on the path
 
-Object = dict[str, t.Any]
 CARD = "0000:23:00.0"
 VFS = f"/sys/bus/pci/devices/{CARD}/sriov_numvfs"
 NAMESPACE = "/namespaces/default"

@@ -17,6 +17,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 from ansible_collections.lanewise.dra.tests.lab.node import Lab
 
@@ -63,8 +64,6 @@ RAIL = {
         {"name": "storage", "select": {"type": "virtual", "interface": ["storage"]}, "count": 1, "mtu": 1400},
     ]
 }
-
-Object = dict[str, t.Any]
 
 
 def ansible(program: str, *arguments: str, fails: bool = False) -> str:
@@ -148,7 +147,7 @@ def test_a_change_of_the_uplink_needs_permission_and_a_confirmation(site: Site) 
 
     # if a step fails, the run restores everything and leaves no timer behind
     text = ansible(*on_it, json.dumps({**more, "node": {"sysctl": {"kernel.pid_max": "1"}}}), fails=True)
-    assert "kernel.pid_max" in text and "as it was" in text and '"rollback": null' in text
+    assert "kernel.pid_max" in text and "in its previous state" in text and '"rollback": null' in text
     assert "lanewise-fabric-undo" not in site.node.ssh("systemctl list-units --all --plain --no-legend")
     assert site.node.ssh("cat /sys/class/net/mgmt0/mtu") == "1400"
 

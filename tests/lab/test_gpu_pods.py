@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster import controlplane
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.driver import API
@@ -31,7 +32,6 @@ from environment import Missing  # tools/lab.py has put its folder on the path
 
 pytest.importorskip("cel_expr_python", reason="needs the CEL engine")
 
-Object = dict[str, t.Any]
 SYS = "/sys/bus/pci/devices"
 FOLDER = "/opt/nvidia"
 PODS = "/api/v1/namespaces/default/pods"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.interface_config import parameters
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane
 from ansible_collections.lanewise.dra.tests.cluster.driver import API, NAME
 from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS
@@ -23,7 +24,6 @@ from ansible_collections.lanewise.dra.tests.lab.cluster import TIMEOUT, Member, 
 from ansible_collections.lanewise.dra.tests.lab.node import Device, Failed, Node
 from environment import Missing  # tools/lab.py has put its folder on the path
 
-Object = dict[str, t.Any]
 SYS = "/sys/bus/pci/devices"
 VFS = 2
 #: The modules that are loaded at each boot, as by an administrator.

@@ -90,7 +90,7 @@ class Member:
 
     def check_rails(self) -> tuple[str, list[str]]:
         """The result of the doctor's check of rails, and its detail lines."""
-        return doctor.rails(self.run("doctor"))
+        return doctor.rail_check(self.run("doctor"))
 
     def packets(self) -> list[tuple[int, int]]:
         """The numbers of RoCE packets that the pod has sent and received on each rail."""

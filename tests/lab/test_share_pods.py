@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import typing as t
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster import gpu_claims
 from ansible_collections.lanewise.dra.tests.cluster.driver import API
 from ansible_collections.lanewise.dra.tests.lab.cluster import TIMEOUT, host_state
@@ -25,7 +26,6 @@ from ansible_collections.lanewise.dra.tests.lab.test_pods import (
 
 __all__ = ["_site"]
 
-Object = dict[str, t.Any]
 MEGABITS = {"big": 700, "small": 200}
 #: Seconds for the end of a pod, as two pods end at once on one emulated CPU.
 END_TIMEOUT = 3 * TIMEOUT

@@ -31,7 +31,7 @@ def main() -> int:
         return 0
     wanted = arguments.machine + (names() if arguments.all else [])
     if not wanted:
-        maker.error("name a machine or say --all")
+        maker.error("name a machine or use --all")
     for name in wanted:
         start = time.perf_counter()
         try:

@@ -34,8 +34,8 @@ def build(description: dict | str | Path, out: Path) -> Path:
     """Build one machine below `out` and return `out`.
 
     `description` is a dictionary, a file or the name of a machine of this package. The tree is written beside
-    `out` and moved there when it is whole; nothing is written when `out` already holds this very machine.
-    Raises description.DescriptionError, and OSError when `out` exists and is not a machine.
+    `out` and moved there when it is complete; nothing is written if `out` already holds the same machine.
+    Raises description.DescriptionError, and OSError if `out` exists and is not a machine.
     """
     machine, out = load(description), Path(out)
     stamp = {"name": machine.get("name"), "hash": _hash(machine)}
@@ -44,7 +44,7 @@ def build(description: dict | str | Path, out: Path) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     lock = os.open(out.parent, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # other processes may want the same machine
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other processes may build the same machine
         return _build(machine, out, stamp)
     finally:
         os.close(lock)
@@ -70,10 +70,10 @@ def _build(machine: dict[str, t.Any], out: Path, stamp: dict[str, t.Any]) -> Pat
     return out
 
 
-def hand_over(root: Path, address: str) -> None:
-    """Take a NIC's interfaces and RDMA devices out of a tree as the kernel does where a container gets them.
+def move_to_container(root: Path, address: str) -> None:
+    """Remove a NIC's interfaces and RDMA devices from a tree, as when the NIC is moved to a container.
 
-    The folders of their classes below the function stay, and are empty; lab tests see that on a real kernel.
+    The folders `net` and `infiniband` of the function stay, and are empty. Lab tests check this on a real kernel.
     """
     function = (root / "sys/bus/pci/devices" / address).resolve()
     for name in ("net", "infiniband"):
@@ -92,8 +92,8 @@ def compose(machine: dict[str, t.Any]) -> tuple[dict[str, bytes], dict[str, str]
 def synthetic(functions: int = 100, pairs: int = 8) -> dict[str, t.Any]:
     """A description with exactly `functions` PCI functions for benchmarks: a two-socket server.
 
-    Up to `pairs` GPUs and NICs sit below switches, a GPU and a NIC each on ports of their own. All else is functions
-    of the CPUs, as most functions of a real server are. Raises DescriptionError below 1 function.
+    Up to `pairs` GPUs and NICs are below switches, each GPU and each NIC at its own port. All other functions belong to
+    the CPUs, like most functions of a real server. Raises DescriptionError below 1 function.
     """
     if functions < 1:
         raise DescriptionError("a synthetic machine needs at least one function")

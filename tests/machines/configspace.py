@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Binary data of a PCI function, as its hardware would present it: configuration space and VPD.
+"""Binary data of a PCI function as its hardware would return it: configuration space and VPD.
 
 Layouts are those of the PCI Express Base Specification (chapter 7) and of the PCI Local Bus Specification 3.0
 (appendix I, VPD); register names and offsets follow include/uapi/linux/pci_regs.h.

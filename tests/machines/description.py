@@ -23,7 +23,7 @@ _ROOT = re.compile(r"^root ([0-9a-f]{4,}:[0-9a-f]{2})$")
 
 
 class DescriptionError(ValueError):
-    """The description says something that cannot be built."""
+    """The description contains something that cannot be built."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Function:
 
 @dataclass
 class Plan:
-    """Everything that the writer needs. `roots` maps a host bridge's path below sys/ to its NUMA node."""
+    """All data that the writer needs. `roots` maps a host bridge's path below sys/ to its NUMA node."""
 
     machine: dict[str, t.Any]
     functions: list[Function] = field(default_factory=list)
@@ -150,7 +150,7 @@ def link(value: str) -> tuple[float, int]:
 
 
 class _Bus(t.NamedTuple):
-    """A bus, and the bridge that it hangs on; `root` is the name of its root complex."""
+    """A bus, and the bridge above it; `root` is the name of its root complex."""
 
     domain: int
     bus: int
@@ -249,7 +249,7 @@ class _Placer:
         total, num = capability["total"], options.get("count", 0)
         if num > total:
             raise DescriptionError(f"{pf.address}: {num} VFs of {total}")
-        # First VF behind the last PF of the card, each PF's VFs after those of the PF before (as mlx5 and ice do).
+        # The first VF follows the last PF of the card, and each PF's VFs those of the previous PF (as mlx5 and ice do).
         offset = capability.get("offset", count + index * total - index)
         stride = capability.get("stride", 1)
         pf.sriov = {"total": total, "num": num, "offset": offset, "stride": stride, "vf": int(capability["vf"], 16)}

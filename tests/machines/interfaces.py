@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Network interfaces, those on top of others, and routes."""
+"""Network interfaces, virtual interfaces on top of others, and routes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .files import Files
 
 
 class Interfaces(Files):
-    """Network interfaces, those on top of others, and routes."""
+    """Network interfaces, virtual interfaces on top of others, and routes."""
 
     def mac(self, fn: Function, index: int = 0) -> str:
         tail = self.made_up("mac", fn.address, index) & 0xFFFFFF

@@ -179,5 +179,5 @@ class Processors(Files):
                 self.put(f"module/{module}/version", version)
 
     def local_cpus(self, node: int) -> list[int]:
-        """CPUs of a node; all of them without one (cpumask_of_pcibus)."""
+        """The CPUs of a node, or all CPUs without a node (cpumask_of_pcibus)."""
         return self.nodes.get(node, []) if node >= 0 else list(range(self.cpus))

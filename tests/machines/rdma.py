@@ -103,7 +103,7 @@ class RdmaDevices(Files):
                 self.put(f"{port}/gid_attrs/types/{index}", "RoCE v2" if index % 2 else "IB/RoCE v1")
                 if nets:
                     self.put(f"{port}/gid_attrs/ndevs/{index}", nets[0])
-        self.put(f"{port}/gids/{count}", _words(0, 8))  # the rest of the table is empty; one such entry is enough
+        self.put(f"{port}/gids/{count}", _words(0, 8))  # the rest of the table is empty: one such entry is enough
 
     def rdma_characters(self, fn: Function, name: str) -> None:
         number = self.count("uverbs")

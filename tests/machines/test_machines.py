@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The machines are what their descriptions say, for the kernel's readers and for hwloc."""
+"""The built trees match their descriptions, read directly and by hwloc."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LSTOPO = shutil.which("lstopo-no-graphics")
 
 @pytest.fixture(scope="session")
 def trees(request, tmp_path_factory):
-    """Build each machine on demand, once as long as nothing about it changes."""
+    """Build each machine on demand. A tree is kept until its description or the builder changes."""
     cache = getattr(request.config, "cache", None)
     top, done = cache.mkdir("machines") if cache else tmp_path_factory.mktemp("machines"), {}
 
@@ -70,7 +70,7 @@ def extended(config, identifier):
 
 
 @pytest.mark.parametrize("name", [n for n in names() if n not in ("degraded", "missing-nic")])
-def test_descriptions_say_where_their_facts_are_from(name):
+def test_descriptions_name_the_sources_of_their_facts(name):
     text = (DESCRIPTIONS / f"{name}.yml").read_text(encoding="utf-8")
     assert "# Public facts" in text and "https://" in text and "# Assumed" in text
 
@@ -85,7 +85,7 @@ class TestEveryMachine:
         for address, function in planned.items():
             assert Path(os.path.realpath(pci(tree, address))) == (tree / "sys" / function.path).resolve()
 
-    def test_links_lead_somewhere_inside(self, name, trees):
+    def test_links_stay_inside_the_tree(self, name, trees):
         tree = trees(name).resolve()
         broken = []
         for folder, folders, files in os.walk(tree):
@@ -201,7 +201,7 @@ class TestEveryMachine:
 
 
 class TestFacts:
-    """The traits that each machine is there for."""
+    """The property that each machine covers."""
 
     def test_data_direct_pairs_by_uuid_across_domains(self, trees):
         tree, uuids = trees("gb300"), {}
@@ -292,7 +292,7 @@ class TestFacts:
         path = (vmd / "sys/class/nvme/nvme0").resolve().relative_to((vmd / "sys").resolve())
         assert str(path) == ("devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0/10000:e1:00.0/nvme/nvme0")
 
-    def test_fabric_management_looks_like_a_nic_but_for_its_vpd(self, trees):
+    def test_fabric_management_differs_from_a_nic_only_by_its_vpd(self, trees):
         tree = trees("hgx-b200")
         marked = {
             p.name
@@ -336,7 +336,7 @@ class TestBuilder:
         assert (tmp_path / "keep").read_text() == "mine"
 
     @pytest.mark.parametrize("count", [1, 5, 6, 10, 37, 100, 1000, 5000])
-    def test_synthetic_has_the_number_asked_for(self, count):
+    def test_synthetic_has_the_requested_number(self, count):
         assert len(plan(synthetic(count)).functions) == count
 
     def test_errors_in_descriptions_are_named(self):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import typing as t
 from pathlib import Path
 
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.tests.cluster.controlplane import ControlPlane, Failed
 from ansible_collections.lanewise.dra.tests.nvidia.installed import Installed
 from ansible_collections.lanewise.dra.tests.nvidia.root import Root
@@ -16,8 +17,6 @@ from ansible_collections.lanewise.dra.tools.cluster import NVIDIA, programs
 
 NAME = "gpu.nvidia.com"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
-
-Object = dict[str, t.Any]
 
 
 #: The image that the driver starts its MPS daemon from.

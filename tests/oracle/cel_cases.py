@@ -2,18 +2,18 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Selectors for `test_cel`: what must be the same as in Kubernetes, and what each rule of difference allows."""
+"""Selectors for `test_cel`: those with the same result as in Kubernetes, and those that need a rule."""
 
 from __future__ import annotations
 
 D = 'device.attributes["d.io"]'
 
-# A loop in a loop, five deep
+# Five nested loops
 LOOPS = "a + b + c + d + e < 9"
 for name in "edcba":
     LOOPS = f"[1, 2, 3, 4, 5, 6, 7, 8, 9, 10].all({name}, {LOOPS})"
 
-# What must be the same
+# Selectors with the same verdict, cost and result
 SAME = f"""
 true
 false

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the probe says of a node against what hwloc says, fact by fact.
+"""Compare what the probe and hwloc report about a node, fact by fact.
 
 A difference is either explained by one of `RULES`, whose condition is checked against the node's own files, or it is
 unexplained. docs/oracles.md has the evidence for each rule.
@@ -22,27 +22,27 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import
 from ansible_collections.lanewise.dra.tests.oracle import lstopo
 
 RULES = {
-    "wide-domain": "hwloc ignores PCI domains of more than 16 bits, and what hangs on their functions",
+    "wide-domain": "hwloc ignores PCI domains of more than 16 bits, and the devices of their functions",
     "bridge-without-buses": "hwloc drops a bridge whose config space names no valid range of buses",
-    "bridge-without-config": "hwloc needs config space to know a bridge; without it the function is a mere device",
-    "bridge-of-other-class": "a parent that is no PCI-to-PCI bridge (CardBus, ...) is a device to hwloc",
+    "bridge-without-config": "hwloc recognizes a bridge by config space; without it the function is a plain device",
+    "bridge-of-other-class": "a parent that is not a PCI-to-PCI bridge (CardBus, ...) is a device to hwloc",
     "bridge-not-recorded": "the kernel's path names a bridge that the recording left out of /sys/bus/pci/devices",
-    "host-bridge-by-bus": "hwloc makes a host bridge for each bus without a parent bridge, not for each root complex",
-    "no-kernel-path": "no link from /sys/bus/pci/devices: hwloc goes by bus numbers, the probe says unknown",
+    "host-bridge-by-bus": "hwloc creates a host bridge for each bus without a parent bridge, not for each root complex",
+    "no-kernel-path": "no link from /sys/bus/pci/devices: hwloc uses bus numbers, the probe reports unknown",
     "id-without-file": "hwloc reads ids from their own files only; the probe also from uevent and config space",
-    "revision-without-config": "hwloc reads the revision from config space only and says ff without it",
-    "unreadable-is-zero": "hwloc writes 0 where a file is missing; the probe says null",
+    "revision-without-config": "hwloc reads the revision from config space only and reports ff without it",
+    "unreadable-is-zero": "hwloc writes 0 if a file is missing; the probe reports null",
     "coding-from-text": "hwloc takes the text '5.0 GT/s' for 128b/130b and '64.0 GT/s' for no FLIT",
-    "no-locality": "a function without local CPUs belongs to the whole machine in hwloc; the probe says unknown",
+    "no-locality": "a function without local CPUs belongs to the whole machine in hwloc; the probe reports unknown",
     "locality-from-list": "hwloc reads local_cpus only; the probe also local_cpulist",
     "locality-of-host-bridge": "hwloc places a whole host bridge by the CPUs of its first function",
-    "locality-not-read": "the probe leaves local_cpus of other functions aside where numa_node answers; hwloc reads it",
-    "locality-conflict": "hwloc cannot insert a CPU set that crosses another object's and takes what covers both",
-    "numa-from-file": "hwloc knows a function's NUMA node by its CPUs only; the kernel's numa_node says more",
+    "locality-not-read": "if numa_node is set, the probe does not read local_cpus of other functions; hwloc does",
+    "locality-conflict": "hwloc cannot insert a CPU set that crosses another object's; it uses one that covers both",
+    "numa-from-file": "hwloc derives a function's NUMA node from its CPUs only; the kernel's numa_node is more precise",
     "no-nodes": "without /sys/devices/system/node hwloc makes up node 0",
     "node-from-list": "hwloc drops a NUMA node without cpumap; the probe also reads cpulist",
     "node-overlap": "hwloc drops a NUMA node whose CPUs are also another's",
-    "node-without-cpus": "hwloc gives a NUMA node without CPUs those of a place it chooses",
+    "node-without-cpus": "hwloc gives a NUMA node without CPUs those of a place that it chooses",
     "offline-cpus": "hwloc leaves CPUs that are offline or not recorded out of packages and NUMA nodes",
     "no-distances": "hwloc shows no distances for a single node or where one node was dropped",
     "package-conflict": "hwloc drops a package whose CPUs cross another object's",
@@ -71,7 +71,7 @@ class Comparison:
 
 
 def compare(name: str, root: Path, topology: Topology, seen: lstopo.Machine) -> Comparison:
-    """Compare one node. `root` is where its files are, for the evidence of the rules."""
+    """Compare one node. `root` is the folder of its files, with which the rules are checked."""
     return _Comparer(name, root, topology, seen).run()
 
 
@@ -132,7 +132,7 @@ class _Comparer:
             return b""
 
     def text(self, address: str, name: str) -> str:
-        """The text of a function's file, empty where there is none."""
+        """The text of a function's file, empty if there is none."""
         try:
             return self.path(address, name).read_text(encoding="ascii").strip()
         except OSError:
@@ -202,7 +202,7 @@ class _Comparer:
         self.check(f"{function.address} bridges", expected, theirs.bridges)
 
     def host_bridges(self, both: list[PciFunction]) -> None:
-        """Functions share hwloc's host bridge just where they share our root complex."""
+        """Functions share hwloc's host bridge if and only if they share our root complex."""
         groups: dict[int, list[PciFunction]] = {}
         for function in both:
             groups.setdefault(self.seen.functions[function.address].host_bridge, []).append(function)
@@ -214,7 +214,7 @@ class _Comparer:
             for root in roots - {None}:
                 homes.setdefault(str(root), []).append(host)
         for root, hosts in homes.items():
-            # explained where each further host bridge begins on another bus than the root complex itself
+            # explained if each further host bridge begins on another bus than the root complex itself
             odd = []
             for host in hosts:
                 tops = [f.address for f in groups[host] if not self.seen.functions[f.address].bridges]
@@ -229,20 +229,20 @@ class _Comparer:
         rule = None
         from_config = self.link_status(function.address)
         speed, width = self.text_of_link(function.address)
-        if _near(ours, speed * _coding(speed) * width / 8):  # what the kernel wrote, by the coding of that generation
+        if _near(ours, speed * _coding(speed) * width / 8):  # the kernel's text, with the coding of that generation
             if from_config is None and _near(theirs.speed, speed * 128 / 130 * width / 8):
                 rule = "coding-from-text"
         same = _near(ours, theirs.speed)
         self.check(f"{function.address} GB/s", theirs.speed if same else ours, theirs.speed, rule)
 
     def text_of_link(self, address: str) -> tuple[float, int]:
-        """GT/s and lanes in current_link_*, 0 where the kernel does not know."""
+        """GT/s and lanes in current_link_*, 0 if the kernel does not know them."""
         speed = re.match(r"^[\d.]+ ", self.text(address, "current_link_speed"))
         width = self.text(address, "current_link_width")
         return float(speed.group()) if speed else 0.0, int(width) if width.isdigit() else 0
 
     def link_status(self, address: str) -> float | None:
-        """GB/s by the PCI Express capability in config space, where that part of it is there."""
+        """GB/s by the PCI Express capability, or None if config space does not contain it."""
         config = self.config(address)
         if len(config) < 0x40 or not config[0x06] & 0x10:
             return None
@@ -270,7 +270,7 @@ class _Comparer:
         with_cpus = {n.id for n in self.topology.numa_nodes if n.cpus}
         nodes = {number for number in with_cpus if theirs.nodes >> number & 1}
         if node is None:
-            # unknown is right where hwloc's place does not stand in one node of several
+            # unknown is right unless hwloc's place is in exactly one of several nodes
             one = len(nodes) == 1 and len(with_cpus) > 1
             self.check(f"{function.address} NUMA", False, one)
             return
@@ -289,7 +289,7 @@ class _Comparer:
         return not self.path(address, "local_cpus").exists() and self.path(address, "local_cpulist").exists()
 
     def is_stated(self, address: str) -> bool:
-        """Whether our local CPUs are what one of the function's own files says, or neither says any."""
+        """Whether our local CPUs are those of one of the function's files, or unknown if neither file exists."""
         own = _bits(self.topology.functions[address].local_cpus)
         reported = []
         for name, parse in (("local_cpulist", cpuset.from_list), ("local_cpus", _mask)):
@@ -421,7 +421,7 @@ def _wide(address: str) -> bool:
 
 
 def _coding(speed: float) -> float:
-    """Payload bits a transferred bit: 8b/10b up to 5 GT/s, 128b/130b up to 32 GT/s, FLITs of 242 in 256 bytes above."""
+    """Payload bits per bit: 8b/10b up to 5 GT/s, 128b/130b up to 32 GT/s, FLITs of 242 in 256 bytes above."""
     return 0.8 if speed <= 5 else 128 / 130 if speed <= 32 else 242 / 256
 
 

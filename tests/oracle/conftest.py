@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Prints what was compared, tree by tree, at the end of the run."""
+"""Print a summary of the comparisons, tree by tree, at the end of the run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def tell(request: pytest.FixtureRequest) -> t.Callable[[t.Any], None]:
-    """Put a line, or a comparison, into the summary."""
+def summarize(request: pytest.FixtureRequest) -> t.Callable[[t.Any], None]:
+    """Add a line, or a comparison, to the summary."""
     from ansible_collections.lanewise.dra.tests.oracle.compare import Comparison
 
     def put(what: t.Any) -> None:
@@ -32,7 +32,7 @@ def tell(request: pytest.FixtureRequest) -> t.Callable[[t.Any], None]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workeroutput"):  # one of several processes, whose summary the first one writes
+    if hasattr(session.config, "workeroutput"):  # a worker process: the main process writes the summary
         session.config.workeroutput["oracle"] = session.config.stash[REPORT]
 
 
@@ -56,5 +56,5 @@ def pytest_terminal_summary(terminalreporter: t.Any, config: pytest.Config) -> N
         silent = [rule for rule in RULES if rule not in fired]
         terminalreporter.write_line(
             f"hwloc: {len(comparisons)} trees, {sum(one['functions'] for one in comparisons)} functions, "
-            f"{sum(one['facts'] for one in comparisons)} facts; rules that fired nowhere: {', '.join(silent) or 'none'}"
+            f"{sum(one['facts'] for one in comparisons)} facts; unused rules: {', '.join(silent) or 'none'}"
         )

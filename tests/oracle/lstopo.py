@@ -25,13 +25,13 @@ _PCI_TYPE = re.compile(
 )
 
 
-class NoAnswer(Exception):
-    """hwloc cannot load this node at all, so that there is nothing to compare with."""
+class TreeNotLoaded(Exception):
+    """hwloc cannot load this node, so there is nothing to compare with."""
 
 
 @dataclass
 class Function:
-    """One PCI function as hwloc sees it. CPU sets are integers; `speed` is GB/s, 0 where hwloc does not know."""
+    """One PCI function as hwloc sees it. CPU sets are integers; `speed` is GB/s, 0 if hwloc does not know it."""
 
     address: str
     ids: dict[str, str]
@@ -39,7 +39,7 @@ class Function:
     is_bridge: bool
     bridges: list[str]
     host_bridge: int
-    cpus: int  # of the nearest ancestor that is no I/O object
+    cpus: int  # of the nearest ancestor that is not an I/O object
     nodes: int
 
 
@@ -54,7 +54,7 @@ class OsDevice:
 
 @dataclass
 class Machine:
-    cpus: int = 0  # complete: with the CPUs that are offline
+    cpus: int = 0  # including the CPUs that are offline
     online: int = 0
     cpu_sets: set[int] = field(default_factory=set)  # of all objects
     functions: dict[str, Function] = field(default_factory=dict)
@@ -74,10 +74,10 @@ def _bitmap(text: str | None) -> int:
     return bits
 
 
-def look(root: Path) -> Machine:
-    """What lstopo says of the node below `root`.
+def run_lstopo(root: Path) -> Machine:
+    """Run lstopo on the node below `root`, and parse its output.
 
-    Raises NoAnswer for a tree without CPU topology, where hwloc gives up, and RuntimeError where lstopo fails.
+    Raises TreeNotLoaded for a tree without CPU topology, which hwloc does not load, and RuntimeError if lstopo fails.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HWLOC_")}
     environment.update(
@@ -92,7 +92,7 @@ def look(root: Path) -> Machine:
     done = subprocess.run(command, env=environment, capture_output=True, check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip()
-        raise NoAnswer(reason) if "failed to find sysfs cpu topology" in reason else RuntimeError(reason)
+        raise TreeNotLoaded(reason) if "failed to find sysfs cpu topology" in reason else RuntimeError(reason)
     machine = Machine()
     document = ET.fromstring(done.stdout)
     top = document.find("object")

@@ -35,7 +35,7 @@ def needs_engine() -> pytest.MarkDecorator:
 
 
 class Program:
-    """The program in a folder, built where it is not, or is older than its source.
+    """The program in a folder, built if it is missing or older than its source.
 
     `module` is the folder of the Go module that it is built in, by default its own.
     """

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The ACS words of a data-direct board against those of rdma-core's rdma_topo."""
+"""The ACS values of a data-direct board against those of rdma-core's rdma_topo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = test_rdma_topo.pytestmark
 
 
 def _commands(root: Path) -> list[str]:
-    """What rdma_topo would still change."""
+    """The commands for what rdma_topo would still change."""
     done = subprocess.run(
         [sys.executable, str(test_rdma_topo.PROGRAM), "setpci-acs", "--dry-run"],
         env={**os.environ, "RDMA_TOPO_DEVDIR": f"{root}/sys/bus/pci/devices"},

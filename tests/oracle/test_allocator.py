@@ -4,9 +4,10 @@
 
 """The offline search against the allocator of kube-scheduler itself, on generated nodes and claims.
 
-Devices lack attributes and capacities, quantities are huge or fine, pools share counters: whatever an API server
-stores. The same devices, in the same order, or none; and where the allocator ends with an error, which ends the
-scheduling of the pod, the answer is of kind error, limit or class. LANEWISE_ALLOCATOR_EXAMPLES sets how many are tried.
+Devices lack attributes and capacities, quantities are huge or tiny, pools share counters: whatever an API server
+stores. Both must find the same devices in the same order, or none. If the allocator returns an error, which ends the
+scheduling of the pod, our refusal must be of kind error, limit or class. LANEWISE_ALLOCATOR_EXAMPLES sets the number of
+cases.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler import search
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import (
     Allocation,
@@ -37,7 +39,6 @@ from hypothesis import strategies as st
 
 EXAMPLES = int(os.environ.get("LANEWISE_ALLOCATOR_EXAMPLES", "200"))
 SOURCE = Path(__file__).resolve().parent / "allocator"
-Object = dict[str, t.Any]
 
 pytestmark = [pytest.mark.long, needs_go("the scheduler's allocator"), needs_engine()]  # it builds a Go program
 
@@ -230,7 +231,7 @@ def allocated(answer: Allocation) -> list[tuple[t.Any, ...]]:
 
 
 def difference(ours: Allocation | Refusal, theirs: Object) -> str:
-    """Where the two do not agree; empty if they do."""
+    """The difference between the two results; empty if they agree."""
     if theirs.get("late"):
         return ""
     if isinstance(ours, Allocation):
@@ -245,12 +246,12 @@ def difference(ours: Allocation | Refusal, theirs: Object) -> str:
 
 @pytest.mark.parametrize("remember", ["always", "when long"])
 def test_the_allocator_agrees_with_the_scheduler(
-    oracle: Program, remember: str, monkeypatch: pytest.MonkeyPatch, tell: t.Callable[[str], None]
+    oracle: Program, remember: str, monkeypatch: pytest.MonkeyPatch, summarize: t.Callable[[str], None]
 ) -> None:
-    """With failed states kept from the first one on, and as it is."""
+    """With failed states remembered from the first one on, and by default."""
     kinds: dict[str, int] = {}
     if remember == "always":
-        monkeypatch.setattr(search, "_LONG", 0)
+        monkeypatch.setattr(search, "_REMEMBER_AFTER", 0)
 
     def compare(asked: Object, answer: Allocation | Refusal) -> None:
         theirs = oracle.ask(asked)
@@ -265,13 +266,13 @@ def test_the_allocator_agrees_with_the_scheduler(
         classes = {name: {"spec": body} for name, body in CLASSES.items()}
         ours = allocate(specs, classes, node, engine())
         compare(question(specs, CLASSES, node), ours)
-        if isinstance(ours, Allocation):  # and the next pod, with what is left
+        if isinstance(ours, Allocation):  # and the next pod, with the remaining devices
             held = ours.results
             ours = allocate(specs, classes, node, engine(), held=held)
             compare({**question(specs, CLASSES, node), "held": held_results(held)}, ours)
 
     check()
-    tell(f"allocator, failed states kept {remember}: {kinds}")
+    summarize(f"allocator, failed states remembered {remember}: {kinds}")
     assert {"allocated", "count", "error", "constraint"} <= set(kinds)
 
 
@@ -296,7 +297,7 @@ HARD: dict[str, Object] = {
 
 
 def hard(chance: random.Random) -> Object:
-    """Pairs of GPU and NIC with levels to fall back to, beside constraints that cut across them."""
+    """Pairs of GPU and NIC with preference lists of levels, and constraints over several pairs."""
     requests, rules = [], []
     pairs = chance.randint(2, 8)
     for pair in range(pairs):
@@ -327,8 +328,8 @@ def exactly(name: str, device_class: str, count: int) -> Object:
     return {"name": name, "exactly": {**ONE, "deviceClassName": device_class, "count": count}}
 
 
-def test_what_the_scheduler_finds_in_time_is_found(oracle: Program, tell: t.Callable[[str], None]) -> None:
-    """On the example machines, some of their devices in use, where the scheduler takes up to 2.5 s."""
+def test_what_the_scheduler_finds_in_time_is_found(oracle: Program, summarize: t.Callable[[str], None]) -> None:
+    """On example machines with some devices in use, if the scheduler takes at most 2.5 s."""
     chance = random.Random(20261123)
     drivers: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}}
     machines = {name: offers("node", facts(name), drivers) for name in MACHINES}
@@ -347,5 +348,5 @@ def test_what_the_scheduler_finds_in_time_is_found(oracle: Program, tell: t.Call
         assert kind != "budget" or not theirs.get("results"), (claim, held)
         kind += " late" if theirs.get("late") else ""
         kinds[kind] = kinds.get(kind, 0) + 1
-    tell(f"allocator, hard claims: {kinds}")
+    summarize(f"allocator, hard claims: {kinds}")
     assert {"allocated", "count", "constraint"} <= {kind.split()[0] for kind in kinds}  # late or not

@@ -4,7 +4,7 @@
 
 """Verdict, estimated cost and result of device selectors against Kubernetes' own compiler and evaluator.
 
-The rules of what may differ are in RULES; each hand case that needs one names it.
+RULES has the differences that are allowed; each hand-written case that needs a rule names it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ SOURCE = Path(__file__).resolve().parent / "cel"
 pytestmark = [pytest.mark.long, needs_go("Kubernetes' compiler"), needs_engine()]  # it builds a Go program
 
 RULES = {
-    "unchecked": "The engine lacks what the expression uses, and says so: no verdict, or no result",
+    "unchecked": "The engine lacks what the expression uses, and reports that: no verdict, or no result",
     "version-as-map": "Versions and quantities are maps to the engine: with a size, searched with in, never a key",
     "sum-on-the-right": "cel-go finds no overload for == where a sum or difference of quantities is on the right",
     "whole-by-form": "Whether a quantity is an integer depends on how it is written for the server, on its value here",
-    "in-nothing": "cel-go takes membership in an empty list for false before it looks at the left side",
+    "in-nothing": "For cel-go membership in an empty list is false, whatever the left side is",
     "split-of-nothing": "Empty text split at empty text is one part to the engine, none to cel-go",
 }
 
@@ -55,7 +55,7 @@ DEVICE = {
     "capacity": {"m": {"value": "5Gi"}, "o.io/n": {"value": "5000m"}},
     "allowMultipleAllocations": True,
 }
-# The same names with other values and types, as an answer for one device may be kept for its like
+# The same names with other values and types, because a result for one device may be reused for similar devices
 TWIN = {
     "name": "twin",
     "attributes": {
@@ -78,7 +78,7 @@ SUBJECTS = [
 
 
 class Oracle:
-    """The Go program, asked for one expression."""
+    """The Go program, with a method for one expression."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -102,7 +102,7 @@ def result_of(engine: Engine, expression: str, subject: dict[str, t.Any]) -> t.A
 
 
 def compare(oracle: Oracle, engine: Engine, expression: str, subjects: t.Any, **features: bool) -> collections.Counter:
-    """Fail on a difference without a rule; what was compared, and the rules that were needed."""
+    """Fail on a difference without a rule. Returns counts of what was compared, and of the rules that were needed."""
     theirs = oracle.ask(expression, subjects, **features)
     ours = engine.judge(expression)
     seen: collections.Counter = collections.Counter(expressions=1)
@@ -159,13 +159,13 @@ def engine() -> Engine:
 @pytest.mark.parametrize("expression", SAME)
 def test_same(expression: str, oracle: Oracle, engine: Engine) -> None:
     seen = compare(oracle, engine, expression, SUBJECTS)
-    assert not {rule for rule in RULES if seen[rule]}, "a rule was needed for a case that is said to be the same"
+    assert not {rule for rule in RULES if seen[rule]}, "a case in SAME needed a rule"
 
 
 @pytest.mark.parametrize(
     ("rule", "expression"), [(rule, line) for rule, text in DIFFERENT.items() for line in text.strip().splitlines()]
 )
-def test_each_rule_is_provoked(rule: str, expression: str, oracle: Oracle, engine: Engine) -> None:
+def test_each_rule_is_triggered(rule: str, expression: str, oracle: Oracle, engine: Engine) -> None:
     assert compare(oracle, engine, expression, SUBJECTS)[rule]
 
 
@@ -193,7 +193,7 @@ def test_gates(consumable: bool, lists: bool, oracle: Oracle) -> None:
         compare(oracle, engine, expression, subjects, consumable=consumable, lists=lists)
 
 
-# Expressions by a grammar of the language's types, in which a wrong type is put now and then
+# Expressions by a grammar of the language's types, with a part of a wrong type now and then
 
 
 MAPS = "attributes capacity".split()
@@ -248,7 +248,7 @@ SHORT = {kind: [one for one in of if "#" not in one] or of for kind, of in CHOIC
 
 
 def write(kind: str, random: Random, depth: int = 4) -> str:
-    """An expression of a kind, in which a part of another kind is put now and then."""
+    """An expression of a kind, with a part of another kind now and then."""
     if kind != "compared" and random.random() < 0.02:
         kind = "any"
     chosen = random.choice((CHOICES if depth > 0 else SHORT)[kind])
@@ -267,11 +267,11 @@ def broken(draw: t.Any) -> str:
     return text[:at] + draw(st.sampled_from(["", text[at] * 2, ".", "(", ")", '"', "1", "?", " "])) + text[at + 1 :]
 
 
-def report(name: str, seen: collections.Counter, tell: t.Callable[[t.Any], None]) -> None:
-    tell(f"cel {name}: " + ", ".join(f"{count} {what}" for what, count in sorted(seen.items())))
+def report(name: str, seen: collections.Counter, summarize: t.Callable[[t.Any], None]) -> None:
+    summarize(f"cel {name}: " + ", ".join(f"{count} {what}" for what, count in sorted(seen.items())))
 
 
-def generated(name: str, expressions: st.SearchStrategy[str], count: int, oracle: Oracle, tell: t.Any) -> None:
+def generated(name: str, expressions: st.SearchStrategy[str], count: int, oracle: Oracle, summarize: t.Any) -> None:
     engine = Engine()
     totals: collections.Counter = collections.Counter()
 
@@ -281,20 +281,20 @@ def generated(name: str, expressions: st.SearchStrategy[str], count: int, oracle
         totals.update(compare(oracle, engine, expression, SUBJECTS))
 
     run()
-    report(name, totals, tell)
+    report(name, totals, summarize)
     assert totals["costs"] or name == "broken"
 
 
-def test_generated(oracle: Oracle, tell: t.Callable[[t.Any], None]) -> None:
-    generated("generated", whole(), int(os.environ.get("LANEWISE_CEL_EXAMPLES", "1000")), oracle, tell)
+def test_generated(oracle: Oracle, summarize: t.Callable[[t.Any], None]) -> None:
+    generated("generated", whole(), int(os.environ.get("LANEWISE_CEL_EXAMPLES", "1000")), oracle, summarize)
 
 
-def test_broken(oracle: Oracle, tell: t.Callable[[t.Any], None]) -> None:
-    generated("broken", broken(), int(os.environ.get("LANEWISE_CEL_EXAMPLES", "1000")), oracle, tell)
+def test_broken(oracle: Oracle, summarize: t.Callable[[t.Any], None]) -> None:
+    generated("broken", broken(), int(os.environ.get("LANEWISE_CEL_EXAMPLES", "1000")), oracle, summarize)
 
 
-def test_written_selectors(oracle: Oracle, tell: t.Callable[[t.Any], None]) -> None:
-    """What selectors.py writes never fails on the server, and means the same there as in Python."""
+def test_written_selectors(oracle: Oracle, summarize: t.Callable[[t.Any], None]) -> None:
+    """Selectors from selectors.py never fail on the server, and give the same result there as in Python."""
     counted = collections.Counter()
 
     @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
@@ -312,4 +312,4 @@ def test_written_selectors(oracle: Oracle, tell: t.Callable[[t.Any], None]) -> N
         counted.update(selectors=1, results=len(subjects))
 
     run()
-    report("written", counted, tell)
+    report("written", counted, summarize)

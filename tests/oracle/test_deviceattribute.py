@@ -35,20 +35,20 @@ def helper() -> Path:
     return binary
 
 
-def check(name: str, root: Path, helper: Path, tell: t.Callable[[t.Any], None]) -> None:
+def check(name: str, root: Path, helper: Path, summarize: t.Callable[[t.Any], None]) -> None:
     done = subprocess.run([str(helper), str(root)], stdout=subprocess.PIPE, check=True)
     theirs = json.loads(done.stdout)[str(root)]
     ours = {address: function.kubernetes for address, function in probe(str(root)).functions.items()}
     published = sum(len(one["attributes"]) for one in theirs.values())
     refused = sum(len(one["refused"]) for one in theirs.values())
-    tell(f"deviceattribute {name}: {len(theirs)} functions, {published} attributes published, {refused} refused")
+    summarize(f"deviceattribute {name}: {len(theirs)} functions, {published} attributes published, {refused} refused")
     assert ours == {address: one["attributes"] for address, one in theirs.items()}
     assert all(len(one["attributes"]) + len(one["refused"]) == 3 for one in theirs.values())
 
 
 @pytest.mark.parametrize("name", trees.ALL)
-def test_tree(name: str, helper: Path, tell: t.Callable[[t.Any], None]) -> None:
-    check(name, trees.root_of(name), helper, tell)
+def test_tree(name: str, helper: Path, summarize: t.Callable[[t.Any], None]) -> None:
+    check(name, trees.root_of(name), helper, summarize)
 
 
 VARIANTS = [
@@ -66,8 +66,8 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_variant(name: str, tmp_path: Path, helper: Path, tell: t.Callable[[t.Any], None]) -> None:
-    check(f"variant:{name}", variants.make(name).write(tmp_path), helper, tell)
+def test_variant(name: str, tmp_path: Path, helper: Path, summarize: t.Callable[[t.Any], None]) -> None:
+    check(f"variant:{name}", variants.make(name).write(tmp_path), helper, summarize)
 
 
 # What the links of /sys/bus/pci/devices may lead to; the kernel writes relative links only
@@ -85,19 +85,19 @@ NUMBERS = ["0", "1", "-1", "-2", "", "x", " 2 ", "0x1", "1.0", "1,2", "1023", "1
 
 
 @pytest.mark.parametrize("link", LINKS.values(), ids=LINKS.keys())
-def test_link(link: str, tmp_path: Path, helper: Path, tell: t.Callable[[t.Any], None]) -> None:
+def test_link(link: str, tmp_path: Path, helper: Path, summarize: t.Callable[[t.Any], None]) -> None:
     tree = variants.make("unchanged")
     tree.links["sys/bus/pci/devices/0000:15:01.0"] = link
     home = os.path.normpath(os.path.join("sys/bus/pci/devices", link))
     for name in ("class", "vendor", "device", "numa_node"):
         tree.files.setdefault(f"{home}/{name}", tree.files[f"sys/devices/pci0000:15/0000:15:01.0/{name}"])
-    check(f"link {link}", tree.write(tmp_path), helper, tell)
+    check(f"link {link}", tree.write(tmp_path), helper, summarize)
 
 
-def test_numbers(tmp_path: Path, helper: Path, tell: t.Callable[[t.Any], None]) -> None:
-    """Whatever stands in numa_node."""
+def test_numbers(tmp_path: Path, helper: Path, summarize: t.Callable[[t.Any], None]) -> None:
+    """Any content of numa_node."""
     tree = variants.make("unchanged")
     for path, text in zip(tree.functions(), NUMBERS):
         tree.put(f"{path}/numa_node", text)
     assert len(tree.functions()) >= len(NUMBERS)
-    check("numa_node texts", tree.write(tmp_path), helper, tell)
+    check("numa_node texts", tree.write(tmp_path), helper, summarize)

@@ -17,35 +17,35 @@ from ansible_collections.lanewise.dra.tests.oracle import compare, lstopo, trees
 pytestmark = pytest.mark.skipif(lstopo.BINARY is None, reason="lstopo is not installed (Debian: hwloc-nox)")
 
 
-def check(name: str, root: Path, tell: t.Callable[[t.Any], None]) -> compare.Comparison:
+def check(name: str, root: Path, summarize: t.Callable[[t.Any], None]) -> compare.Comparison:
     topology = probe(str(root))
     try:
-        seen = lstopo.look(root)
-    except lstopo.NoAnswer as error:
+        seen = lstopo.run_lstopo(root)
+    except lstopo.TreeNotLoaded as error:
         pytest.skip(f"hwloc does not load this tree: {error}")
     result = compare.compare(name, root, topology, seen)
-    tell(result)
+    summarize(result)
     assert result.facts, "nothing was compared"
     assert not result.unexplained, str(result)
     return result
 
 
 @pytest.mark.parametrize("name", trees.ALL)
-def test_tree(name: str, tell: t.Callable[[t.Any], None]) -> None:
-    check(name, trees.root_of(name), tell)
+def test_tree(name: str, summarize: t.Callable[[t.Any], None]) -> None:
+    check(name, trees.root_of(name), summarize)
 
 
 @pytest.mark.parametrize("name", variants.VARIANTS)
-def test_variant(name: str, tmp_path: Path, tell: t.Callable[[t.Any], None]) -> None:
-    result = check(f"variant:{name}", variants.make(name).write(tmp_path), tell)
+def test_variant(name: str, tmp_path: Path, summarize: t.Callable[[t.Any], None]) -> None:
+    result = check(f"variant:{name}", variants.make(name).write(tmp_path), summarize)
     assert set(result.rules) - variants.EVERYWHERE == variants.VARIANTS[name][1]
     if name == "unchanged":
         assert set(result.rules) == variants.EVERYWHERE
 
 
-def test_each_rule_is_provoked() -> None:
-    provoked = set().union(*(rules for _change, rules in variants.VARIANTS.values()))
-    assert provoked | variants.EVERYWHERE == set(compare.RULES)
+def test_each_rule_is_triggered() -> None:
+    triggered = set().union(*(rules for _change, rules in variants.VARIANTS.values()))
+    assert triggered | variants.EVERYWHERE == set(compare.RULES)
 
 
 def _lose_a_bridge(topology: Topology) -> None:
@@ -132,11 +132,11 @@ def _merge_packages(topology: Topology) -> None:
         _merge_packages,
     ],
 )
-def test_a_wrong_answer_is_noticed(spoil: t.Callable[[Topology], None], small: Path) -> None:
-    """No rule may excuse a probe that is wrong."""
+def test_a_wrong_probe_result_is_found(spoil: t.Callable[[Topology], None], small: Path) -> None:
+    """No rule may accept a wrong result of the probe."""
     topology = probe(str(small))
     spoil(topology)
-    assert compare.compare("spoiled", small, topology, lstopo.look(small)).unexplained
+    assert compare.compare("spoiled", small, topology, lstopo.run_lstopo(small)).unexplained
 
 
 @pytest.fixture(scope="module")

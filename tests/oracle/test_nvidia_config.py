@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What we refuse of configurations and feature gates for NVIDIA's driver, against the driver's own checks."""
+"""Our checks of configurations and feature gates for NVIDIA's driver, against the driver's own checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 NAME = "gpu.nvidia.com"
 VERSIONS = {"0.5.0": "0.5", "0.4.1": "0.4"}
 CONFIGURATIONS = 20_000
-#: The checks of the webhook begin so; what fails only when a pod starts is more than it looks at.
+#: In errors that the driver's webhook finds, too. It does not check what only fails when a pod starts.
 WEBHOOK = "refuses it: "
 
 pytestmark = [
@@ -44,8 +44,8 @@ def _driver(request: pytest.FixtureRequest) -> t.Iterator[tuple[str, Program]]:
         pytest.skip("the Go module of NVIDIA's driver cannot be downloaded")
 
 
-def test_sets_of_gates(driver: tuple[str, Program], tell: t.Callable[[t.Any], None]) -> None:
-    """Each set of the gates of the release: it starts, or it does not, as we say."""
+def test_sets_of_gates(driver: tuple[str, Program], summarize: t.Callable[[t.Any], None]) -> None:
+    """With each set of the release's gates the driver starts or not, as predicted."""
     version, program = driver
     known = knowledge(NAME, {"version": version})
     names = [name for name, gate in DRIVERS[NAME].gates.items() if known.has(gate.since)]
@@ -60,7 +60,7 @@ def test_sets_of_gates(driver: tuple[str, Program], tell: t.Callable[[t.Any], No
         theirs = program.ask({"gates": gates})["error"]
         assert bool(ours) == bool(theirs), (gates, ours, theirs)
         refused += bool(ours)
-    tell(f"gates of {NAME} {version}: {2 ** len(names)} sets, {refused} refused by both")
+    summarize(f"gates of {NAME} {version}: {2 ** len(names)} sets, {refused} refused by both")
 
 
 class Dice:
@@ -130,8 +130,8 @@ def _known(version: str) -> list[tuple[dict[str, bool], DriverKnowledge]]:
     return [(gates, knowledge(NAME, {"version": version, "feature_gates": gates})) for gates in sets]
 
 
-def test_random_configurations(driver: tuple[str, Program], tell: t.Callable[[t.Any], None]) -> None:
-    """The webhook of the release takes what we take, and refuses what we refuse."""
+def test_random_configurations(driver: tuple[str, Program], summarize: t.Callable[[t.Any], None]) -> None:
+    """The webhook of the release accepts what we accept, and refuses what we refuse."""
     version, program = driver
     known, dice = _known(version), Dice(22)
     seen = {True: 0, False: 0}
@@ -143,5 +143,5 @@ def test_random_configurations(driver: tuple[str, Program], tell: t.Callable[[t.
         theirs = program.ask({"gates": gates, "parameters": config})["error"]
         assert ours == bool(theirs), (gates, config, problems, theirs)
         seen[ours] += 1
-    tell(f"configurations of {NAME} {version}: {seen[False]} taken by both, {seen[True]} refused by both")
+    summarize(f"configurations of {NAME} {version}: {seen[False]} accepted by both, {seen[True]} refused by both")
     assert min(seen.values()) > CONFIGURATIONS / 10

@@ -4,7 +4,7 @@
 
 """The probe against rdma-core's rdma_topo, which pairs GPUs and NICs on NVIDIA's Grace boards.
 
-`LANEWISE_RDMA_TOPO` names the program where it is not installed.
+`LANEWISE_RDMA_TOPO` names the program if it is not installed.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def check_subsystems(entry: dict[str, t.Any], topology: Topology) -> None:
         assert sorted(found.get("nvme", [])) == (drives[address].controllers if address in drives else [])
 
 
-def test_data_direct(tell: t.Callable[[t.Any], None]) -> None:
-    """GB300: a GPU and its NIC hang on different root complexes and meet through the NIC's DMA function."""
+def test_data_direct(summarize: t.Callable[[t.Any], None]) -> None:
+    """GB300: a GPU and its NIC are below different root complexes, and connected by the NIC's DMA function."""
     entries, topology = ask("gb300")
     nics, gpus = {nic.address: nic for nic in topology.nics}, {gpu.address: gpu for gpu in topology.gpus}
     assert {entry["gpu_bdf"] for entry in entries} == set(gpus)
@@ -62,11 +62,11 @@ def test_data_direct(tell: t.Callable[[t.Any], None]) -> None:
         vpd = topology.functions[nic.address].vpd
         assert vpd and vpd.name == entry["rdma_nic_vpd_name"]
         check_subsystems(entry, topology)
-    tell(f"rdma_topo gb300: {len(entries)} pairs of GPU and NIC")
+    summarize(f"rdma_topo gb300: {len(entries)} pairs of GPU and NIC")
 
 
-def test_numa(tell: t.Callable[[t.Any], None]) -> None:
-    """GB200: each root port has its own PCI domain, so that devices belong together by their NUMA node only."""
+def test_numa(summarize: t.Callable[[t.Any], None]) -> None:
+    """GB200: each root port has its own PCI domain, so only the NUMA node shows which devices belong together."""
     entries, topology = ask("gb200")
     gpus = {gpu.address: gpu for gpu in topology.gpus}
     assert sorted(address for entry in entries for address in entry["gpu_bdfs"]) == sorted(gpus)
@@ -80,4 +80,4 @@ def test_numa(tell: t.Callable[[t.Any], None]) -> None:
         assert theirs and theirs <= near
         assert {topology.functions[address].numa_node for address in theirs} == {entry["numa_node"]}
         check_subsystems(entry, topology)
-    tell(f"rdma_topo gb200: {len(entries)} NUMA nodes with {len(gpus)} GPUs")
+    summarize(f"rdma_topo gb200: {len(entries)} NUMA nodes with {len(gpus)} GPUs")

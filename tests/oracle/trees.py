@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The nodes that the oracles look at: recorded trees, machines of tests/machines, variants of one, and this machine.
+"""The nodes that are compared with the oracles: recorded trees, machines of tests/machines, and this machine.
 
 `LANEWISE_TOPOLOGIES` names folders, separated by colons, in which every tar archive and every directory with a
 `sys` directory is a node. The default is `../shared/topologies`. What is unpacked or built is kept in `.cache/oracle`

@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The oddities of recorded trees, other kernels and other platforms, each as a change to one small machine.
+"""Peculiarities of recorded trees, other kernels and other platforms, each as a change to one small machine.
 
-A variant names the rules of compare.RULES that it must provoke, and may provoke no other but those of EVERYWHERE.
+A variant names the rules of compare.RULES that it must trigger. It may trigger no others except those of EVERYWHERE.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SMALL = description.load(Path(__file__).with_name("small.yml"))
 _CPU, _NODE = "sys/devices/system/cpu", "sys/devices/system/node"
 _IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
 
-#: The machine has a loopback interface, and functions whose local CPUs the probe has no use for.
+#: The machine has a loopback interface, and functions whose local CPUs the probe does not use.
 EVERYWHERE = {"virtual-interface", "locality-not-read"}
 VARIANTS: dict[str, tuple[t.Callable[[Tree], None], set[str]]] = {}
 
@@ -172,7 +172,7 @@ def links_that_the_kernel_does_not_know(tree: Tree) -> None:
 
 
 @_variant()
-def links_that_config_tells_otherwise(tree: Tree) -> None:
+def links_that_config_contradicts(tree: Tree) -> None:
     for path in tree.of("sys/devices/pci*/current_link_speed"):
         tree.put(path, "2.5 GT/s PCIe")
 
@@ -262,7 +262,7 @@ def cpu_offline(tree: Tree) -> None:
 
 @_variant("offline-cpus")
 def cpu_offline_and_no_node_number(tree: Tree) -> None:
-    """A node shows its CPUs that are online, a function all that are near it."""
+    """A node shows its online CPUs, a function all CPUs that are near it."""
     cpu_offline(tree)
     tree.put(f"{_NODE}/node1/cpulist", "4-6")
     tree.put(f"{_NODE}/node1/cpumap", "70")

@@ -34,7 +34,7 @@ FLAGS = [
     "--remote-allow-origins=*",
 ]
 
-#: Every text on the page with less contrast to what is behind it than WCAG 2 level AA asks for (1.4.3).
+#: Texts on the page whose contrast with their background is lower than WCAG 2 level AA requires (1.4.3).
 CONTRAST = """(() => {
   const rgb = (text) => { const n = text.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
   const linear = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
@@ -71,13 +71,13 @@ CONTRAST = """(() => {
   return { seen, bad: [...new Set(bad)].slice(0, 20) };
 })()"""
 
-#: Boxes that stick out of the page although nothing lets them scroll.
-STICKING_OUT = """[...document.querySelectorAll("body *")].filter((e) => !e.closest(".scroll, .skip, head, script")
+#: Boxes that extend beyond the page and are not inside a scrollable region.
+OVERFLOWING_BOXES = """[...document.querySelectorAll("body *")].filter((e) => !e.closest(".scroll, .skip, head, script")
   && e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.tagName + "." + e.className).slice(0, 10)"""
 
 
 class Browser:
-    """One page. `problems` collects console errors, exceptions and refused loads; `loads` every address loaded."""
+    """One page. `problems` collects console errors, exceptions and refused loads, `loads` all loaded addresses."""
 
     def __init__(self, program: str, profile: Path) -> None:
         command = [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
@@ -107,7 +107,7 @@ class Browser:
         self.process.terminate()
         self.process.wait(30)
 
-    def _take(self) -> dict[str, t.Any]:
+    def _receive(self) -> dict[str, t.Any]:
         message = json.loads(self.socket.recv())
         method, values = message.get("method"), message.get("params", {})
         if method == "Page.loadEventFired":
@@ -126,7 +126,7 @@ class Browser:
         number = next(self.numbers)
         self.socket.send(json.dumps({"id": number, "method": method, "params": values}))
         while True:
-            message = self._take()
+            message = self._receive()
             if message.get("id") == number:
                 assert "error" not in message, message
                 return message["result"]
@@ -146,7 +146,7 @@ class Browser:
         self.loaded = False
         self.call("Page.navigate", url=path.as_uri())
         while not self.loaded:
-            self._take()
+            self._receive()
 
     def evaluate(self, expression: str) -> t.Any:
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)

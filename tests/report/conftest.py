@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Real facts for the report's tests: built machines, read by the collection's own probe."""
+"""Facts for the report's tests: example machines, read by the collection's probe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEMPLATES = Path(report_site.__file__).parents[2] / "roles" / "topology" / "temp
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Browser]:
     if not PROGRAM:
-        pytest.skip("there is no Chromium on this machine")
+        pytest.skip("Chromium is not installed")
     made = Browser(str(PROGRAM), tmp_path_factory.mktemp("profile"))
     yield made
     made.close()
@@ -60,7 +60,7 @@ def without_gpu(facts: dict[str, t.Any], number: int) -> dict[str, t.Any]:
 
 @pytest.fixture(scope="session")
 def fleet(machines: dict[str, dict[str, t.Any]]) -> dict[str, dict[str, t.Any]]:
-    """A small site: a rack of identical nodes but for an outlier and a broken node, and a node of every other kind."""
+    """A small site: a rack of identical nodes with one outlier and one broken node, and a node of every other kind."""
     facts = {f"h100-{number:02}": machines["hgx-h100"] for number in range(1, 11)}
     facts["h100-04"] = machines["degraded"]
     facts["h100-09"] = without_gpu(machines["hgx-h100"], 3)

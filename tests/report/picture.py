@@ -4,7 +4,7 @@
 
 """Make the pictures of docs/planning.md in Chromium: the page of a plan, and a fleet before and after pods are moved.
 
-python -m tests.report.picture, from the collection's folder in the developers' environment
+Run `python -m tests.report.picture` in the collection's folder, in the developers' environment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ansible_collections.lanewise.dra.plugins.plugin_utils import plan_pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_pages import Pages
-from ansible_collections.lanewise.dra.tests.common.moves import Moved, example_moves
+from ansible_collections.lanewise.dra.tests.common.moves import ExampleMoves, example_moves
 from ansible_collections.lanewise.dra.tests.common.plans import example_plan
 
 from tests.report.chromium import PROGRAM, Browser
@@ -32,7 +32,7 @@ stroke-width: 1.6; } .dh { fill: var(--nic); stroke: var(--nic); }
 """
 
 
-def moves_page(moved: Moved) -> str:
+def moves_page(moved: ExampleMoves) -> str:
     """The maps of each step side by side; the colours are those of a plan's page."""
     style = str(Pages(FOLDERS, "").environment.globals["style"])
     parts = []

@@ -11,7 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.plan import of_claims, placements, predict
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.plan import placements, predict, predict_claims
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Pools
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.plugin_utils import alignment_pages
@@ -21,7 +21,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.alignm
     match,
 )
 
-from .chromium import CONTRAST, STICKING_OUT
+from .chromium import CONTRAST, OVERFLOWING_BOXES
 
 ROLES = Path(alignment_pages.__file__).parents[2] / "roles"
 FOLDERS = [str(ROLES / role / "templates" / "report") for role in ("alignment", "topology")]
@@ -44,7 +44,7 @@ def found() -> dict[str, t.Any]:
     world.published(pairs[2][1])["attributes"].pop(PCIE_ROOT)
     world.claim({"gpu": pairs[4][0], "nic": pairs[0][1]}, name="chance")
     answer = world.check()
-    predictions = of_claims(answer["claims"], {NODE: world.machine})
+    predictions = predict_claims(answer["claims"], {NODE: world.machine})
     for claim in answer["claims"]:
         claim["predictions"], claim["measured"] = predictions.get(claim["claim"], []), []
     details = {"peer": "ml/other", "measured": True, "bytes": None, "details": {}}
@@ -109,6 +109,6 @@ def test_the_page_is_readable_and_loads_nothing_else_in_a_browser(browser, check
     assert [url for url in browser.loads if url not in (path.as_uri(), "data:,")] == []
     assert browser.evaluate("typeof pwned") == "undefined"
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    assert browser.evaluate(STICKING_OUT) == []
+    assert browser.evaluate(OVERFLOWING_BOXES) == []
     seen = browser.evaluate(CONTRAST)
     assert seen["seen"] > 50 and seen["bad"] == []

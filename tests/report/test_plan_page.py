@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.plugin_utils import plan_pages
 from ansible_collections.lanewise.dra.tests.common.plans import example_plan
 
-from .chromium import CONTRAST, STICKING_OUT
+from .chromium import CONTRAST, OVERFLOWING_BOXES
 
 ROLES = Path(plan_pages.__file__).parents[2] / "roles"
 FOLDERS = [str(ROLES / role / "templates" / "report") for role in ("alignment", "topology")]
@@ -32,7 +32,7 @@ def page(plan: dict[str, t.Any], title: str = "What still fits") -> str:
 
 
 def evil(plan: dict[str, t.Any]) -> dict[str, t.Any]:
-    """The plan with hostile text wherever a cluster decides it."""
+    """The plan with hostile text in all values that come from the cluster."""
     bad = copy.deepcopy(plan)
     node = bad["fleet"]["nodes"][0]
     node.update(node=EVIL, closed=EVIL, unclear={"x": EVIL * 40}, labels={EVIL: EVIL})
@@ -109,7 +109,7 @@ def test_the_page_is_readable_and_loads_nothing_else_in_a_browser(browser, plan,
     assert [url for url in browser.loads if url not in (path.as_uri(), "data:,")] == []
     assert browser.evaluate("typeof pwned") == "undefined"
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    assert browser.evaluate(STICKING_OUT) == []
+    assert browser.evaluate(OVERFLOWING_BOXES) == []
     seen = browser.evaluate(CONTRAST)
     assert seen["seen"] > 50 and seen["bad"] == []
 

@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace impo
 from ansible_collections.lanewise.dra.plugins.plugin_utils import kueue_metrics, queue_pages
 from ansible_collections.lanewise.dra.plugins.plugin_utils.plots import Curve, plot
 
-from .chromium import CONTRAST, STICKING_OUT, Browser
+from .chromium import CONTRAST, OVERFLOWING_BOXES, Browser
 
 ROLES = Path(queue_pages.__file__).parents[2] / "roles"
 FOLDERS = [str(ROLES / role / "templates" / "report") for role in ("queues", "topology")]
@@ -52,13 +52,13 @@ def test_the_pages_show_debts_gaps_and_curves() -> None:
 
 def test_charges_are_read_from_kueues_metrics() -> None:
     """The flavors of a queue and a resource are summed, and names may contain any characters."""
-    kept = """# HELP kueue_cluster_queue_resource_reservation Reports the cluster_queue's total resource reservation
+    metrics = """# HELP kueue_cluster_queue_resource_reservation Reports the cluster_queue's total resource reservation
 # TYPE kueue_cluster_queue_resource_reservation gauge
 kueue_cluster_queue_resource_reservation{cluster_queue="a},\\"b",cohort="",flavor="f",resource="x/gpus"} 3
 kueue_cluster_queue_resource_reservation{cluster_queue="a},\\"b",cohort="",flavor="g",resource="x/gpus"} 1e+01
 kueue_cluster_queue_resource_usage{cluster_queue="red",cohort="",flavor="g",resource="x/gpus"} 7
 """
-    assert kueue_metrics.charges(kept) == {('a},"b', "x/gpus"): 13.0}
+    assert kueue_metrics.charges(metrics) == {('a},"b', "x/gpus"): 13.0}
     empty = "# TYPE kueue_cluster_queue_resource_reservation gauge\n"
     assert kueue_metrics.charges(empty) == {}
     for text, reported in (
@@ -94,5 +94,5 @@ def test_the_pages_are_readable_and_load_nothing_else_in_a_browser(
     assert browser.problems == []
     assert [url for url in browser.loads if url not in (path.as_uri(), "data:,")] == []
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    assert browser.evaluate(STICKING_OUT) == []
+    assert browser.evaluate(OVERFLOWING_BOXES) == []
     assert browser.evaluate(CONTRAST)["bad"] == []

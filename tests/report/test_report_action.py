@@ -28,7 +28,7 @@ PLAY = """
 - hosts: all
   gather_facts: false
   tasks:
-    - name: Take recorded facts
+    - name: Set recorded facts
       ansible.builtin.set_fact:
         topology_facts: "{{ lookup('ansible.builtin.file', facts_file) | from_json }}"
       when: facts_file is defined
@@ -36,7 +36,7 @@ PLAY = """
       lanewise.dra.site_report: "{{ options }}"
       run_once: true
       register: report
-    - name: Hand the result over
+    - name: Store the result
       ansible.builtin.copy:
         content: "{{ report | to_json }}"
         dest: "{{ result_file }}"
@@ -58,7 +58,7 @@ class Site:
         self.hosts = {"a1": "hgx-h100", "a2": "hgx-h100", "a3": "degraded", "b<1>": "vmd", "bare": ""}
 
     def play(self, *arguments: str, rc: int = 0, **options: t.Any) -> tuple[dict[str, t.Any], str]:
-        # an address that answers to nobody: a plugin that connected would fail
+        # nothing answers at this address, so a plugin that connected would fail
         hosts: dict[str, dict[str, str]] = {host: {"ansible_host": "192.0.2.1"} for host in self.hosts}
         for host, name in self.hosts.items():
             if name:

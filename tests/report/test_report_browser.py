@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The report in a real browser: no errors, nothing loaded, no sideways scrolling, readable in light and dark."""
+"""The report in a real browser: no errors, no external loads, no horizontal scrolling, readable in light and dark."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import copy
 
 import pytest
 
-from .chromium import CONTRAST, PROGRAM, STICKING_OUT, Browser
+from .chromium import CONTRAST, OVERFLOWING_BOXES, PROGRAM, Browser
 from .test_report_site import EVIL, evil
 
-pytestmark = pytest.mark.skipif(not PROGRAM, reason="there is no Chromium on this machine")
+pytestmark = pytest.mark.skipif(not PROGRAM, reason="Chromium is not installed")
 
 PAGES = ["index", "nodes/h100-04", "nodes/h100-09", "nodes/vmd-1", "nodes/sriov-1", "nodes/gb300-1", "nodes/azure-vm-1"]
 
@@ -28,7 +28,7 @@ def test_pages_are_readable_and_load_nothing_else(browser, built, page, width, d
     assert browser.problems == []
     assert [url for url in browser.loads if url not in (path.as_uri(), "data:,")] == []
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    assert browser.evaluate(STICKING_OUT) == []
+    assert browser.evaluate(OVERFLOWING_BOXES) == []
     found = browser.evaluate(CONTRAST)
     assert found["seen"] > 50 and found["bad"] == []
 
@@ -42,7 +42,7 @@ def test_contrast_check_can_fail(browser, built):
 def test_overflow_check_can_fail(browser, built):
     browser.open(built.folder / "index.html", 360)
     browser.evaluate("document.querySelector('h1').style.width = '500px'")
-    assert browser.evaluate(STICKING_OUT) and browser.evaluate("document.documentElement.scrollWidth") > 360
+    assert browser.evaluate(OVERFLOWING_BOXES) and browser.evaluate("document.documentElement.scrollWidth") > 360
 
 
 def test_security_policy_stops_injected_script(browser, built, tmp_path):
@@ -98,7 +98,7 @@ def test_without_script_all_rows_are_shown_without_controls(browser, built, flee
 
 
 def test_everything_interactive_is_reached_by_the_tab_key(browser, built):
-    """Tab reaches the skip link first, and then every link, button, region that scrolls, and summary."""
+    """Tab reaches the skip link first, and then all other interactive elements; scrollable regions can be focused."""
     browser.open(built.folder / "nodes/h100-04.html")
     browser.press("Tab", 9)
     assert browser.evaluate("document.activeElement.className") == "skip"
@@ -121,8 +121,8 @@ def test_printed_pages_fit_and_leave_out_the_contents(browser, built):
     assert browser.evaluate("document.querySelector('svg').getBoundingClientRect().width") <= 800
 
 
-#: Texts of the drawing that reach out of the box that they stand in.
-OVERFLOWING = """[...document.querySelectorAll("svg.tree text.h, svg.tree .chip text")].filter((text) => {
+#: Texts of the drawing that extend beyond their box.
+OVERFLOWING_TITLES = """[...document.querySelectorAll("svg.tree text.h, svg.tree .chip text")].filter((text) => {
   const rects = text.parentElement.querySelectorAll(":scope > rect");
   return text.getBoundingClientRect().right > rects[rects.length - 1].getBoundingClientRect().right + 1;
 }).map((text) => text.textContent)"""
@@ -137,19 +137,19 @@ def test_titles_of_the_drawing_do_not_overflow_their_boxes(browser, machines, re
     for name in report.files():
         if name.endswith(".html") and name != "index.html":
             browser.open(report.folder / name)
-            assert browser.evaluate(OVERFLOWING) == [], name
+            assert browser.evaluate(OVERFLOWING_TITLES) == [], name
 
 
 @pytest.mark.parametrize("script", [True, False])
-def test_nothing_stays_folded_on_paper(browser, built, script):
-    """What closed details hide on screen is printed, with the script or without."""
+def test_collapsed_details_are_printed(browser, built, script):
+    """With and without the script."""
     browser.open(built.folder / "index.html", script=script)
     closed = "[...document.querySelectorAll('details:not([open])')]"
-    folded = f"""{closed}.filter((e) => e.getBoundingClientRect().height
+    collapsed = f"""{closed}.filter((e) => e.getBoundingClientRect().height
       < e.firstElementChild.getBoundingClientRect().height + 8).length"""
-    assert browser.evaluate(folded) > 2
+    assert browser.evaluate(collapsed) > 2
     browser.call("Emulation.setEmulatedMedia", media="print", features=[])
-    assert browser.evaluate(folded) == 0
+    assert browser.evaluate(collapsed) == 0
     assert browser.evaluate(f"{closed}.length") > 2
 
 

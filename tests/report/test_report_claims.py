@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Which claims give out which pairs: on the nodes' pages, in a browser, and in the files that the report keeps."""
+"""Which claims give which pairs: on the nodes' pages, in a browser, and in the files of the report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.report_claims import 
 from ansible_collections.lanewise.dra.plugins.plugin_utils.report_forms import Unusable
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.test_nearest import diagonal, with_own
 
-from .chromium import CONTRAST, STICKING_OUT, Browser
+from .chromium import CONTRAST, OVERFLOWING_BOXES, Browser
 from .conftest import Report
 
 Values = dict[str, t.Any]
@@ -63,7 +63,7 @@ def given(site: Values) -> list[Values]:
 
 
 def expected(given: list[Values], host: str) -> dict[tuple[str, str], set[str]]:
-    """The templates that give out each pair of a host, from what rendering returned."""
+    """The templates that give each pair of a host, from the result of rendering."""
     found: dict[tuple[str, str], set[str]] = {}
     for use in given:
         for board, _level, gpu, nic in use["pairs"]:
@@ -92,7 +92,7 @@ def test_the_matrix_marks_each_pair_and_no_other(
         assert all(any(line.endswith(": " + ", ".join(one)) for line in reported) for one in names.values())
     assert browser.problems == []
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    assert browser.evaluate(STICKING_OUT) == [] and browser.evaluate(CONTRAST)["bad"] == []
+    assert browser.evaluate(OVERFLOWING_BOXES) == [] and browser.evaluate(CONTRAST)["bad"] == []
 
 
 def test_the_report_keeps_claims_until_they_are_replaced(report: Report, site: Values, given: list[Values]) -> None:
@@ -124,7 +124,7 @@ def test_unusable_boards_change_nothing(report: Report, site: Values, given: lis
     before = report.files()
     wrong: list[object] = ["pair", [{"name": "x"}], [{**given[0], "pairs": [["a", "b"]]}], [{**given[0], "boards": []}]]
     for one in wrong:
-        with pytest.raises(Unusable, match=r"claims.default: this is not the result `boards` of dra_render"):
+        with pytest.raises(Unusable, match=r"claims.default: this is not the `boards` that dra_render returns"):
             report.run(site, claims={"default": one})
     assert report.files() == before
     path = report.folder / FILE

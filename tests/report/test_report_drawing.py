@@ -36,7 +36,7 @@ CASCADE = (
 
 
 def chains(view: View) -> dict[str, tuple[str, ...]]:
-    """The switches' boxes around each device, from the outermost in."""
+    """The switches' boxes around each device, the outermost first."""
     found: dict[str, tuple[str, ...]] = {}
 
     def walk(box: Box, around: tuple[str, ...]) -> None:
@@ -58,7 +58,7 @@ def contradictions(view: View) -> list[str]:
     for row, one in enumerate(affinity.devices):
         for column, other in enumerate(affinity.devices[:row]):
             reported = affinity.levels[row][column]
-            if one not in drawn or other not in drawn or reported == "SELF" or {one, other} & directs(view):
+            if one not in drawn or other not in drawn or reported == "SELF" or {one, other} & data_direct_nics(view):
                 continue
             shared = os.path.commonprefix([drawn[one], drawn[other]])
             if shared:
@@ -72,8 +72,8 @@ def contradictions(view: View) -> list[str]:
     return wrong
 
 
-def directs(view: View) -> set[str]:
-    """NICs that are near through another function than the one that is drawn."""
+def data_direct_nics(view: View) -> set[str]:
+    """NICs that are near a GPU by another function than the one that is drawn."""
     return {nic.address for nic in view.topology.nics if nic.data_direct}
 
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The report's files: what they say, when they change, and what hostile or broken facts can do to them.
+"""The report's files: their contents, when they change, and the effect of hostile or broken facts.
 
 It has more than 500 lines because all tests read the report of the same site.
 """
@@ -92,7 +92,7 @@ def test_key_order_of_facts_does_not_matter(fleet, report):
     assert not report.run(turned).changed
 
 
-def test_outlier_is_named_in_words(built):
+def test_an_outlier_is_described(built):
     text = built.text()
     place = text.index('id="outliers"')
     assert "1 GPU fewer (7 instead of 8) under switch 0000:46:00.0, NUMA node 0: NVIDIA H100 80GB HBM3" in text[place:]
@@ -170,7 +170,7 @@ def test_labels_of_a_node_are_unique(machines):
         assert len(set(labels)) == len(labels)
 
 
-def test_facts_without_functions_are_not_called_healthy(report):
+def test_facts_without_functions_are_not_reported_as_healthy(report):
     report.run({"bare": {"findings": [], "system": {"product": "X"}}})
     for name in ("index.html", "nodes/bare.html"):
         text = report.text(name)
@@ -306,7 +306,7 @@ def test_new_templates_or_title_rewrite_pages(fleet, report, tmp_path):
     assert report.text().startswith("own page:") and report.text("nodes/vmd-1.html").startswith("own page:")
 
 
-def test_damaged_or_missing_files_are_mended(fleet, report):
+def test_damaged_or_missing_pages_are_written_again(fleet, report):
     report.run(fleet)
     good = report.files()
     (report.folder / "nodes/h100-01.html").write_text("cut off")
@@ -315,7 +315,7 @@ def test_damaged_or_missing_files_are_mended(fleet, report):
     assert report.run(fleet).changed and report.files() == good
 
 
-def test_interrupted_run_leaves_whole_files(fleet, machines, report, monkeypatch):
+def test_an_interrupted_run_leaves_complete_files(fleet, machines, report, monkeypatch):
     report.run(fleet)
     good = report.files()
     real, calls = os.replace, []
@@ -383,7 +383,7 @@ def test_spreadsheet_formulas_are_text(machines, report):
     assert rows(report, "devices.csv")[0]["model"] == '\'@x,"y" z'
 
 
-def test_tables_hold_what_the_facts_hold(built, fleet):
+def test_tables_contain_the_facts(built, fleet):
     nodes = rows(built, "nodes.csv")
     assert [row["node"] for row in nodes] == sorted({*fleet, "h100-11"}, key=natural)
     for row in nodes:

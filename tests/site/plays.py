@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Playing the collection's playbooks as a person does, on hosts that are folders of this machine."""
+"""Run the collection's playbooks as a user does, on hosts that are folders of this machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pathlib import Path
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION, COLLECTIONS
 
 
-def played(
+def run_playbook(
     folder: Path, hosts: dict[str, dict[str, t.Any]], playbook: str, *options: str, rc: int = 0, **environment: str
 ) -> str:
-    """Play a playbook, given by name or by path without its suffix, and return all that it prints.
+    """Run a playbook, given by name or by path without its suffix, and return its whole output.
 
-    Fails if its exit status is not `rc`. Inventory and report go into `folder`.
+    Fails if its exit status is not `rc`. Inventory and report are written to `folder`.
     """
     shared = {
         "ansible_connection": "local",

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The addresses of rails, as a site plans and exports them, and what keeps a run from changing any node."""
+"""The addresses of rails: the plan and its export, and the errors that stop a run before it changes a node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import yaml
 from ansible.errors import AnsibleFilterError
 from ansible_collections.lanewise.dra.plugins.filter.rail_ranges import rail_ranges
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
-from ansible_collections.lanewise.dra.tests.site.plays import played
+from ansible_collections.lanewise.dra.tests.site.plays import run_playbook
 
 PLAN: dict[str, t.Any] = {
     "rails": [{"rail": 0, "pool": "10.100.0.0/16"}, {"rail": 1, "pool": "10.101.0.0/16", "per_node": 32}]
@@ -30,7 +30,7 @@ def host(index: object = None, **more: t.Any) -> dict[str, t.Any]:
 
 def test_the_plan_is_shown_and_exported(tmp_path: Path) -> None:
     hosts = {"gpu-01": host(0), "gpu-02": host("{{ 1 + 6 }}"), "storage": {}}
-    reported = played(tmp_path, hosts, "addresses", "-e", f"addresses_dest={tmp_path}/out")
+    reported = run_playbook(tmp_path, hosts, "addresses", "-e", f"addresses_dest={tmp_path}/out")
     assert "rail 0, 10.100.0.0/16: 64 addresses a node, 2 nodes, room for 1024" in reported
     assert "10.101.0.224/27" in reported and "storage" not in reported
     with (tmp_path / "out/addresses.csv").open() as stream:
@@ -44,11 +44,11 @@ def test_the_plan_is_shown_and_exported(tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "out/addresses.json").read_text())
     assert [row["range"] for row in stored["ranges"]] == [row["range"] for row in rows]
     assert [row["room"] for row in stored["pools"]] == [1024, 2048]
-    assert "changed=0" in played(tmp_path, hosts, "addresses", "-e", f"addresses_dest={tmp_path}/out")
+    assert "changed=0" in run_playbook(tmp_path, hosts, "addresses", "-e", f"addresses_dest={tmp_path}/out")
 
 
-def test_a_site_without_a_plan_is_told_how_to_make_one(tmp_path: Path) -> None:
-    assert "docs/addresses.md shows how to plan" in played(tmp_path, {"a": {}}, "addresses")
+def test_a_site_without_a_plan_is_referred_to_the_docs(tmp_path: Path) -> None:
+    assert "docs/addresses.md shows how to plan" in run_playbook(tmp_path, {"a": {}}, "addresses")
 
 
 @pytest.mark.parametrize("playbook", ["addresses", "driver", "rollout"])
@@ -61,10 +61,10 @@ def test_an_error_between_two_nodes_stops_the_run(tmp_path: Path, playbook: str)
     }
     # errors of other nodes count although the run is limited to one good node
     limit = [] if playbook == "addresses" else ["--limit", "gpu-01", "-e", "driver_become=false"]
-    reported = played(tmp_path, hosts, playbook, *limit, rc=2)
-    assert "gpu-02: dra_driver_rail_index: 3 is the index of gpu-01 too" in reported
+    reported = run_playbook(tmp_path, hosts, playbook, *limit, rc=2)
+    assert "gpu-02: dra_driver_rail_index: 3 is already the index of gpu-01" in reported
     assert "gpu-03: dra_driver_rail_index: is missing" in reported
-    assert "overlaps 10.100.9.9, which the node has itself" in reported
+    assert "overlaps 10.100.9.9, which is in use on the node" in reported
     assert "Build the driver's wheel" not in reported
 
 
@@ -95,7 +95,7 @@ def test_the_role_writes_the_ranges_into_the_settings_of_the_driver(tmp_path: Pa
     (tmp_path / "settings.yml").write_text(SETTINGS.format(collection=COLLECTION, folder=tmp_path))
     given = {"dra_driver_kubeconfig": "", "dra_driver_settings": {"log_level": "debug"}, "dra_driver_node_name": "n"}
     hosts = {"gpu-01": host(7, **given), "plain": {}}
-    played(tmp_path, hosts, str(tmp_path / "settings"))
+    run_playbook(tmp_path, hosts, str(tmp_path / "settings"))
     found = yaml.safe_load((tmp_path / "gpu-01.yml").read_text())
     assert found["rail_addresses"] == rail_ranges(PLAN, 7)
     assert found["log_level"] == "debug"

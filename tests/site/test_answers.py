@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What nodes may answer: the form is that of the documentation, real answers have it, and nothing else gets through."""
+"""The schema of nodes' results: it matches the documentation, accepts real results and rejects all others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.di
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import Topology, as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.plugins.plugin_utils import answers
-from ansible_collections.lanewise.dra.plugins.plugin_utils.node_action import NodeAction, answer
+from ansible_collections.lanewise.dra.plugins.plugin_utils.node_action import NodeAction, checked_result
 from ansible_collections.lanewise.dra.tests.machines.builder import build
 from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION
 from hypothesis import given
@@ -28,7 +28,7 @@ CHECKED = sorted(
     path.stem for path in (COLLECTION / "plugins/action").glob("*.py") if "NodeAction" in path.read_text("utf-8")
 )
 #: Modules that run on the controller.
-AT_HOME = {
+CONTROLLER_MODULES = {
     "address_plan",
     "alignment_check",
     "alignment_report",
@@ -57,27 +57,27 @@ AT_HOME = {
 }
 
 
-def form_of(module: str) -> t.Any:
+def schema_of(module: str) -> t.Any:
     return importlib.import_module(f"{PACKAGE}.action.{module}").ActionModule.ANSWER
 
 
 def test_every_module_that_runs_on_a_node_is_checked():
     modules = {path.stem for path in (COLLECTION / "plugins/modules").glob("[!_]*.py")}
-    assert set(CHECKED) == modules - AT_HOME
+    assert set(CHECKED) == modules - CONTROLLER_MODULES
 
 
 @pytest.mark.parametrize("module", CHECKED)
-def test_the_form_has_every_documented_key(module):
+def test_the_schema_has_every_documented_key(module):
     returned = yaml.safe_load(importlib.import_module(f"{PACKAGE}.modules.{module}").RETURN)
     own = importlib.import_module(f"{PACKAGE}.action.{module}").ActionModule.ADDED
-    assert set(returned) <= set(t.get_type_hints(form_of(module))) | own
+    assert set(returned) <= set(t.get_type_hints(schema_of(module))) | own
 
 
 def test_a_key_that_the_plugin_adds_cannot_be_taken_from_a_node():
     with pytest.raises(TypeError, match="test_answers: topology would be taken from a node's answer"):
 
         class _Overlapping(NodeAction):
-            ANSWER = form_of("topology_info")
+            ANSWER = schema_of("topology_info")
             ADDED = frozenset(("topology", "packed"))
 
 
@@ -88,17 +88,17 @@ def _facts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return t.cast(dict[str, t.Any], json.loads(json.dumps(as_dict(probe(str(folder), diagnose=diagnose)))))
 
 
-def test_what_the_probe_returns_has_the_form(facts):
+def test_the_probes_result_matches_the_schema(facts):
     assert answers.fault({"topology": facts}, answers.Probe) == ""
     assert answers.fault({"topology": {"system": facts["system"]}}, answers.Probe) == ""  # a subset
 
 
-def places(value: t.Any) -> t.Iterator[tuple[t.Any, t.Any]]:
+def containers(value: t.Any) -> t.Iterator[tuple[t.Any, t.Any]]:
     """Each container in a value, with each of its keys."""
     if isinstance(value, (dict, list)):
         for key in value if isinstance(value, dict) else range(len(value)):
             yield value, key
-            yield from places(value[key])
+            yield from containers(value[key])
 
 
 deep: list[t.Any] = []
@@ -108,7 +108,7 @@ BAD: dict[str, t.Any] = {
     "large": 10**320,
     "small": -(2**63),
     "infinite": float("inf"),
-    "none": float("nan"),
+    "nan": float("nan"),
     "fraction": 1e300,
     "long": "x" * 70000,
     "deep": deep,
@@ -118,9 +118,9 @@ BAD: dict[str, t.Any] = {
 
 
 @given(place=st.integers(0, 10**6), bad=st.sampled_from(sorted(BAD)))
-def test_no_value_without_bounds_gets_through(facts, place, bad):
+def test_values_that_exceed_the_bounds_are_rejected(facts, place, bad):
     hostile = copy.deepcopy(facts)
-    found = list(places(hostile))
+    found = list(containers(hostile))
     container, key = found[place % len(found)]
     container[key] = BAD[bad]
     reported = answers.fault({"topology": hostile}, answers.Probe)
@@ -143,7 +143,7 @@ def test_the_path_of_a_bad_value_is_reported(facts, change, reported):
     assert reported in answers.fault({"topology": {**facts, **change}}, answers.Probe)
 
 
-def test_only_what_is_documented_gets_through():
+def test_undocumented_keys_are_removed():
     done = {
         "changed": False,
         "python": "/usr/bin/python3",
@@ -156,7 +156,7 @@ def test_only_what_is_documented_gets_through():
         "diff": {"before": "a", "after": 1, "other": "b"},
         "msg": ["no", "text"],
     }
-    found = answer(done, answers.Preflight, "gpu-01")
+    found = checked_result(done, answers.Preflight, "gpu-01")
     assert set(found) == {"changed", "python", "problems", "ansible_facts", "warnings", "diff", "msg"}
     assert found["ansible_facts"] == {"discovered_interpreter_python": "/usr/bin/python3"}
     assert len(found["warnings"]) == 20 and len(found["warnings"][0]) == 2000
@@ -164,13 +164,13 @@ def test_only_what_is_documented_gets_through():
 
 
 @pytest.mark.parametrize("done", [{"changed": "yes"}, {"problems": [1]}, {"problems": ["x"] * 20001}, {"python": None}])
-def test_an_answer_of_another_form_is_a_failure(done):
-    found = answer({"failed": False, "changed": False, **done}, answers.Preflight, "gpu-01")
+def test_a_result_that_does_not_match_the_schema_is_a_failure(done):
+    found = checked_result({"failed": False, "changed": False, **done}, answers.Preflight, "gpu-01")
     assert found["failed"] is True and found["changed"] is False and set(found) == {"failed", "changed", "msg"}
-    assert found["msg"].startswith("What gpu-01 answered is not what the module returns")
+    assert found["msg"].startswith("gpu-01 returned a result that the module cannot return")
 
 
-def test_the_answer_of_a_large_machine_is_far_below_the_bounds(facts):
+def test_the_result_of_a_large_machine_is_far_below_the_bounds(facts):
     budget = answers._Budget()
     answers._checker(Topology)(facts, budget)
-    assert answers.IN_ALL - budget.left < answers.IN_ALL / 100
+    assert answers.MAX_TOTAL - budget.left < answers.MAX_TOTAL / 100

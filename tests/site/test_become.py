@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, played
+from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, run_playbook
 
 FILES = [one for glob in ("roles/*/tasks", "playbooks", "playbooks/tasks") for one in COLLECTION.glob(f"{glob}/*.yml")]
-PARTS = ("tasks", "pre_tasks", "post_tasks", "handlers", "block", "rescue", "always")
+TASK_LISTS = ("tasks", "pre_tasks", "post_tasks", "handlers", "block", "rescue", "always")
 
 
 def _conditions(entry: dict[str, t.Any]) -> list[str]:
@@ -24,34 +24,35 @@ def _conditions(entry: dict[str, t.Any]) -> list[str]:
     return [str(one) for one in (found if isinstance(found, list) else [found])]
 
 
-def on_the_controller(entry: dict[str, t.Any], around: dict[str, t.Any]) -> t.Iterator[dict[str, t.Any]]:
-    """What applies to each task on the controller that is below a play, block or task.
+def on_the_controller(entry: dict[str, t.Any], inherited: dict[str, t.Any]) -> t.Iterator[dict[str, t.Any]]:
+    """The keywords that apply to each task on the controller in a play, block or task.
 
-    These are `name`, `vars`, `become`, the conditions `when`, and the `task` itself.
+    These are `name`, `vars`, `become`, the conditions `when`, and the `task` itself. `inherited` are those of the play
+    or block around it.
     """
     apply = (entry.get("ansible.builtin.include_role") or {}).get("apply") or {}
-    known = {**around, **{key: one[key] for one in (entry, apply) for key in ("name", "become") if key in one}}
-    known["vars"] = {**around["vars"], **(entry.get("vars") or {})}
-    known["when"] = [*around["when"], *_conditions(entry), *_conditions(apply)]
+    known = {**inherited, **{key: one[key] for one in (entry, apply) for key in ("name", "become") if key in one}}
+    known["vars"] = {**inherited["vars"], **(entry.get("vars") or {})}
+    known["when"] = [*inherited["when"], *_conditions(entry), *_conditions(apply)]
     known["task"] = entry
-    known["here"] = (
-        around["here"]
+    known["on_controller"] = (
+        inherited["on_controller"]
         or "localhost" in (entry.get("delegate_to"), apply.get("delegate_to"))
         or "local" in (entry.get("connection"), known["vars"].get("ansible_connection"))
     )
-    inner = [one for part in PARTS for one in entry.get(part) or ()]
+    inner = [one for key in TASK_LISTS for one in entry.get(key) or ()]
     for one in inner:
         yield from on_the_controller(one, known)
-    if known["here"] and not inner:
+    if known["on_controller"] and not inner:
         yield known
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(COLLECTION)))
 def test_no_task_on_the_controller_becomes_root(path: Path) -> None:
     """The keyword overrides --become. The variable is needed, too, as one of the inventory overrides the keyword."""
-    around = {"name": "", "vars": {}, "here": False, "when": []}
+    inherited = {"name": "", "vars": {}, "on_controller": False, "when": []}
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    for task in (one for entry in entries for one in on_the_controller(entry, around)):
+    for task in (one for entry in entries for one in on_the_controller(entry, inherited)):
         assert task.get("become") is False and task["vars"].get("ansible_become") is False, task["name"]
 
 
@@ -68,10 +69,10 @@ def _site(tmp_path: Path) -> Path:
 def test_a_site_that_becomes_root_on_its_nodes_does_not_on_the_controller(site: Path) -> None:
     gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
     options = ("--become", "-e", f"support_dest={site}")
-    played(site, {"gone": gone}, "support_bundle", *options)
+    run_playbook(site, {"gone": gone}, "support_bundle", *options)
     (bundle,) = site.glob("support-*.tar.gz")
     with tarfile.open(bundle) as archive:
         assert "gone.topology.json" in {Path(one.name).name for one in archive}
 
-    played(site, {"idle": {"topology_root": "/nowhere"}}, "drift", "--become")
+    run_playbook(site, {"idle": {"topology_root": "/nowhere"}}, "drift", "--become")
     assert json.loads((site / "report" / "drift.json").read_text(encoding="utf-8"))["verdict"] == "no drift"

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""An installation of the driver that fails before it has changed anything, with the settings on this machine's disk."""
+"""An installation of the driver that fails before it has changed anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import json
 import typing as t
 from pathlib import Path
 
-from ansible_collections.lanewise.dra.tests.site.plays import played
+from ansible_collections.lanewise.dra.tests.site.plays import run_playbook
 
 
 def test_settings_that_cannot_be_written_are_the_reason_of_the_failure(tmp_path: Path) -> None:
@@ -34,6 +34,6 @@ def test_settings_that_cannot_be_written_are_the_reason_of_the_failure(tmp_path:
     tasks = [{"ansible.builtin.include_role": role}]
     place = tmp_path / "play"
     place.with_suffix(".yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
-    output = " ".join(played(tmp_path, {"node": {}}, str(place), "-e", json.dumps(variables), rc=2).split())
+    output = " ".join(run_playbook(tmp_path, {"node": {}}, str(place), "-e", json.dumps(variables), rc=2).split())
     assert "The driver did not become healthy with release 1 (Write the settings)" in output
     assert "Nothing was changed before it failed, so there is nothing to restore." in output

@@ -53,7 +53,7 @@ def _context(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="installed", scope="module")
 def _installed(context: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The collection as the image's galaxy stage installs it, but for what comes from a server."""
+    """The collection as the image's galaxy stage installs it, without what comes from a server."""
     folder = tmp_path_factory.mktemp("installed")
     # the stage runs in the copy of _build
     install = ("ansible-galaxy", "collection", "install", "-r", "requirements.yml", "--no-deps", "--offline", "--force")

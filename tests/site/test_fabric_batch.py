@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.tests.machines import description
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from ansible_collections.lanewise.dra.tests.site.plays import played
+from ansible_collections.lanewise.dra.tests.site.plays import run_playbook
 
 
 def play(folder: Path, tasks: list[dict[str, t.Any]], hosts: list[str], rc: int = 0) -> str:
-    """Play tasks that change nothing on hosts of one batch; all that is printed."""
+    """Run tasks that change nothing on hosts of one batch, and return the output."""
     book = folder / "book.yml"
     book.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
-    return played(folder, {host: {} for host in hosts}, str(book.with_suffix("")), "--check", rc=rc)
+    return run_playbook(folder, {host: {} for host in hosts}, str(book.with_suffix("")), "--check", rc=rc)
 
 
 @pytest.mark.parametrize(

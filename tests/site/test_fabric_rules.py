@@ -19,7 +19,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.fabric_options import
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import boards
 from ansible_collections.lanewise.dra.plugins.plugin_utils.rule_faults import _is_plain, faults, without_nulls
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from ansible_collections.lanewise.dra.tests.site.plays import played
+from ansible_collections.lanewise.dra.tests.site.plays import run_playbook
 
 #: A machine of each kind that boards are for.
 MACHINES = {"hgx-infiniband": "hgx-h100", "dgx": "dgx-a100", "gb200": "gb200", "mi300x-roce": "mi300x"}
@@ -32,7 +32,7 @@ def _machine(tmp_path_factory: pytest.TempPathFactory) -> t.Callable[[str], str]
 
 
 def drift(folder: Path, hosts: dict[str, dict[str, t.Any]], rc: int) -> tuple[dict[str, t.Any], str]:
-    output = played(folder, hosts, "drift", rc=rc)
+    output = run_playbook(folder, hosts, "drift", rc=rc)
     return json.loads((folder / "report" / "drift.json").read_text()), output
 
 
@@ -91,13 +91,13 @@ def test_valid_values_and_nulls_are_accepted() -> None:
 
 def test_faults_are_reported_by_the_playbook(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
     hosts = {"one": {"topology_root": machine("cpu-rdma"), "fabric_node": {"hugepages": "4096"}}}
-    assert "one: node.hugepages: '4096' is not a list of mappings" in played(tmp_path, hosts, "rollout", rc=2)
+    assert "one: node.hugepages: '4096' is not a list of mappings" in run_playbook(tmp_path, hosts, "rollout", rc=2)
 
 
 def test_a_partial_model_name_does_not_match(tmp_path: Path, machine: t.Callable[[str], str]) -> None:
     tree = {"topology_root": machine("hgx-h100")}
     nics = [{"name": "rails", "select": {"model": "ConnectX-7"}, "mtu": 9000}]
-    output = played(tmp_path, {"one": {**tree, "fabric_nics": nics}}, "rollout", rc=2)
+    output = run_playbook(tmp_path, {"one": {**tree, "fabric_nics": nics}}, "rollout", rc=2)
     assert "one: rails: chooses no NIC of this node: model 'ConnectX-7' must match the whole name" in output
     assert "write '*ConnectX-7*'" in output
 
@@ -109,7 +109,7 @@ def test_a_rule_that_matches_no_nic_is_reported(tmp_path: Path, machine: t.Calla
         {"name": "bonds", "select": {"interface": ["bond0"]}, "mtu": 9000},
     ]
     hosts = {"one": {**tree, "fabric_nics": idle, "fabric_persist": False}, "two": tree}
-    output = re.sub(r"\s+", " ", played(tmp_path, hosts, "rollout"))
+    output = re.sub(r"\s+", " ", run_playbook(tmp_path, hosts, "rollout"))
     assert "a rule matches no NIC: rails" in output and "no changes needed: " not in output
     assert "bonds (without type it chooses PFs only, but it matches others: set type: [virtual])" in output
     report, shown = drift(tmp_path, hosts, 0)
@@ -121,7 +121,7 @@ def test_a_rule_that_matches_no_nic_is_reported(tmp_path: Path, machine: t.Calla
 def test_a_board_is_planned_for_a_recorded_machine(tmp_path: Path, machine: t.Callable[[str], str], board: str) -> None:
     assert set(MACHINES) == {*boards()} - {"hgx-roce"}
     hosts = {"one": {"topology_root": machine(MACHINES[board]), "fabric_board": board}}
-    output = re.sub(r"\s+", " ", played(tmp_path, hosts, "rollout"))
+    output = re.sub(r"\s+", " ", run_playbook(tmp_path, hosts, "rollout"))
     assert "planned only (recorded machines): 1 node" in output
     assert "not recorded, so not planned: " in output and "memlock (no /etc/systemd)" in output
 
@@ -155,7 +155,7 @@ def test_null_unsets_what_a_board_a_profile_or_an_earlier_rule_sets(
         },
     ]
     book.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
-    played(tmp_path, hosts, str(book.with_suffix("")), "--check")
+    run_playbook(tmp_path, hosts, str(book.with_suffix("")), "--check")
     settings = {name: next(iter(json.loads((tmp_path / name).read_text())["settings"].values())) for name in hosts}
     assert set(settings["board"]) == {"max_read_request_bytes", "relaxed_ordering", "irq_affinity"}
     assert set(settings["none"]) == {"relaxed_ordering"}

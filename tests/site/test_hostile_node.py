@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""A node whose Python answers whatever it likes: it affects no other node, and nothing on the controller."""
+"""A node whose Python returns arbitrary results affects no other node, and nothing on the controller."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pytest
 import yaml
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import NumaNode, Topology, as_dict
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, played
+from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, run_playbook
 from ansible_collections.lanewise.dra.tests.site.test_become import FILES, on_the_controller
 
-#: Action plugins of our own that check the facts themselves.
-LOOKING = {
+#: Our action plugins that check the facts themselves.
+CHECKING_ACTIONS = {
     "known_variables",
     "site_report",
     "dra_render",
@@ -30,32 +30,32 @@ LOOKING = {
     "plan_report",
     "nic_replacement",
 }
-#: Files whose plays run on nodes; a wheelhouse is made without any.
-MET = [path for path in FILES if path.name not in ("driver_wheelhouse.yml", "wheelhouse.yml")]
+#: Files whose plays run on nodes. The playbook for a wheelhouse needs no nodes.
+NODE_FILES = [path for path in FILES if path.name not in ("driver_wheelhouse.yml", "wheelhouse.yml")]
 #: Actions that only show something.
-SHOWING = {"ansible.builtin.debug", "ansible.builtin.fail", "ansible.builtin.assert"}
+OUTPUT_ACTIONS = {"ansible.builtin.debug", "ansible.builtin.fail", "ansible.builtin.assert"}
 
-# Runs what it is given, and merges values of its own into the answer.
+# Runs its arguments with the real Python, and merges more values into the result.
 PYTHON = """#!{python}
 import json, pathlib, subprocess, sys
 done = subprocess.run([sys.executable, *sys.argv[1:]], stdin=sys.stdin, capture_output=True, text=True)
-said = done.stdout
-def merged(into, what):
-    for key, value in what.items():
+result = done.stdout
+def merged(into, values):
+    for key, value in values.items():
         into[key] = merged(into[key], value) if isinstance(value, dict) and isinstance(into.get(key), dict) else value
     return into
 try:
-    said = json.dumps(merged(json.loads(said), json.loads(pathlib.Path(__file__ + ".json").read_text())))
+    result = json.dumps(merged(json.loads(result), json.loads(pathlib.Path(__file__ + ".json").read_text())))
 except ValueError:
     pass
-sys.stdout.write(said)
+sys.stdout.write(result)
 sys.stderr.write(done.stderr)
 sys.exit(done.returncode)
 """
 
 
 def hostile(folder: Path, **answer: t.Any) -> dict[str, t.Any]:
-    """The variables of a host whose Python merges `answer` into whatever a module answers."""
+    """The variables of a host whose Python merges `answer` into the result of each module."""
     python = folder / "python"
     python.write_text(PYTHON.format(python=sys.executable), encoding="utf-8")
     python.chmod(0o755)
@@ -72,8 +72,8 @@ def _defaults(tmp_path: Path) -> dict[str, str]:
 
 def play(folder: Path, text: str, hosts: dict[str, dict[str, t.Any]], rc: int, **environment: str) -> str:
     (folder / "play.yml").write_text(text, encoding="utf-8")
-    # by a path, as the play is not part of the collection
-    return " ".join(played(folder, hosts, str(folder / "play"), rc=rc, **environment).split())
+    # given by path, because the play is not part of the collection
+    return " ".join(run_playbook(folder, hosts, str(folder / "play"), rc=rc, **environment).split())
 
 
 UNCORDON = """
@@ -92,7 +92,7 @@ def test_a_fact_chooses_neither_the_cluster_nor_the_node(tmp_path, defaults):
     output = play(tmp_path, UNCORDON, hosts, 2, **defaults)
     assert "bad returned facts that Ansible uses as variables of the site: 'fabric_node_name', 's" in output
     assert "/taken/from/a/fact" not in output
-    # the run went on with the other node, and failed as its kubeconfig does not exist
+    # the run continued with the other node, and failed because its kubeconfig does not exist
     assert f"Could not find or access '{tmp_path}/nowhere'" in output and "good answered" not in output
 
 
@@ -133,14 +133,15 @@ def test_any_other_fact_is_refused(tmp_path, defaults, name):
     assert '"msg": "passed"' in output and '"msg": "all passed"' not in output
 
 
-@pytest.mark.parametrize("path", MET, ids=lambda path: str(path.relative_to(COLLECTION)))
+@pytest.mark.parametrize("path", NODE_FILES, ids=lambda path: str(path.relative_to(COLLECTION)))
 def test_every_task_on_the_controller_checks_the_facts_first(path):
-    around = {"name": "", "vars": {}, "here": False, "when": []}
+    inherited = {"name": "", "vars": {}, "on_controller": False, "when": []}
     entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    tasks = [one for entry in entries for one in on_the_controller(entry, around)]
+    tasks = [one for entry in entries for one in on_the_controller(entry, inherited)]
     for task in tasks:
         own = {name.removeprefix("lanewise.dra.") for name in task["task"]}
-        assert own & (LOOKING | SHOWING) or any("facts_checked" in one for one in task["when"]), task["name"]
+        checked = any("facts_checked" in one for one in task["when"])
+        assert checked or own & (CHECKING_ACTIONS | OUTPUT_ACTIONS), task["name"]
 
 
 @pytest.fixture(name="tree", scope="module")
@@ -150,13 +151,13 @@ def _tree(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def test_an_answer_without_bounds_is_one_bad_row(tmp_path, defaults, tree):
+def test_an_unbounded_result_affects_only_its_own_node(tmp_path, defaults, tree):
     answer = {"topology": {"unreadable_count": 1, "packages": [{"id": 10**320, "cpus": "0"}]}}
     facts = {"topology_report_title": "taken", "site_report_dest": str(tmp_path / "elsewhere")}
     bad = hostile(tmp_path, ansible_facts=facts, **answer)
     hosts = {"bad": {"topology_root": tree, **bad}, "good": {"topology_root": tree}}
-    output = " ".join(played(tmp_path, hosts, "probe", rc=2, **defaults).split())
-    assert "What bad answered is not what the module returns, so nothing of it was kept: topology" in output
+    output = " ".join(run_playbook(tmp_path, hosts, "probe", rc=2, **defaults).split())
+    assert "bad returned a result that the module cannot return, so the result was discarded: topology" in output
     site = json.loads((tmp_path / "report" / "site.json").read_text(encoding="utf-8"))
     assert {node["name"]: node["status"] for node in site["nodes"]} == {"bad": "failed", "good": "probed"}
     assert "<title>taken" not in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
@@ -164,19 +165,19 @@ def test_an_answer_without_bounds_is_one_bad_row(tmp_path, defaults, tree):
 
 
 def test_an_invalid_stored_number_counts_as_unknown(tmp_path, tree):
-    played(tmp_path, {"one": {"topology_root": tree}, "two": {"topology_root": tree}}, "probe")
+    run_playbook(tmp_path, {"one": {"topology_root": tree}, "two": {"topology_root": tree}}, "probe")
     store = tmp_path / "report" / "nodes" / "one.json"
     text = store.read_text(encoding="utf-8")
     damaged = text.replace('"memory_bytes": ', '"memory_bytes": 1' + "0" * 320)
     assert damaged != text
     store.write_text(damaged, encoding="utf-8")
-    played(tmp_path, {"one": {"topology_root": tree}, "two": {"topology_root": tree}}, "probe", "--limit", "two")
+    run_playbook(tmp_path, {"one": {"topology_root": tree}, "two": {"topology_root": tree}}, "probe", "--limit", "two")
     assert "one" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
 
 
 def test_claims_are_not_checked_against_stored_facts_that_exceed_the_bounds(tmp_path, tree):
     hosts = {"one": {"topology_root": tree}, "two": {"topology_root": tree}}
-    played(tmp_path, hosts, "probe")
+    run_playbook(tmp_path, hosts, "probe")
     store = tmp_path / "report" / "nodes" / "one.json"
     store.write_text(store.read_text("utf-8").replace('"memory_bytes": ', '"memory_bytes": 1' + "0" * 320), "utf-8")
     claims = {
@@ -184,7 +185,7 @@ def test_claims_are_not_checked_against_stored_facts_that_exceed_the_bounds(tmp_
         "dra_claims_templates": [{"name": "a", "namespace": "a", "devices": [{"name": "nic", "kind": "nic"}]}],
         "site_claims_dest": str(tmp_path / "kubernetes"),
     }
-    output = played(tmp_path, hosts, "claims", "-e", json.dumps(claims), rc=0)
+    output = run_playbook(tmp_path, hosts, "claims", "-e", json.dumps(claims), rc=0)
     reported = " ".join(output.split())
     assert (
         "one: its facts in" in reported
@@ -205,7 +206,7 @@ REPORTED = """
 
 @pytest.mark.parametrize("inject", ["true", "false"])
 def test_a_topology_that_a_fact_holds_is_checked_too(tmp_path, defaults, inject):
-    """A site may keep the topology in a cache of facts, and then any module's answer can set it."""
+    """A site may keep the topology in a cache of facts. Any module's result can then set it."""
     hosts: dict[str, dict[str, t.Any]] = {"a-good": {"ansible_connection": "local"}}
     whole = as_dict(Topology(numa_nodes=[NumaNode(id=0, memory_bytes=10**320)]))
     hosts["bad"] = hostile(tmp_path, ansible_facts={"topology_facts": whole})

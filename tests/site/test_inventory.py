@@ -2,24 +2,25 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What the inventory plugin makes of a cluster's objects."""
+"""The hosts and variables that the inventory plugin derives from a cluster's objects."""
 
 from __future__ import annotations
 
 import typing as t
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.plugin_utils.cluster_nodes import describe
-
-Object = dict[str, t.Any]
 
 
 def node(name: str) -> Object:
     return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 
 
-def piece(driver: str, pool: str, where: str | None, *devices: Object, generation: int = 1, count: int = 1) -> Object:
-    """A ResourceSlice of a node, or of none in particular."""
+def slice_of(
+    driver: str, pool: str, where: str | None, *devices: Object, generation: int = 1, count: int = 1
+) -> Object:
+    """A ResourceSlice of a node, or of all nodes."""
     place = {"nodeName": where} if where else {"allNodes": True}
     members = {"name": pool, "generation": generation, "resourceSliceCount": count}
     return {
@@ -36,12 +37,12 @@ def device(name: str, **attributes: t.Any) -> Object:
 
 
 def test_drivers_that_were_not_requested_add_no_devices_or_findings() -> None:
-    """They add nothing derived from devices, either. A node with only such drivers has no devices."""
+    """They add nothing that is derived from devices, either. A node with only such drivers has no devices."""
     nodes = [node("both"), node("foreign")]
     tainted = {**device("gpu-0", model="H100", numaNode=1), "taints": [{"key": "x", "effect": "NoSchedule"}]}
     nic = device("nic-0", model="ConnectX-7", numaNode=0, rail=3)
-    slices = [piece("gpu.nvidia.com", name, name, tainted) for name in ("both", "foreign")]
-    slices.append(piece("lanewise.dev", "both", "both", nic))
+    slices = [slice_of("gpu.nvidia.com", name, name, tainted) for name in ("both", "foreign")]
+    slices.append(slice_of("lanewise.dev", "both", "both", nic))
     found = describe(nodes, slices, [], ["lanewise.dev"])
     both, foreign = found["both"], found["foreign"]
     assert [one["name"] for one in both["devices"]] == ["nic-0"] and both["drivers"] == ["lanewise.dev"]
@@ -53,7 +54,7 @@ def test_drivers_that_were_not_requested_add_no_devices_or_findings() -> None:
     assert everything["foreign"]["models"] == ["H100"] and len(everything["foreign"]["findings"]) == 1
 
 
-def at(name: str, *addresses: tuple[str, str]) -> Object:
+def node_with(name: str, *addresses: tuple[str, str]) -> Object:
     found = node(name)
     found["status"]["addresses"] = [{"type": kind, "address": address} for kind, address in addresses]
     return found
@@ -69,8 +70,8 @@ def at(name: str, *addresses: tuple[str, str]) -> Object:
 )
 @pytest.mark.parametrize("kind", ["InternalIP", "Hostname"])
 def test_an_address_that_is_not_another_machine_is_not_used(address: str, kind: str) -> None:
-    """A node states its addresses itself, and SSH would take some for options, or for the controller."""
-    found = describe([at("one", (kind, address))], [], [])["one"]
+    """A node states its addresses itself. SSH would take some as options, others as the controller."""
+    found = describe([node_with("one", (kind, address))], [], [])["one"]
     assert found["address"] is None
     assert len(found["findings"]) == bool(address) and all(
         "cannot be the address of another machine" in one for one in found["findings"]
@@ -79,15 +80,15 @@ def test_an_address_that_is_not_another_machine_is_not_used(address: str, kind: 
 
 @pytest.mark.parametrize("address", ["10.0.0.7", "fd00::7", "gpu-07", "gpu-07.example.org", "7.example"])
 def test_an_address_of_a_machine_is_used(address: str) -> None:
-    found = describe([at("one", ("InternalIP", address)), at("two", ("InternalIP", "10.0.0.8"))], [], [])
+    found = describe([node_with("one", ("InternalIP", address)), node_with("two", ("InternalIP", "10.0.0.8"))], [], [])
     assert (found["one"]["address"], found["two"]["address"]) == (address, "10.0.0.8")
 
 
 @pytest.mark.parametrize("spelt", ["10.0.0.7", "::ffff:10.0.0.7"])
 def test_an_address_that_two_nodes_state_is_used_for_neither(spelt: str) -> None:
-    """A change that is meant for one node would be made on the other."""
+    """Otherwise a change for one node would be made on the other."""
     stated = [("good", "10.0.0.7"), ("bad", spelt), ("other", "10.0.0.8")]
-    found = describe([at(name, ("InternalIP", address)) for name, address in stated], [], [])
+    found = describe([node_with(name, ("InternalIP", address)) for name, address in stated], [], [])
     assert [found[name]["address"] for name, _address in stated] == [None, None, "10.0.0.8"]
     assert found["good"]["findings"] == ["its address 10.0.0.7 is also that of bad: not used"]
 
@@ -95,23 +96,24 @@ def test_an_address_that_two_nodes_state_is_used_for_neither(spelt: str) -> None
 def test_a_pool_may_have_slices_of_several_nodes() -> None:
     """It is complete if all its slices exist, and each node has its own devices."""
     nodes = [node("one"), node("two")]
-    slices = [piece("fabric.example.com", "rack", name, device(f"nic-{name}"), count=3) for name in ("one", "two")]
-    slices.append(piece("fabric.example.com", "rack", None, device("switch"), count=3))
+    slices = [slice_of("fabric.example.com", "rack", name, device(f"nic-{name}"), count=3) for name in ("one", "two")]
+    slices.append(slice_of("fabric.example.com", "rack", None, device("switch"), count=3))
     found = describe(nodes, slices, [])
     for name in ("one", "two"):
         assert [one["name"] for one in found[name]["devices"]] == [f"nic-{name}"] and not found[name]["findings"]
-    torn = describe(nodes, slices[1:], [])
-    assert not torn["two"]["devices"] and torn["two"]["drivers"] == ["fabric.example.com"]
-    assert torn["two"]["findings"] == ["fabric.example.com: pool rack has 2 of 3 slices: none of it is allocated"]
+    incomplete = describe(nodes, slices[1:], [])
+    assert not incomplete["two"]["devices"] and incomplete["two"]["drivers"] == ["fabric.example.com"]
+    assert incomplete["two"]["findings"] == ["fabric.example.com: pool rack has 2 of 3 slices: none of it is allocated"]
     # the devices of an older generation are not listed
-    slices.append(piece("fabric.example.com", "rack", "one", device("nic-new"), generation=2))
+    slices.append(slice_of("fabric.example.com", "rack", "one", device("nic-new"), generation=2))
     newer = describe(nodes, slices, [])
     assert [one["name"] for one in newer["one"]["devices"]] == ["nic-new"] and not newer["two"]["devices"]
 
 
 def test_a_device_may_have_several_claims() -> None:
     """All claims that share it are listed, and a claim with two shares of it once."""
-    shared = piece("lanewise.dev", "one", "one", {**device("nic-0"), "allowMultipleAllocations": True}, device("nic-1"))
+    nic = {**device("nic-0"), "allowMultipleAllocations": True}
+    shared = slice_of("lanewise.dev", "one", "one", nic, device("nic-1"))
 
     def claim(name: str, *shares: str) -> Object:
         results = [{"driver": "lanewise.dev", "pool": "one", "device": "nic-0", "shareID": share} for share in shares]

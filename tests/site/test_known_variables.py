@@ -16,15 +16,15 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import lan
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.inventory import PREFIX
 from ansible_collections.lanewise.dra.plugins.plugin_utils.known_variables import (
     NEAR_PREFIXES,
-    OF_PLAYBOOKS,
-    OF_PLAYS,
+    PLAY_VARIABLES,
+    PLAYBOOK_VARIABLES,
     PREFIXES,
     boards,
-    of_roles,
-    unknown,
+    role_options,
+    unknown_names,
 )
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, played
+from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, run_playbook
 
 
 @pytest.fixture(name="tree", scope="module")
@@ -33,23 +33,23 @@ def _tree(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_similar_names_are_suggested() -> None:
-    assert unknown(["fabric_nic", "dra_driver_kubeconfg", "site_confrim", "fabric_qqqqqqqqqqqq"]) == {
+    assert unknown_names(["fabric_nic", "dra_driver_kubeconfg", "site_confrim", "fabric_qqqqqqqqqqqq"]) == {
         "fabric_nic": "did you mean fabric_nics?",
         "dra_driver_kubeconfg": "did you mean dra_driver_kubeconfig?",
         "site_confrim": "did you mean site_confirm?",
         "fabric_qqqqqqqqqqqq": "",
     }
-    assert not unknown(["site_name", "driver_version_of_mine", "fabric", "kubeconfig", "ansible_host"])
-    assert not unknown(["fabric_switch_a", "topology_rack"], ["fabric_switch_*", "topology_rack"])
+    assert not unknown_names(["site_name", "driver_version_of_mine", "fabric", "kubeconfig", "ansible_host"])
+    assert not unknown_names(["fabric_switch_a", "topology_rack"], ["fabric_switch_*", "topology_rack"])
 
 
 def test_every_variable_of_roles_playbooks_and_pages_is_known() -> None:
-    known = of_roles() | {*OF_PLAYBOOKS, *OF_PLAYS}
-    assert not unknown(known)
+    known = role_options() | {*PLAYBOOK_VARIABLES, *PLAY_VARIABLES}
+    assert not unknown_names(known)
     for role in COLLECTION.glob("roles/*/defaults/main.yml"):
-        assert set(yaml.safe_load(role.read_text()) or {}) <= of_roles(), role
+        assert set(yaml.safe_load(role.read_text()) or {}) <= role_options(), role
     text = "\n".join(path.read_text() for path in sorted((COLLECTION / "playbooks").rglob("*.yml")))
-    for name in OF_PLAYBOOKS:
+    for name in PLAYBOOK_VARIABLES:
         assert re.search(rf"\b{name}\b", text) or name == "site_own_variables", f"{name} is read by no playbook"
     page = (COLLECTION / "docs/rollout.md").read_text()
     rows = re.findall(r"^\|((?: `[a-z_*]+`,?)+) \|", page, re.MULTILINE)
@@ -58,9 +58,9 @@ def test_every_variable_of_roles_playbooks_and_pages_is_known() -> None:
 
 
 def test_the_claims_language_and_the_role_have_the_same_variables() -> None:
-    own = {PREFIX + name for name in (*language._VARIABLES, *language._ROLE)}
+    own = {PREFIX + name for name in (*language._VARIABLES, *language._ROLE_VARIABLES)}
     left = {PREFIX + name for name in ("applied", "rendered")}
-    assert own - left == {name for name in of_roles() if name.startswith(PREFIX)}
+    assert own - left == {name for name in role_options() if name.startswith(PREFIX)}
 
 
 @pytest.mark.parametrize("playbook", ["rollout", "drift", "fabric", "driver", "probe", "verify", "rollback", "upgrade"])
@@ -69,7 +69,7 @@ def test_every_playbook_stops_before_it_does_anything(tmp_path: Path, tree: str,
         "one": {"topology_root": tree},
         "two": {"topology_root": tree, "fabric_nic": [], "fabric_mine": 1, "site_own_variables": ["fabric_mi*"]},
     }
-    output = played(tmp_path, hosts, playbook, rc=2)
+    output = run_playbook(tmp_path, hosts, playbook, rc=2)
     assert "two: fabric_nic is not known: did you mean fabric_nics?" in output
     assert "fabric_mine is" not in output and "one: " not in output
     assert not (tmp_path / "report").exists()
@@ -78,5 +78,5 @@ def test_every_playbook_stops_before_it_does_anything(tmp_path: Path, tree: str,
 def test_an_unknown_board_is_reported(tmp_path: Path, tree: str) -> None:
     assert "hgx-roce" in boards()
     hosts = {"one": {"topology_root": tree, "fabric_board": "{{ 'hgx' ~ '-rocee' }}"}}
-    output = played(tmp_path, hosts, "drift", rc=2)
+    output = run_playbook(tmp_path, hosts, "drift", rc=2)
     assert "one: fabric_board: there is no board 'hgx-rocee': did you mean hgx-roce?" in output

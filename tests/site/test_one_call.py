@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from ansible_collections.lanewise.dra.plugins.plugin_utils.host_facts import needs_no_change, packed, unpacked
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from ansible_collections.lanewise.dra.tests.site.plays import played
+from ansible_collections.lanewise.dra.tests.site.plays import run_playbook
 
-AS_FOUND = [{"name": "rails", "select": {"near_gpu": "PIX"}, "count": 8, "num_vfs": 0}]
+NO_CHANGE = [{"name": "rails", "select": {"near_gpu": "PIX"}, "count": 8, "num_vfs": 0}]
 MORE_VFS = [{"name": "rails", "select": {"near_gpu": "PIX"}, "num_vfs": 4}]
 
 
@@ -30,8 +30,8 @@ def node(tree: str, rules: object, **more: object) -> dict[str, t.Any]:
 
 
 def test_a_node_is_called_once_whether_it_needs_changes_or_not(tmp_path: Path, tree: str) -> None:
-    hosts = {"same": node(tree, AS_FOUND), "other": node(tree, MORE_VFS), "plain": {"topology_root": tree}}
-    output = played(tmp_path, hosts, "site", "--diff", "-vvv", ANSIBLE_PIPELINING="1")
+    hosts = {"same": node(tree, NO_CHANGE), "other": node(tree, MORE_VFS), "plain": {"topology_root": tree}}
+    output = run_playbook(tmp_path, hosts, "site", "--diff", "-vvv", ANSIBLE_PIPELINING="1")
     for host in hosts:
         assert len(re.findall(rf"^<{host}> EXEC ", output, re.MULTILINE)) == 1, host
     assert "no changes needed: 1 node" in output
@@ -44,9 +44,9 @@ def test_a_node_is_called_once_whether_it_needs_changes_or_not(tmp_path: Path, t
 
 def test_tags_and_verbs_decide_whether_the_probe_plans(tmp_path: Path, tree: str) -> None:
     hosts = {"other": node(tree, MORE_VFS)}
-    assert "8 changes" not in played(tmp_path, hosts, "site", "--check", "--tags", "probe,report")
-    assert "8 changes" in played(tmp_path, hosts, "site", "--tags", "plan")
-    assert "8 changes" not in played(tmp_path, {"other": {**hosts["other"], "site_verbs": ["driver"]}}, "site")
+    assert "8 changes" not in run_playbook(tmp_path, hosts, "site", "--check", "--tags", "probe,report")
+    assert "8 changes" in run_playbook(tmp_path, hosts, "site", "--tags", "plan")
+    assert "8 changes" not in run_playbook(tmp_path, {"other": {**hosts["other"], "site_verbs": ["driver"]}}, "site")
 
 
 @pytest.mark.parametrize(
@@ -58,16 +58,16 @@ def test_tags_and_verbs_decide_whether_the_probe_plans(tmp_path: Path, tree: str
     ],
 )
 def test_an_error_on_one_node_stops_the_run(tmp_path: Path, tree: str, given: dict[str, object], reason: str) -> None:
-    hosts = {"good": node(tree, AS_FOUND), "bad": {**node(tree, AS_FOUND), **given}}
-    output = played(tmp_path, hosts, "site", rc=2)
+    hosts = {"good": node(tree, NO_CHANGE), "bad": {**node(tree, NO_CHANGE), **given}}
+    output = run_playbook(tmp_path, hosts, "site", rc=2)
     assert reason in output
     assert (tmp_path / "report" / "nodes" / "bad.json").exists()  # its probe succeeded
 
 
 def test_a_node_that_cannot_be_probed_does_not_hide_the_others(tmp_path: Path, tree: str) -> None:
-    hosts = {"good": node(tree, AS_FOUND), "bad": node(str(tmp_path / "nothing"), AS_FOUND)}
-    output = played(tmp_path, hosts, "site", rc=2)
-    assert "holds no folder 'sys'" in output
+    hosts = {"good": node(tree, NO_CHANGE), "bad": node(str(tmp_path / "nothing"), NO_CHANGE)}
+    output = run_playbook(tmp_path, hosts, "site", rc=2)
+    assert "has no folder 'sys'" in output
     assert "no changes needed" in output or "bad: " in output
     assert (tmp_path / "report" / "nodes" / "good.json").exists()
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What leaves a site in a support bundle holds no secret, and still shows what belongs together."""
+"""A support bundle contains no secret, and equal values have equal names in it."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_no_secret_in_json_is_left(secret, in_list, indent):
         "no credential was found",
     ],
 )
-def test_text_that_resembles_an_address_is_not_redacted(text):
+def test_text_that_resembles_a_secret_is_not_redacted(text):
     assert redact(text, "salt") == text
 
 
@@ -441,7 +441,7 @@ def test_a_name_stands_for_one_value():
         "join --token-ttl 24h --token-file /x, a b --token is needed",
     ],
 )
-def test_a_description_of_the_fault_is_not_redacted(text):
+def test_text_without_secrets_and_addresses_is_not_redacted(text):
     assert redact(text, "salt") == text
 
 

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Replacing a card, on machines from folders: what is reported before it is pulled, and what the new one must be."""
+"""Replacing a card, on recorded machines: what is reported before the swap, and what the new card must be."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.di
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import DRIVER, publication
 from ansible_collections.lanewise.dra.plugins.plugin_utils import replacement
-from ansible_collections.lanewise.dra.plugins.plugin_utils.card import cards, find, owned, same, there
+from ansible_collections.lanewise.dra.plugins.plugin_utils.card import (
+    card_at,
+    cards,
+    find,
+    function_addresses,
+    same_card,
+)
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from ansible_collections.lanewise.dra.tests.site.plays import played
+from ansible_collections.lanewise.dra.tests.site.plays import run_playbook
 
 pytestmark = pytest.mark.long
 
@@ -48,10 +54,10 @@ class Site:
         self.folder = folder
         self.machine = machine
         self.variables: dict[str, t.Any] = {"fabric_nics": RULES}
-        self.tree = self.become({})
+        self.tree = self.exchange({})
 
-    def become(self, override: dict[str, t.Any], machine: str | dict[str, t.Any] = "") -> Path:
-        """Exchange the node's tree: the machine, with other options by PCI address. Returns the tree."""
+    def exchange(self, override: dict[str, t.Any], machine: str | dict[str, t.Any] = "") -> Path:
+        """Replace the node's tree by one of the machine with other options by PCI address, and return it."""
         base = machine if isinstance(machine, dict) else {"like": machine or self.machine}
         number = len(list(self.folder.glob("tree*")))
         # made-up identities follow from the name, so all others stay as they were
@@ -65,7 +71,7 @@ class Site:
         chosen = [option for option in options if option != "all"]
         # prints each line of a list on a line of its own
         form = {"ANSIBLE_CALLBACK_RESULT_FORMAT": "json"}
-        return played(self.folder, hosts, playbook, *limit, *chosen, rc=rc, **form)
+        return run_playbook(self.folder, hosts, playbook, *limit, *chosen, rc=rc, **form)
 
     def before(self, *options: str, rc: int = 0, slot: str = f"slot={SLOT}") -> str:
         return self.play("-e", f"replace_nic_{slot}", *options, rc=rc)
@@ -129,13 +135,13 @@ def test_a_card_is_replaced_and_a_second_run_changes_nothing(site):
     assert "fabric_kubeconfig is not set, so the node was not drained" in output
     assert "--limit gpu-01 -e replace_nic_phase=after" in output
     assert site.record()["state"] == "out" and site.record()["card"]["serial"] == old
-    kept = site.files()
-    assert "changed=0" in site.before() and site.files() == kept
+    files_before = site.files()
+    assert "changed=0" in site.before() and site.files() == files_before
 
-    site.become({STORAGE: NEW, "0000:59:00.1": NEW})
-    kept = site.files()
+    site.exchange({STORAGE: NEW, "0000:59:00.1": NEW})
+    files_before = site.files()
     output = site.after("--check")
-    assert "Check mode: nothing was changed." in output and site.files() == kept
+    assert "Check mode: nothing was changed." in output and site.files() == files_before
 
     output = site.after()
     assert f"serial number {old} -> MT2646X00001" in output
@@ -149,9 +155,9 @@ def test_a_card_is_replaced_and_a_second_run_changes_nothing(site):
     assert {**now, STORAGE: old, "0000:59:00.1": old} == site.serials(first)
     assert site.record()["state"] == "done" and site.record()["old"]["serial"] == old
 
-    kept = site.files()
+    files_before = site.files()
     output = site.after()
-    assert "changed=0" in output and "It was replaced already" in output and site.files() == kept
+    assert "changed=0" in output and "It was replaced already" in output and site.files() == files_before
 
 
 def test_a_card_without_a_slot_is_named_by_its_address_or_serial_number(site):
@@ -161,7 +167,7 @@ def test_a_card_without_a_slot_is_named_by_its_address_or_serial_number(site):
     assert "fabric_nics: rails selects" in site.before(slot=f"serial={serial.lower()}")
     output = site.before(slot=f"serial={serial}x", rc=2)
     assert f"no NIC has serial {serial}x" in output and f"serial {serial}" in output
-    site.become({RAIL: NEW})
+    site.exchange({RAIL: NEW})
     # the record names the card, so neither slot nor address is needed
     assert "MT2646X00001" in site.after()
 
@@ -183,7 +189,7 @@ def test_an_unknown_card_is_refused_with_a_list_of_the_cards(site):
 
 def test_a_machine_without_slots_is_reported(tmp_path):
     site = Site(tmp_path, "epyc-nps4")
-    assert "this machine reports no slots of NICs (set replace_nic_address)" in site.before(slot="slot=1", rc=2)
+    assert "this machine reports no slots of NICs (set replace_nic_address instead)" in site.before(slot="slot=1", rc=2)
 
 
 def test_a_card_that_carries_the_nodes_own_traffic_is_refused(site):
@@ -200,7 +206,7 @@ def test_vfs_and_their_users_are_reported(tmp_path):
     (state / "7d0c.json").write_text(json.dumps({"devices": [{"address": "0000:16:00.3"}]}), encoding="utf-8")
     output = site.before(slot="address=0000:16:00.5")  # one of its VFs
     assert "its VFs: 0000:16:00.2, 0000:16:00.3," in output
-    assert "in use: 0000:16:00.3: a pod has it by the resource claim with UID 7d0c" in output
+    assert "in use: 0000:16:00.3: a pod has it through the resource claim with UID 7d0c" in output
     assert "Before you remove the card, end what uses it: 0000:16:00.3: a pod has it" in output
     assert site.record()["card"]["slots"] == ["2"]
 
@@ -208,12 +214,12 @@ def test_vfs_and_their_users_are_reported(tmp_path):
 def test_another_model_is_refused_unless_it_is_allowed(site):
     site.before()
     other = {**NEW, "subsystem": "15b3:0042", "vpd": {**NEW["vpd"], "PN": "MCX755106AC-HEAT"}}
-    site.become({STORAGE: other, "0000:59:00.1": other})
-    kept = site.files()
+    site.exchange({STORAGE: other, "0000:59:00.1": other})
+    files_before = site.files()
     output = site.after(rc=2)
     assert "the new card is NVIDIA ConnectX-7 (MCX755106AC-HEAT)" in output and "replace_nic_other_model=true" in output
     assert "Nothing was changed:" in output and "stays cordoned" not in output  # no cluster is set to look at
-    assert site.files() == kept
+    assert site.files() == files_before
     site.after("-e", "replace_nic_other_model=true")
     assert site.record()["card"]["part_number"] == "MCX755106AC-HEAT"
     site.after()  # the new card is recorded as the node's own
@@ -247,23 +253,23 @@ def test_a_new_card_must_be_as_fast_as_the_old_one(site, override, message, allo
     def card(tree: Path) -> dict[str, t.Any]:
         return find(cards(facts(tree)), address=RAIL)
 
-    old, new = card(site.tree), card(site.become({RAIL: {**NEW, **override}}))
-    assert same(old, new) is False and same(new, new) is True
-    found = replacement.unlike(old, new)
+    old, new = card(site.tree), card(site.exchange({RAIL: {**NEW, **override}}))
+    assert same_card(old, new) is False and same_card(new, new) is True
+    found = replacement.replacement_problems(old, new)
     assert len(found) == bool(message) and message in " ".join(found)
     # another model may be slower, but must reach what it is capable of in this slot
-    found = replacement.unlike(old, new, other_model=True)
+    found = replacement.replacement_problems(old, new, other_model=True)
     assert len(found) == bool(allowed) and allowed in " ".join(found)
 
 
 def test_a_card_that_is_unchanged_or_missing_is_refused(site):
     site.before(slot=f"address={RAIL}")
     assert "still has the old card, serial" in site.after(rc=2)
-    site.become({}, WITHOUT_RAIL)
+    site.exchange({}, WITHOUT_RAIL)
     output = site.after(rc=2)
     assert f"no NIC is in {RAIL}, where NVIDIA ConnectX-7 was (reseat it" in output
     assert "more than this card has changed" not in output and site.record()["state"] == "out"
-    site.become({RAIL: {**NEW, "state": "nolink"}})
+    site.exchange({RAIL: {**NEW, "state": "nolink"}})
     assert "the port is down" in site.after(rc=2)
     site.tree = site.folder / "tree0"  # the old card was only reseated
     site.after("-e", "replace_nic_same_card=true")
@@ -275,8 +281,8 @@ def test_a_replacement_reports_other_changes(site):
     before, old = site.record()["facts"], site.record()["card"]
 
     def others(override: dict[str, t.Any]) -> list[str]:
-        now = facts(site.become({RAIL: NEW, **override}))
-        return replacement.elsewhere(before, now, old, find(cards(now), address=RAIL))
+        now = facts(site.exchange({RAIL: NEW, **override}))
+        return replacement.other_differences(before, now, old, find(cards(now), address=RAIL))
 
     assert others({}) == []
     down = others({OTHER_RAIL: {"state": "nolink"}})
@@ -296,13 +302,13 @@ def test_a_replacement_reports_other_changes(site):
 def test_a_dead_card_is_found_in_the_report(site):
     site.play(playbook="probe")
     old = site.serials(site.stored())[RAIL]
-    site.become({}, WITHOUT_RAIL)
+    site.exchange({}, WITHOUT_RAIL)
     output = site.before(slot=f"address={RAIL}")
     assert "The node does not show this card any more" in output and f"serial {old}" in output
     site.play(playbook="probe")  # now the card is missing from the report, too
-    kept = site.files()
-    assert "no NIC has address" in site.before(slot=f"address={RAIL}", rc=2) and site.files() == kept
-    site.become({RAIL: NEW})
+    files_before = site.files()
+    assert "no NIC has address" in site.before(slot=f"address={RAIL}", rc=2) and site.files() == files_before
+    site.exchange({RAIL: NEW})
     assert f"serial number {old} -> MT2646X00001" in site.after()
 
 
@@ -310,7 +316,7 @@ def test_without_the_first_phase_the_new_card_is_compared_with_the_report(site):
     output = site.after("-e", f"replace_nic_slot={SLOT}", rc=2)
     assert "there is nothing to compare the new card with" in output
     site.play(playbook="probe")
-    site.become({STORAGE: NEW, "0000:59:00.1": NEW})
+    site.exchange({STORAGE: NEW, "0000:59:00.1": NEW})
     site.after("-e", f"replace_nic_slot={SLOT}")
     assert site.record()["state"] == "done"
 
@@ -344,9 +350,9 @@ def test_devices_and_claims_of_the_card_are_reported(tmp_path):
     now = facts(build("sriov", tmp_path / "machine"))
     found = cluster(now, ("training", "pci-0000-16-00-4"), ("other", "pci-0000-26-00-0"))
     card = find(cards(now), slot="2")
-    devices = replacement.published(card, "gpu-01", found)
+    devices = replacement.published_devices(card, "gpu-01", found)
     addresses = [one["address"] for one in devices]
-    assert {"0000:16:00.4", "0000:16:00.5"} <= set(addresses) <= owned(card)
+    assert {"0000:16:00.4", "0000:16:00.5"} <= set(addresses) <= function_addresses(card)
     assert len(addresses) == len(set(addresses)) < len(publication(now).devices)
     lines = replacement.cluster_lines(devices, found["claims"])
     vf = f"{DRIVER} publishes pci-0000-16-00-4 (0000:16:00.4)"
@@ -354,18 +360,18 @@ def test_devices_and_claims_of_the_card_are_reported(tmp_path):
     assert f"{vf}: {training}" in lines
     assert not [line for line in lines if "other" in line]
     shared = cluster(now, ("training", "pci-0000-16-00-4"), ("storage", "pci-0000-16-00-4"))
-    lines = replacement.cluster_lines(replacement.published(card, "gpu-01", shared), shared["claims"])
+    lines = replacement.cluster_lines(replacement.published_devices(card, "gpu-01", shared), shared["claims"])
     assert f"{vf}: allocated to claim storage/net, used by pod storage-0; {training}" in lines
 
 
 def test_devices_of_the_old_card_are_distinguished_from_those_of_the_new(site):
-    before, after = facts(site.tree), facts(site.become({RAIL: NEW}))
+    before, after = facts(site.tree), facts(site.exchange({RAIL: NEW}))
     old = find(cards(before), address=RAIL)
-    new = there(cards(after), old)
-    (device,) = replacement.published(old, "gpu-01", cluster(before))
+    new = card_at(cards(after), old)
+    (device,) = replacement.published_devices(old, "gpu-01", cluster(before))
     assert device["address"] == RAIL
     assert replacement.counterparts(old, new, [RAIL, "0000:ff:00.0"]) == [RAIL]
-    left = replacement.gone(old, new)
+    left = replacement.stale_identifiers(old, new)
     assert old["functions"][0]["rdma"][0]["guid"] in left
     assert [one for one in left if one in json.dumps(cluster(before)["slices"])]
     assert not [one for one in left if one in json.dumps(cluster(after)["slices"])]

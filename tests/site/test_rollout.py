@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The plan of a rollout, on machines from folders: what is reported before anything is changed, and what stops it."""
+"""The plan of a rollout, on recorded machines: what is reported before anything is changed, and what stops it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout import (
     too_many,
 )
 from ansible_collections.lanewise.dra.tests.machines.builder import build
-from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, played
+from ansible_collections.lanewise.dra.tests.site.plays import COLLECTION, run_playbook
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,7 +94,7 @@ def _machines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def play(
     folder: Path, hosts: dict[str, dict[str, t.Any]], *options: str, rc: int = 0, playbook: str = "rollout"
 ) -> str:
-    return played(folder, hosts, playbook, *options, rc=rc)
+    return run_playbook(folder, hosts, playbook, *options, rc=rc)
 
 
 def test_all_errors_of_all_nodes_are_reported_together(machines, tmp_path):
@@ -116,7 +116,7 @@ def test_all_errors_of_all_nodes_are_reported_together(machines, tmp_path):
     # each error counts as a failure of its node, and the output tells how to go on without these nodes
     recap = dict(re.findall(r"^(\w+) +: .*failed=(\d)", output, re.MULTILINE))
     assert recap == {"good": "0", "two": "1", "other": "1", "gone": "1", "silent": "0"}
-    assert "add --limit 'all,!two,!other,!gone'" in output and "The other 1 node (good) is fit" in output
+    assert "add --limit 'all,!two,!other,!gone'" in output and "The other 1 node (good) has no blockers" in output
     # the plan is shown nevertheless
     assert "planned only (recorded machines): 1 node" in output
 
@@ -146,7 +146,7 @@ BATCHES = """
         - set_fact: {site_state: {state: done}}
       rescue:
         - set_fact: {site_state: {state: failed, reason: "{{ ansible_failed_result.msg }}"}}
-    - lanewise.dra.rollout: {tell: state, max_fail_percentage: "{{ bearable }}"}
+    - lanewise.dra.rollout: {tell: state, max_fail_percentage: "{{ allowed }}"}
       run_once: true
 """
 
@@ -155,12 +155,12 @@ def test_a_failed_batch_finishes_its_other_nodes_and_stops_later_batches(tmp_pat
     (tmp_path / "batches.yml").write_text(BATCHES, encoding="utf-8")
     hosts: dict[str, dict[str, t.Any]] = {name: {} for name in "abcd"}
     playbook = str(tmp_path / "batches")
-    output = play(tmp_path, hosts, "-e", "bearable=0", playbook=playbook, rc=2)
+    output = play(tmp_path, hosts, "-e", "allowed=0", playbook=playbook, rc=2)
     assert "ok: [a]" in output and "[c]" not in output
     summary = output[output.index("failed: 1 node") :]
     assert "b: no room" in summary and "waiting: 1 node" in summary and "done: 2 nodes" in summary
     assert "The rollout stops here, and 1 node was not touched" in summary
-    output = play(tmp_path, hosts, "-e", "bearable=25", playbook=playbook)
+    output = play(tmp_path, hosts, "-e", "allowed=25", playbook=playbook)
     assert "ok: [c]" in output and "stops here" not in output
 
 
@@ -174,8 +174,8 @@ def test_a_batch_without_remaining_nodes_ends_the_rollout_with_a_message(tmp_pat
     assert output.index("The rollout stops here") > output.index("failed: 1 node")
 
 
-def chosen(tmp_path: Path, name: str, hosts: dict[str, dict[str, t.Any]], message: str) -> list[str]:
-    """The message of each batch of a playbook, of which only the tasks that choose hosts are played."""
+def batch_messages(tmp_path: Path, name: str, hosts: dict[str, dict[str, t.Any]], message: str) -> list[str]:
+    """The message of each batch of a playbook, of which only the tasks that choose hosts are run."""
     plays = yaml.safe_load((COLLECTION / f"playbooks/{name}.yml").read_text(encoding="utf-8"))
     for one in plays:
         message_task = {"debug": {"msg": f"has {message}"}, "run_once": True}
@@ -198,8 +198,8 @@ def test_a_rollback_selects_only_nodes_that_may_have_the_driver(tmp_path):
         "a": asked,
     }
     shown = "{{ ansible_play_batch | join(' ') }}"
-    assert chosen(tmp_path, "rollback", hosts, shown) == ["d", "b", "a"]
-    assert chosen(tmp_path, "rollback", {"switch": {}}, shown) == []
+    assert batch_messages(tmp_path, "rollback", hosts, shown) == ["d", "b", "a"]
+    assert batch_messages(tmp_path, "rollback", {"switch": {}}, shown) == []
 
 
 @pytest.mark.long
@@ -207,9 +207,9 @@ def test_batches_may_be_set_in_the_inventory(tmp_path):
     """Ansible templates keywords of a play without the variables of hosts."""
     for name, owner in {"remove": "site", "rollback": "site", "driver": "driver", "fabric": "fabric"}.items():
         hosts = {host: {f"{owner}_serial": [2], "dra_driver_kubeconfig": "/nowhere"} for host in "abc"}
-        assert chosen(tmp_path, name, hosts, "{{ ansible_play_batch | length }}") == ["2", "1"]
+        assert batch_messages(tmp_path, name, hosts, "{{ ansible_play_batch | length }}") == ["2", "1"]
         # the first host need not be one of those for which it is set
-        batched = chosen(tmp_path, name, {"switch": {}, **hosts}, "{{ ansible_play_batch | length }}")
+        batched = batch_messages(tmp_path, name, {"switch": {}, **hosts}, "{{ ansible_play_batch | length }}")
         assert batched == (["2", "1"] if name == "rollback" else ["2", "2"])
 
 
@@ -233,8 +233,8 @@ def test_a_lost_node_ends_the_run_with_its_batch(machines, tmp_path):
     output = play(tmp_path, hosts, "-e", "fabric_become=false", playbook="fabric", rc=4)
     summary = output[output.rindex("lost: 1 node") :]
     assert "[d]" not in output and "done: 2 nodes" in summary and "1 node was not touched" in summary
-    bearable = ("-e", "fabric_max_fail_percentage=25")
-    output = play(tmp_path, hosts, "-e", "fabric_become=false", *bearable, playbook="fabric", rc=4)
+    tolerant = ("-e", "fabric_max_fail_percentage=25")
+    output = play(tmp_path, hosts, "-e", "fabric_become=false", *tolerant, playbook="fabric", rc=4)
     assert "changed: [d]" in output and "done: 3 nodes" in output
 
 
@@ -313,7 +313,7 @@ def test_drift_names_templates_that_no_longer_fit_their_boards(tmp_path):
 
 
 def test_a_node_whose_last_probe_failed_is_not_shown_as_probed(machines, tmp_path):
-    """As after a change that breaks the node, before which its probe succeeded."""
+    """Such as after a change that broke the node. The probe before the change succeeded."""
     tree = {"topology_root": str(machines / "cpu-rdma")}
     hosts = {
         "well": {**tree, "then": tree["topology_root"], "by": "local"},

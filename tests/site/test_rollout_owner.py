@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The note on a Node that says which run keeps its pods off, between releases."""
+"""The annotation that records which run has cordoned a Node, as other releases wrote it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ansible_collections.lanewise.dra.plugins.plugin_utils.rollout_owner import 
 OTHER = Owner("eva", "elsewhere", 7, "123", "pid:[1]")
 
 
-def test_notes_of_earlier_releases_are_read() -> None:
+def test_annotations_of_earlier_releases_are_read() -> None:
     own = this_run()
     assert state("true", own) == ENDED  # what 1.0.0 wrote
     assert state(None, own) == NOBODY and rollout_owner("")["state"] == NOBODY
@@ -32,7 +32,7 @@ def test_notes_of_earlier_releases_are_read() -> None:
     assert len(unnumbered) == 5 and state(json.dumps(unnumbered), own) == OURS
 
 
-def test_a_note_has_a_number_and_may_have_more_fields() -> None:
+def test_an_annotation_has_a_format_number_and_may_have_more_fields() -> None:
     written = json.loads(OTHER.text)
     assert written["format"] == 1
     assert parse(json.dumps({**written, "ends": "later"})) == OTHER
@@ -44,7 +44,7 @@ def test_a_run_of_a_newer_release_is_not_taken_for_one_that_ended() -> None:
     assert parse(note) is None and state(note, this_run()) == UNKNOWN
     answer = rollout_owner(note)
     assert (answer["state"], answer["name"]) == (UNKNOWN, "of a newer release of lanewise.dra")
-    # one that allows older readers is read
+    # an annotation that allows older readers is read
     assert parse(json.dumps({**json.loads(OTHER.text), "format": 2, "readable_by": 1})) == OTHER
 
 

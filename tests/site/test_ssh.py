@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""The site playbook over SSH, against an sshd of our own on loopback: what a user's first run on real nodes meets."""
+"""The site playbook over SSH, against an sshd on loopback, like a user's first run on real nodes."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_limit_keeps_the_others(site: Site) -> None:
 
 def test_node_whose_probe_fails_is_reported_even_if_it_is_the_only_one(site: Site) -> None:
     output = site.run("--limit", "node-b", "-e", "topology_root=/nonexistent", rc=2)
-    assert "holds no folder 'sys'" in output
+    assert "has no folder 'sys'" in output
     assert site.status()["node-b"] == "failed"
     assert (site.report / "nodes" / "node-b.json").exists()
 

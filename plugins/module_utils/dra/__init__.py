@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Kubernetes DRA without a server: from a site's inventory to objects, and what server and scheduler do with them.
+"""Kubernetes DRA without a server: compiles a site's inventory to objects, and simulates the API server and scheduler.
 
-Its folders are the rooms of docs/architecture.md. It imports `topology` and the standard library, never Ansible, `host`
+docs/architecture.md lists its subpackages. It imports `topology` and the standard library, never Ansible, `host`
 or a client of Kubernetes.
 """
 

@@ -5,8 +5,8 @@
 
 """A node's configuration: read, planned, changed, read back, undone, and applied again at boot.
 
-Its folders are the rooms of docs/architecture.md. It imports `topology`, `uplinks` and pyroute2, never Ansible or
-`dra`: at boot it runs as a program of its own.
+docs/architecture.md lists its subpackages. It imports `topology`, `uplinks` and pyroute2, never Ansible or `dra`, as it
+also runs as a separate program at boot.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def check_overrides(overrides: t.Sequence[t.Mapping[str, object]]) -> list[Overr
         where = f"locality_overrides[{index}]"
         unknown = sorted(set(entry) - _KEYS)
         if unknown:
-            raise OverrideError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(sorted(_KEYS))}")
+            raise OverrideError(f"{where}: unknown key {unknown[0]!r}; known: {', '.join(sorted(_KEYS))}")
         if (entry.get("address") is None) == (entry.get("slot") is None):
             raise OverrideError(f"{where}: give either 'address' or 'slot'")
         address = entry.get("address")

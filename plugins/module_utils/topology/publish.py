@@ -22,13 +22,12 @@ from .publish_device import (
     LINK_DOWN,
     PCIE_ROOT,
     Node,
-    Object,
     device_name,
     interface_device,
     interface_device_name,
     nic_device,
 )
-from .publish_shares import VFS, Divided, HeldShares, ShareRule, rule_for, share_name
+from .publish_shares import VFS, Divided, HeldShares, Object, ShareRule, rule_for, share_name
 from .publish_shares import add as add_shares
 from .selector import DeviceValues, Selector, like, values_of, values_of_interface
 

@@ -15,6 +15,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from .boards import Board, board_map
+from .publish_shares import Object
 from .selector import LINK_LAYERS, NEAR, type_of
 
 if t.TYPE_CHECKING:
@@ -32,8 +33,6 @@ DATA_DIRECT_ROOT = "dataDirectPcieRoot"
 _VALUE_BYTES = 64  # a string attribute, resource/v1 DeviceAttributeMaxValueLength
 
 LINK_DOWN = f"{DRIVER}/link-down"
-#: A v1 Device or CounterSet, as the API has it.
-Object = dict[str, t.Any]
 
 
 @dataclass(frozen=True)

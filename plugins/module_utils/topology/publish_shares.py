@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from .selector import DeviceValues, Selector
 
-#: A v1 Device, as the API has it.
+#: A v1 Device or CounterSet, as the API has it.
 Object = dict[str, t.Any]
 
 VFS, MACVLAN = "vfs", "macvlan"
@@ -79,7 +79,7 @@ class Divided:
 class HeldShares:
     """The shares that pods have of one NIC: the device as it was published when the last one was allocated, the PCI
     addresses of the VFs that they have, and `less`, what to subtract from the capacity under a factor
-    (`share_rates.uncharged`)."""
+    (`share_rates.capacity_deficit`)."""
 
     device: Object
     vfs: frozenset[str] = frozenset()

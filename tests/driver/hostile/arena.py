@@ -198,7 +198,7 @@ class Arena:
         sh(f"ip -n {name} link set lo up" if process else f"ip netns add {name}; ip -n {name} link set lo up")
         found = read_ranges(Reader(), _RANGES, "rail_addresses")
         addresses = [list(one.addresses())[place] for one in found]
-        handed_out = [rails.handed_out(one, str(address)) for one, address in zip(found, addresses)]
+        handed_out = [rails.make_rail_address(one, str(address)) for one, address in zip(found, addresses)]
         config = {"name": "net1", "dad": "none", **self.config, rails.FIELD: handed_out}
         state = interfaces.snapshot(nic)
         self._states[name] = (nic, state, config)

@@ -12,9 +12,9 @@ import json
 import typing as t
 from pathlib import Path
 
-HERE = Path(__file__).parent
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 
-Object = dict[str, t.Any]
+HERE = Path(__file__).parent
 
 
 def names() -> list[str]:

@@ -7,10 +7,9 @@
 // Each line of the input is one JSON object: "claims" (specs of v1 ResourceClaims), "classes" (specs of v1
 // DeviceClasses by name), "slices" (specs of v1 ResourceSlices of the node "node"), "held" (devices that other claims
 // have: driver, pool, device, and consumedCapacity where it is shared) and "milliseconds", after which the search is
-// ended. Each gets one line of output: "error" where the scheduler gives up the pod, "results", the devices of each
-// claim, or neither where no devices were found; "late" where the time was over. "nanoseconds" is the CPU time of
-// the thread that searched, between the objects and the answer: that of decoding, of encoding and of the garbage
-// collector's own threads is not part of it.
+// ended. Each gets one line of output: "error" if the scheduler would stop scheduling the pod, "results", the devices
+// of each claim, or neither if no devices were found; "late" if the time was over. "nanoseconds" is the CPU time of the
+// thread that searched. It does not include decoding, encoding and the threads of the garbage collector.
 package main
 
 import (
@@ -141,7 +140,7 @@ func allocate(asked question, cache *cel.Cache) answer {
 	return given
 }
 
-// threadTime is the CPU time of this thread so far, in nanoseconds.
+// threadTime returns the CPU time of this thread so far, in nanoseconds.
 func threadTime() int64 {
 	const thread = 1 // RUSAGE_THREAD
 	var used syscall.Rusage
@@ -151,7 +150,7 @@ func threadTime() int64 {
 	return used.Utime.Nano() + used.Stime.Nano()
 }
 
-// taken is what the claims that are allocated already have, as the scheduler gathers it.
+// taken returns the devices of the allocated claims in the form in which the scheduler collects them.
 func taken(asked question) structured.AllocatedState {
 	shareable := map[structured.DeviceID]bool{}
 	for _, slice := range asked.Slices {

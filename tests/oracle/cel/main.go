@@ -2,12 +2,12 @@
 // GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 // SPDX-License-Identifier: GPL-3.0-or-later
 
-// Command cel prints what Kubernetes' own compiler says of device selectors.
+// Command cel prints the verdict, cost and results of Kubernetes' own compiler for device selectors.
 //
 // Each line of the input is one JSON object: "expression", "features" (consumableCapacity, listTypeAttributes) and
 // "devices", a list of {"driver": name, "device": Device of resource.k8s.io/v1}. Each gets one line of output:
-// "error" where the API server would refuse to compile the expression as a new one, or else "cost" (the estimated worst
-// case, a string because it needs 64 bits) and "results", one for each device: true, false or an error text.
+// "error" if the API server would refuse the expression in a new object, or else "cost" (the estimated worst case, a
+// string because it needs 64 bits) and "results", one for each device: true, false or an error text.
 package main
 
 import (

@@ -2,11 +2,11 @@
 // GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 // SPDX-License-Identifier: GPL-3.0-or-later
 
-// Command deviceattribute prints what Kubernetes' own helper says of the PCI functions of recorded nodes.
+// Command deviceattribute prints the attributes that Kubernetes' own helper derives for PCI functions of nodes.
 //
 // Each argument is a node's root directory. The output is one JSON object: root -> PCI address -> the attributes
 // that the helper would publish, by their names without the domain. An attribute that it refuses is left out, and the
-// reason stands under "refused".
+// reason is under "refused".
 package main
 
 import (

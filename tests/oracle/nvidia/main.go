@@ -2,11 +2,11 @@
 // GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 // SPDX-License-Identifier: GPL-3.0-or-later
 
-// Command nvidia prints what NVIDIA's DRA driver says of opaque configurations and of feature gates.
+// Command nvidia prints whether NVIDIA's DRA driver accepts opaque configurations and feature gates.
 //
 // Each line of the input is one JSON object: "gates" (all gates that are not named have their default), and
 // "parameters", a configuration; without it only the gates are checked. Each gets one line of output with "error", which
-// is empty where the driver's webhook takes the configuration and the driver starts with these gates.
+// is empty if the driver's webhook accepts the configuration and the driver starts with these gates.
 package main
 
 import (
@@ -55,11 +55,11 @@ func run(input io.Reader, output io.Writer) error {
 		} else if err != nil {
 			return err
 		}
-		var said answer
+		var result answer
 		if err := judge(asked, defaults); err != nil {
-			said.Error = err.Error()
+			result.Error = err.Error()
 		}
-		if err := encoder.Encode(said); err != nil {
+		if err := encoder.Encode(result); err != nil {
 			return err
 		}
 	}
@@ -86,7 +86,7 @@ func judge(asked question, defaults map[string]bool) (err error) {
 	}
 	config, ok := decoded.(nvapi.Interface)
 	if !ok {
-		return fmt.Errorf("%T is no configuration", decoded)
+		return fmt.Errorf("%T is not a configuration", decoded)
 	}
 	if err := config.Normalize(); err != nil {
 		return err

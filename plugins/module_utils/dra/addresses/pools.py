@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The pools of an address plan, and the range that a node has in each.
+"""The pools of an address plan, and a node's range in each pool.
 
     per_node: 64                       # addresses of a node on each rail, a power of two
-    reach: rail                        # what a pod reaches by a rail: its own pool (rail, default) or all
+    reach: rail                        # destinations of a rail's address: its own pool (rail, default) or all
     rails:
       - {rail: 0, pool: 10.100.0.0/16}
       - {rail: 0, pool: "fd00:100::/64"}
@@ -22,12 +22,12 @@ import ipaddress
 from dataclasses import dataclass
 
 from ..config import rail_range
-from ..config.rail_range import MOST_ADDRESSES, REACH, Address, Network, RailRange
+from ..config.rail_range import MAX_ADDRESSES, REACH, Address, Network, RailRange
 from ..kube.objects import ObjectView
 from ..kube.reader import Reader, child
 
 FIRST, LAST = "first", "last"
-#: The default number of addresses that a node has on a rail.
+#: The default number of a node's addresses on a rail.
 PER_NODE = 64
 _KEYS = ("per_node", "reach", "rails")
 _POOL_KEYS = ("rail", "pool", "per_node", "prefix", "gateway", "reach")
@@ -54,15 +54,15 @@ class Pool:
         """The range of a node. `index` must be below `nodes`."""
         first = self.pool.network_address + index * self.per_node
         length = self.pool.max_prefixlen - (self.per_node.bit_length() - 1)
-        own = ipaddress.ip_network(f"{first}/{length}")
-        made = RailRange(self.rail, own, self.pool, self.prefix, None, self.reach)
+        node_range = ipaddress.ip_network(f"{first}/{length}")
+        made = RailRange(self.rail, node_range, self.pool, self.prefix, None, self.reach)
         gateway = self.gateway
         if isinstance(gateway, str):
-            gateway = _edge(made.subnet or own, gateway)
-        return RailRange(self.rail, own, self.pool, self.prefix, gateway, self.reach)
+            gateway = _edge_address(made.subnet or node_range, gateway)
+        return RailRange(self.rail, node_range, self.pool, self.prefix, gateway, self.reach)
 
 
-def _edge(subnet: Network, which: str) -> Address:
+def _edge_address(subnet: Network, which: str) -> Address:
     """The first or the last address that a host of a subnet can have."""
     large = subnet.num_addresses > 2
     if which == FIRST:
@@ -71,7 +71,7 @@ def _edge(subnet: Network, which: str) -> Address:
 
 
 def read_pools(reader: Reader, value: object, path: str) -> tuple[Pool, ...]:
-    """The pools of a plan. Problems are recorded in `reader`; pools that are wrong by themselves are left out."""
+    """The pools of a plan. Problems are recorded in `reader`; invalid pools are left out."""
     given = reader.mapping(value, path, _KEYS, "an address plan")
     if given is None:
         return ()
@@ -85,7 +85,7 @@ def read_pools(reader: Reader, value: object, path: str) -> tuple[Pool, ...]:
         for other in found:
             if rail_range.overlap(one.pool, other.pool):
                 message = f"{one.pool} overlaps {other.pool} of rail {other.rail}"
-                reader.problem(child(place, "pool"), message, "duplicate", "give each rail a pool of its own")
+                reader.problem(child(place, "pool"), message, "duplicate", "give each rail its own pool")
             elif (one.rail, one.pool.version) == (other.rail, other.pool.version):
                 message = f"rail {one.rail} already has the IPv{one.pool.version} pool {other.pool}"
                 reader.problem(place, message, "duplicate", "use one larger pool")
@@ -140,10 +140,10 @@ def _checked(reader: Reader, pool: Pool, path: str) -> Pool | None:
 
 
 def _per_node(reader: Reader, value: object, path: str) -> int | None:
-    number = reader.integer(value, path, 1, MOST_ADDRESSES)
+    number = reader.integer(value, path, 1, MAX_ADDRESSES)
     if number is not None and number & (number - 1):
         near = 1 << number.bit_length()
-        fix = f"use {near // 2} or {min(near, MOST_ADDRESSES)}, so that each range is one prefix"
+        fix = f"use {near // 2} or {min(near, MAX_ADDRESSES)}, so that each range is one prefix"
         reader.problem(path, f"must be a power of two, not {number}", "bad-value", fix)
         return None
     return number

@@ -18,20 +18,20 @@ from ..kube.problems import Problem, Problems
 from ..kube.reader import Reader
 from .pools import Pool, read_pools
 
-#: The variables of a host, by which messages name them.
+#: The host variables that messages name.
 PLAN, INDEX = "dra_driver_rail_addresses", "dra_driver_rail_index"
-#: Far above any fleet; it bounds the numbers that are computed with.
-MOST_INDEX = 2**24 - 1
+#: Far above the size of any fleet.
+MAX_INDEX = 2**24 - 1
 
 
 @dataclass(frozen=True)
 class NodeInput:
-    """What the inventory says about one node: its plan, its index, and addresses or networks that it has itself."""
+    """The inventory of one node: its plan, its index, and the node's own addresses or networks."""
 
     name: str
     plan: object
     index: object
-    own: tuple[str, ...] = ()
+    own_addresses: tuple[str, ...] = ()
 
 
 @dataclass
@@ -55,7 +55,7 @@ def ranges_of(plan: object, index: object) -> list[dict[str, t.Any]]:
 
 
 def site_plan(nodes: t.Sequence[NodeInput]) -> Site:
-    """The ranges of all nodes that have a plan. Raises Problems with all that is wrong, each with its nodes' names."""
+    """The ranges of all nodes that have a plan. Raises Problems with all errors, each with its nodes' names."""
     found, problems = Site(), []
     by_plan: dict[str, list[NodeInput]] = {}
     for node in nodes:
@@ -66,15 +66,15 @@ def site_plan(nodes: t.Sequence[NodeInput]) -> Site:
         pools = read_pools(reader, members[0].plan, PLAN)
         problems += [_for_nodes([node.name for node in members], problem) for problem in reader.problems]
         found.pools.append((pools, [node.name for node in members]))
-        problems += _members(found, pools, members)
-    problems += _between_plans(found)
+        problems += _add_ranges(found, pools, members)
+    problems += _overlaps_between_plans(found)
     if problems:
         raise Problems(problems)
     return found
 
 
-def _members(found: Site, pools: tuple[Pool, ...], members: t.Sequence[NodeInput]) -> list[Problem]:
-    """Add the ranges of the nodes that have one plan. Returns what is wrong."""
+def _add_ranges(found: Site, pools: tuple[Pool, ...], members: t.Sequence[NodeInput]) -> list[Problem]:
+    """Add the ranges of the nodes that have the same plan. Returns the problems found."""
     problems: list[Problem] = []
     taken: dict[int, str] = {}
     for node in members:
@@ -82,12 +82,12 @@ def _members(found: Site, pools: tuple[Pool, ...], members: t.Sequence[NodeInput
         number = _index(reader, node.index)
         if number is not None:
             if number in taken:
-                message = f"{number} is the index of {taken[number]} too"
-                reader.problem(INDEX, message, "duplicate", "give each node an index of its own, and never change it")
+                message = f"{number} is already the index of {taken[number]}"
+                reader.problem(INDEX, message, "duplicate", "give each node its own index, and never change it")
             taken.setdefault(number, node.name)
             found.ranges[node.name] = _ranges(reader, pools, number)
             found.indexes[node.name] = number
-            _check_own(reader, node, pools)
+            _check_node_addresses(reader, node, pools)
         problems += [_for_nodes([node.name], problem) for problem in reader.problems]
     return problems
 
@@ -98,8 +98,8 @@ def _index(reader: Reader, value: object) -> int | None:
         reader.problem(INDEX, "is missing", "missing", fix)
         return None
     if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value[:20])  # Jinja makes strings of numbers
-    return reader.integer(value, INDEX, 0, MOST_INDEX)
+        value = int(value[:20])  # Jinja turns numbers into strings
+    return reader.integer(value, INDEX, 0, MAX_INDEX)
 
 
 def _ranges(reader: Reader, pools: t.Iterable[Pool], index: int) -> tuple[RailRange, ...]:
@@ -120,41 +120,42 @@ def _ranges(reader: Reader, pools: t.Iterable[Pool], index: int) -> tuple[RailRa
     return tuple(found)
 
 
-def _check_own(reader: Reader, node: NodeInput, pools: t.Iterable[Pool]) -> None:
-    """Record addresses of a node that a pool has too: the driver would hand them out to a pod."""
-    for text in node.own:
+def _check_node_addresses(reader: Reader, node: NodeInput, pools: t.Iterable[Pool]) -> None:
+    """Report addresses of a node that are also in a pool: the driver would hand them out to a pod."""
+    for text in node.own_addresses:
         network = _network(text)
         for pool in pools if network is not None else ():
             if rail_range.overlap(t.cast(Network, network), pool.pool):
-                message = f"the pool {pool.pool} of rail {pool.rail} overlaps {text}, which the node has itself"
-                reader.problem(PLAN, message, "duplicate", "use addresses that nothing else has")
+                message = f"the pool {pool.pool} of rail {pool.rail} overlaps {text}, which is in use on the node"
+                reader.problem(PLAN, message, "duplicate", "use a pool of addresses that nothing else uses")
 
 
 def _network(text: str) -> Network | None:
     try:
         return ipaddress.ip_network(text, strict=False)
     except ValueError:
-        return None  # a name, or nothing that is known
+        return None  # a name or other text
 
 
-def _between_plans(found: Site) -> list[Problem]:
-    """Pools of different plans that overlap: with the same index two nodes would have the same addresses."""
+def _overlaps_between_plans(found: Site) -> list[Problem]:
+    """Report overlapping pools of different plans: two nodes with the same index would have the same addresses."""
     problems = []
     for place, (pools, members) in enumerate(found.pools):
         for others, other_members in found.pools[:place]:
             for one in pools:
                 for other in others:
                     if rail_range.overlap(one.pool, other.pool):
-                        message = f"the pool {one.pool} overlaps {other.pool} in the plan of {_some(other_members)}"
-                        fix = "give all of these nodes one plan, or each plan pools of its own"
+                        names = _name_list(other_members)
+                        message = f"the pool {one.pool} overlaps {other.pool} in the plan of {names}"
+                        fix = "give all of these nodes the same plan, or each plan its own pools"
                         problems.append(_for_nodes(members, Problem(PLAN, message, "duplicate", fix)))
     return problems
 
 
 def _for_nodes(names: t.Sequence[str], problem: Problem) -> Problem:
-    return Problem(f"{_some(names)}: {problem.path}", problem.message, problem.rule, problem.fix)
+    return Problem(f"{_name_list(names)}: {problem.path}", problem.message, problem.rule, problem.fix)
 
 
-def _some(names: t.Sequence[str], shown: int = 4) -> str:
+def _name_list(names: t.Sequence[str], shown: int = 4) -> str:
     more = len(names) - shown
     return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Are the devices of allocated claims aligned as the claims require?
+"""Checks whether the devices of allocated claims are aligned as the claims require.
 
 A scheduler reads slices once, when it allocates. They may have been wrong, or have changed since. So every promise is
-compared with what the drivers publish now, and with what the kernel of the node reports of the same PCI functions. If
+compared with what the drivers publish now, and with what the node's kernel reports for the same PCI functions. If
 the two disagree, or one lacks a value, the verdict is `unknown`, with the reason and what to do. An unknown promise
 never counts as kept.
 """
@@ -21,7 +21,7 @@ from ..scheduler.published import v1
 from .claim_report import ClaimReport
 from .cluster import Cluster, results, title
 from .devices import Facts
-from .words import KEPT, WORST
+from .verdicts import KEPT, WORST
 
 _POD_UID = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 

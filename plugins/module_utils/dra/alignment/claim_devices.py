@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The devices that an allocated claim has, where they are, and the pods that use them."""
+"""The devices of an allocated claim, their locations, and the pods that use them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..kube.objects import Object
 from ..scheduler.published import address_of
 from .cluster import Cluster, allocation, results
 from .devices import Facts, kind_of
-from .words import Device, Finding, Reason
+from .verdicts import Device, Finding, Reason
 
 PROBE_AGAIN = "probe the node again (playbook lanewise.dra.probe) and look at the driver's log there"
 
@@ -38,7 +38,7 @@ class ClaimDevices:
             alike = [one for one in self.devices if (one.driver, one.device) == (device.driver, device.device)]
             device.namesake = any(one.pool != device.pool for one in alike)
 
-    def _find(self, severity: str, name: str, summary: str, fix: str = "") -> None:
+    def _add_finding(self, severity: str, name: str, summary: str, fix: str = "") -> None:
         self.findings.append(Finding(severity, name, summary, fix))
 
     def _device(self, result: Facts) -> Device:
@@ -54,13 +54,13 @@ class ClaimDevices:
             found.published, found.node, found.address = published, published.node, published.address
             return found
         found.node = next(iter(pool.nodes)) if len(pool.nodes) == 1 else None
-        found.state = "stale" if name in pool.older else "gone" if pool.whole else "incomplete"
+        found.state = "stale" if name in pool.older else "gone" if pool.complete else "incomplete"
         return found
 
-    def _state(self, device: Device) -> None:
+    def _check_state(self, device: Device) -> None:
         pool = self.check.pools.pool(device.driver, device.pool)
         if pool is None:
-            fix = "does the driver still run on the node? If it was removed, delete the pods and the claim"
+            fix = "check whether the driver still runs on the node; if it was removed, delete the pods and the claim"
             self.reasons.append(Reason(f"{device.driver} no longer publishes the pool {device.pool}", fix))
         elif device.state == "stale":
             reason = (
@@ -71,14 +71,14 @@ class ClaimDevices:
             fix = "check the device on the node; if it is gone permanently, delete the pods and the claim"
             self.reasons.append(Reason(f"{device.shown} is gone from its pool {device.pool}", fix))
         elif device.state == "incomplete":
-            reason = f"{device.shown}: {pool.slices} of {pool.wanted} slices of the pool {device.pool} exist"
+            reason = f"{device.shown}: {pool.slices} of {pool.expected_slices} slices of the pool {device.pool} exist"
             self.reasons.append(Reason(reason, "wait for the driver to publish the rest; " + RESTART))
         published = device.published
         if published is None:
             return
         for taint in published.device.get("taints") or ():
             what = f"{device.shown} has the taint {taint['key']}:{taint['effect']}"
-            self._find("warning", "tainted", what, "repair the device, or delete the pod to get another one")
+            self._add_finding("warning", "tainted", what, "repair the device, or delete the pod to get another one")
         if self.machine and self.machine.lacks(published):
             reason = f"{device.shown} is published, but the probe of {self.node} has no PCI function {device.address}"
             self.reasons.append(Reason(reason, PROBE_AGAIN))
@@ -96,7 +96,7 @@ class ClaimDevices:
                 if entry.get("key") in ("metadata.name", "kubernetes.io/hostname") and entry.get("operator") == "In":
                     stated |= set(entry.get("values") or ())
         if nodes and len(stated) == 1 and nodes != stated:
-            reason = f"it is allocated to node {next(iter(stated))}, and its devices are now published for "
+            reason = f"it is allocated to node {next(iter(stated))}, but its devices are now published for "
             self.reasons.append(Reason(reason + next(iter(nodes)), RESTART))
         if nodes:
             return next(iter(nodes))
@@ -107,8 +107,8 @@ class ClaimDevices:
         namespace = self.claim["metadata"]["namespace"]
         consumers = (self.claim.get("status") or {}).get("reservedFor") or ()
         if not consumers:
-            self._find(
-                "note", "unused", "it has devices, and no pod is reserved for it", "delete it if it is not needed"
+            self._add_finding(
+                "note", "unused", "it has devices, but is not reserved for any pod", "delete it if it is not needed"
             )
         for consumer in consumers:
             if consumer.get("resource") != "pods" or consumer.get("apiGroup"):
@@ -128,9 +128,9 @@ class ClaimDevices:
             entry["node"] = (pod.get("spec") or {}).get("nodeName")
             entry["phase"] = (pod.get("status") or {}).get("phase")
             if entry["phase"] in ("Succeeded", "Failed"):
-                self._find("note", "ended", f"pod {name} has ended, and still has the devices", "delete the pod")
+                self._add_finding("note", "ended", f"pod {name} has ended but still has the devices", "delete the pod")
             elif entry["node"] and self.node and entry["node"] != self.node:
-                reason = f"it is allocated to node {self.node}, and its pod {name} runs on {entry['node']}"
+                reason = f"it is allocated to node {self.node}, but its pod {name} runs on {entry['node']}"
                 fix = (
                     "delete the pod: it cannot have these devices there (was it bound by hand or by another scheduler?)"
                 )

@@ -14,14 +14,14 @@ from ..cel.selector_text import conjuncts, mentioned
 from ..claims.inventory import NEAREST
 from ..claims.pair_form import PairForm, pair_forms
 from ..kube.objects import Object
-from ..scheduler.published import Published, hidden, value_of
+from ..scheduler.published import Published, hidden_attributes, value_of
 from ..scheduler.search_devices import LIST, attribute, comparable
 from ..scheduler.search_requests import class_selectors, expressions
 from ..scheduler.search_selection import Engine
 from ..vendors.drivers import DRIVERS
 from .claim_devices import PROBE_AGAIN, ClaimDevices
 from .devices import KERNEL, LOCALITY, Facts, nearer
-from .words import BROKEN, KEPT, UNKNOWN, Device, Promise
+from .verdicts import BROKEN, KEPT, UNKNOWN, Device, Promise
 
 
 class ClaimPromises(ClaimDevices):
@@ -35,7 +35,7 @@ class ClaimPromises(ClaimDevices):
             if name is None:
                 continue
             covered = [one for one in self.devices if _covers(entry.get("requests"), one.request)]
-            # a constraint on an alternative that was not taken has no effect
+            # a constraint on an alternative that was not allocated has no effect
             if len(covered) > 1:
                 found.append(self._constraint(name, distinct, covered))
         return found
@@ -54,15 +54,15 @@ class ClaimPromises(ClaimDevices):
         missing = [shown for shown, value in promise.values.items() if value is None]
         if missing:
             promise.reason = f"{' and '.join(missing)} no longer has the attribute {name}"
-            promise.fix = "was the driver downgraded, or a setting changed? Look at its slices and its version"
+            promise.fix = "check whether the driver was downgraded or reconfigured: look at its slices and its version"
             return promise
-        hollow = [shown for shown, value in promise.values.items() if value in ("", -1) and not isinstance(value, bool)]
-        if hollow:
-            value = promise.values[hollow[0]]
-            promise.reason = f"{' and '.join(hollow)} publishes {value!r}, which means that its driver does not know it"
+        unset = [shown for shown, value in promise.values.items() if value in ("", -1) and not isinstance(value, bool)]
+        if unset:
+            value = promise.values[unset[0]]
+            promise.reason = f"{' and '.join(unset)} publishes {value!r}, which means that its driver does not know it"
             promise.fix = f"align on another attribute than {name}, or repair what prevents the driver from reading it"
             return promise
-        kept = _holds([_compared(published, name) for _one, published in known], distinct)
+        kept = _holds([_comparable_value(published, name) for _one, published in known], distinct)
         promise.verdict = KEPT if kept else BROKEN
         reason = ", ".join(f"{shown} has {value}" for shown, value in promise.values.items())
         if not kept:
@@ -72,13 +72,13 @@ class ClaimPromises(ClaimDevices):
         if name in LOCALITY and not distinct and len(nodes) > 1:
             promise.verdict, promise.reason = (
                 BROKEN,
-                f"equal values of {name} on several nodes do not mean a common place",
+                f"equal values of {name} on several nodes do not mean the same location",
             )
             return promise
-        self._ask_kernel(promise, name, distinct, known)
+        self._check_kernel(promise, name, distinct, known)
         return promise
 
-    def _ask_kernel(self, promise: Promise, name: str, distinct: bool, known: list[tuple[Device, Published]]) -> None:
+    def _check_kernel(self, promise: Promise, name: str, distinct: bool, known: list[tuple[Device, Published]]) -> None:
         """Compare what was published with what the kernel of the node reports."""
         machine = self.machine
         if name not in KERNEL:
@@ -95,10 +95,10 @@ class ClaimPromises(ClaimDevices):
         lists = any(isinstance(value, list) for _shown, value, _kernel in readings)
         complete = len(readings) == len(known) and None not in promise.kernel.values()
         truth = _holds([kernel for _shown, _value, kernel in readings], distinct) if complete else None
-        differ = [reading for reading in readings if _own(reading[1]) != reading[2]]
+        differ = [reading for reading in readings if _primary(reading[1]) != reading[2]]
         if not differ:
-            # the kernel confirms only the first value of a list: if the first values are equal, one is shared; else it
-            # is unknown
+            # the kernel confirms only the first value of a list: equal first values are shared; otherwise the result is
+            # unknown
             promise.proven = complete and promise.verdict == KEPT and (not lists or (bool(truth) and not distinct))
             return
         reason = "; ".join(
@@ -108,8 +108,8 @@ class ClaimPromises(ClaimDevices):
             )
         )
         if truth is not None and not lists and truth == (promise.verdict == KEPT):
-            # both readings lead to the same verdict, by different values
-            self._find("warning", "driver-and-kernel-differ", f"{name}: {reason}", PROBE_AGAIN)
+            # both readings lead to the same verdict, but with different values
+            self._add_finding("warning", "driver-and-kernel-differ", f"{name}: {reason}", PROBE_AGAIN)
             promise.proven = truth
             return
         promise.verdict = UNKNOWN
@@ -120,22 +120,22 @@ class ClaimPromises(ClaimDevices):
         """Whether the devices of paired alternatives are still the nearest ones of their board."""
         found = []
         for form in pair_forms(self.spec):
-            first = self._taken(form.first, form.ours)
-            second = self._taken(form.second, form.theirs)
+            first = self._allocated(form.first, form.first_subs)
+            second = self._allocated(form.second, form.second_subs)
             if first and second:
                 found.append(self._nearest_pair(form, first, second))
         return found
 
-    def _taken(self, request: str, names: t.Collection[str]) -> Device | None:
-        """The device that one of these alternatives of a request got."""
+    def _allocated(self, request: str, names: t.Collection[str]) -> Device | None:
+        """The device that was allocated for one of these alternatives of a request."""
         wanted = {f"{request}/{name}" for name in names}
         return next((one for one in self.devices if one.request in wanted), None)
 
     def _nearest_pair(self, form: PairForm, gpu: Device, nic: Device) -> Promise:
         promise = Promise("nearest", "the map of the board", [gpu.request, nic.request], KEPT)
-        again = "render the claims for the boards as they are now; then delete the pod and the claim for another pair"
+        fix = "render the claims again for the current boards, then delete the pod and the claim to get another pair"
         if not form.allowed(gpu.request.partition("/")[2], nic.request.partition("/")[2]):
-            promise.verdict, promise.fix = BROKEN, again
+            promise.verdict, promise.fix = BROKEN, fix
             promise.reason = f"{gpu.shown} and {nic.shown} are not a pair of this claim"
             return promise
         if self.machine is None or gpu.published is None or nic.published is None:
@@ -149,7 +149,7 @@ class ClaimPromises(ClaimDevices):
         others = [(self.machine.level(gpu.address, one.address)[0], one) for one in self._candidates(form)]
         best = next((entry for entry in others if not any(nearer(one[0], entry[0]) for one in others)), None)
         if best and nearer(best[0], level):
-            promise.verdict, promise.fix = BROKEN, again
+            promise.verdict, promise.fix = BROKEN, fix
             promise.reason = f"{nic.shown} is at {level} of {gpu.shown}, and {best[1].name} is at {best[0]} now"
             return promise
         promise.proven = self.machine.probed
@@ -158,7 +158,7 @@ class ClaimPromises(ClaimDevices):
     def _candidates(self, form: PairForm) -> list[Published]:
         """The devices of the node that some alternative of the second request selects."""
         request = next(one for one in self.spec.get("requests") or () if one["name"] == form.second)
-        bodies = [sub for sub in request["firstAvailable"] if sub["name"] in form.theirs]
+        bodies = [sub for sub in request["firstAvailable"] if sub["name"] in form.second_subs]
         here = self.check.pools.on(self.node or "")
         return [one for one in here if any(self._matches(body, one) for body in bodies)]
 
@@ -175,25 +175,25 @@ class ClaimPromises(ClaimDevices):
     def _selectors(self) -> list[Promise]:
         """Whether the devices still match the requests and classes. What cannot be checked is unknown."""
         found: list[Promise] = []
-        bodies = dict(_bodies(self.spec))
+        bodies = dict(_request_bodies(self.spec))
         for device in self.devices:
             body = bodies.get(device.request)
             if body is None or device.published is None:
                 continue
-            asked = []
+            promises = []
             name = str(body.get("deviceClassName"))
             if self.check.classes is not None and name not in self.check.classes:
                 reason = "the DeviceClass is gone, so its selectors are unknown"
                 fix = "apply the class again: without it, new pods cannot have this claim either"
-                asked.append(Promise("class", name, [device.request], UNKNOWN, reason=reason, fix=fix))
+                promises.append(Promise("class", name, [device.request], UNKNOWN, reason=reason, fix=fix))
             entries = [*class_selectors(self.check.classes or {}, body), *(body.get("selectors") or ())]
-            asked += [self._selector(text, device, device.published) for text in expressions(entries)]
+            promises += [self._selector(text, device, device.published) for text in expressions(entries)]
             if len(expressions(entries)) < len(entries):
                 reason = "a selector is not of kind cel, and cannot be evaluated"
                 fix = "check by hand whether the device still matches"
-                asked.append(Promise("selector", name, [device.request], UNKNOWN, reason=reason, fix=fix))
+                promises.append(Promise("selector", name, [device.request], UNKNOWN, reason=reason, fix=fix))
             # what cannot be checked is reported once for all devices of a request
-            found += [one for one in asked if one.verdict != UNKNOWN or one not in found]
+            found += [one for one in promises if one.verdict != UNKNOWN or one not in found]
         return found
 
     def _selector(self, text: str, device: Device, published: Published) -> Promise:
@@ -209,9 +209,9 @@ class ClaimPromises(ClaimDevices):
             if promise.proven:
                 promise.verdict = KEPT
                 return promise
-            silent = _by_silence(self.check.engine, text, published)
-            if silent:
-                reason = f"{device.driver} does not publish {', '.join(silent)} while a pod has the device"
+            unpublished = _unpublished_in_use(self.check.engine, text, published)
+            if unpublished:
+                reason = f"{device.driver} does not publish {', '.join(unpublished)} while a pod has the device"
                 hint = DRIVERS[device.driver].hint("in_use")
                 promise.reason, promise.fix = reason, "check again when no pod has it" + (f"; {hint}" if hint else "")
                 return promise
@@ -227,7 +227,7 @@ class ClaimPromises(ClaimDevices):
         """Which alternative of each firstAvailable request was taken."""
         found: list[Object] = []
         taken = {one.request.partition("/")[0]: one.request.partition("/")[2] for one in self.devices}
-        tied: dict[str, tuple[str, ...]] = {form.second: form.theirs for form in pair_forms(self.spec)}
+        tied: dict[str, tuple[str, ...]] = {form.second: form.second_subs for form in pair_forms(self.spec)}
         firsts = {form.first for form in pair_forms(self.spec)}
         for request in self.spec.get("requests") or ():
             if request["name"] in firsts:
@@ -245,27 +245,28 @@ class ClaimPromises(ClaimDevices):
             if better:
                 reason = f"request {request['name']} got {chosen}, its choice {len(better) + 1} of {len(names)}"
                 fix = f"{', '.join(better)} was not available when it was scheduled; a new pod may get it"
-                self._find("note", "fallback", reason, fix)
+                self._add_finding("note", "fallback", reason, fix)
         return found
 
 
 def _covers(requests: t.Sequence[str] | None, request: str) -> bool:
-    """Whether a constraint covers a result; the name of a request with alternatives covers all of them."""
+    """Whether a constraint covers a result; the name of a request covers all its alternatives."""
     return not requests or request in requests or request.partition("/")[0] in requests
 
 
-def _compared(published: Published, name: str) -> t.Hashable:
+def _comparable_value(published: Published, name: str) -> t.Hashable:
     value = comparable(published.offer, name)
     return frozenset(value_of(attribute(published.offer, name)) or ()) if value is LIST else value
 
 
-def _own(value: object) -> object:
-    """The primary value of a device: the first of a list, which equally good ones follow."""
+def _primary(value: object) -> object:
+    """The primary value of a device: the first of a list, followed by equally good ones."""
     return value[0] if isinstance(value, list) and value else value
 
 
 def _holds(values: t.Sequence[t.Any], distinct: bool) -> bool:
-    """Whether values are all the same, or all different; lists (gate DRAListTypeAttributes) by what they share."""
+    """Whether values are all the same, or all different; lists (gate DRAListTypeAttributes) are compared by their
+    common items."""
     if any(isinstance(value, frozenset) for value in values):
         sets = [value if isinstance(value, frozenset) else frozenset([value[1]]) for value in values]
         if distinct:
@@ -274,25 +275,25 @@ def _holds(values: t.Sequence[t.Any], distinct: bool) -> bool:
     return len(set(values)) == (len(values) if distinct else 1)
 
 
-def _by_silence(engine: Engine, text: str, published: Published) -> list[str]:
+def _unpublished_in_use(engine: Engine, text: str, published: Published) -> list[str]:
     """The attributes that are the only reason why a selector does not match, because the driver does not publish
     them for a device that a pod has; empty if a published value also prevents the match."""
-    silent = hidden(published)
+    unpublished = hidden_attributes(published)
     found: set[str] = set()
-    for part in conjuncts(text) if mentioned(text, silent) else ():
+    for part in conjuncts(text) if mentioned(text, unpublished) else ():
         try:
             if engine.matches(part, published.device, published.driver):
                 continue
         except (EvaluationError, Uncheckable):
             continue  # another part decides
-        names = mentioned(part, silent)
+        names = mentioned(part, unpublished)
         if not names:
             return []
         found |= names
     return sorted(found)
 
 
-def _bodies(devices: Facts) -> t.Iterator[tuple[str, Facts]]:
+def _request_bodies(devices: Facts) -> t.Iterator[tuple[str, Facts]]:
     """Request bodies, by the request name in results."""
     for request in devices.get("requests") or ():
         if request.get("firstAvailable"):

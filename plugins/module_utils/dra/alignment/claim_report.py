@@ -16,32 +16,32 @@ from ..scheduler.published import Published
 from .claim_promises import ClaimPromises
 from .cluster import title
 from .devices import CPU, GPU, LOCALITY, NIC, Facts, nearer
-from .words import BROKEN, KEPT, SEVERITIES, UNKNOWN, Device, Promise, worst
+from .verdicts import BROKEN, KEPT, SEVERITIES, UNKNOWN, Device, Promise, worst
 
 _FREE = "which is free"
 
 
 class ClaimReport(ClaimPromises):
-    """The report of a claim: its promises, how near its devices are, and where its pods' CPUs are."""
+    """The report of a claim: its promises, the affinity of its devices, and the NUMA nodes of its pods' CPUs."""
 
     def report(self) -> Object:
         for device in self.devices:
-            self._state(device)
+            self._check_state(device)
         pods = self._pods()
         promises = self._constraints() + self._nearest() + self._selectors()
         for promise in promises:
             if promise.verdict != KEPT:
                 severity = "error" if promise.verdict == BROKEN else "warning"
                 what = f"{promise.rule} {promise.subject} of {', '.join(promise.requests)}"
-                self._find(severity, f"promise-{promise.verdict}", f"{what}: {promise.reason}", promise.fix)
+                self._add_finding(severity, f"promise-{promise.verdict}", f"{what}: {promise.reason}", promise.fix)
         for reason in self.broken:
-            self._find("error", "claim-broken", reason.reason, reason.fix)
+            self._add_finding("error", "claim-broken", reason.reason, reason.fix)
         for reason in self.reasons:
-            self._find("warning", "cannot-tell", reason.reason, reason.fix)
+            self._add_finding("warning", "cannot-tell", reason.reason, reason.fix)
         pairs = self._pairs(promises)
-        self._conditions()
+        self._check_conditions()
         preferences = self._preferences()
-        cpus = self._cpus(pods)
+        cpus = self._check_cpus(pods)
         verdicts = [promise.verdict for promise in promises]
         verdicts += [BROKEN] * bool(self.broken) + [UNKNOWN] * bool(self.reasons)
         self.findings.sort(key=lambda one: SEVERITIES.index(one.severity))
@@ -61,12 +61,12 @@ class ClaimReport(ClaimPromises):
         }
 
     def _pairs(self, promises: list[Promise]) -> list[Object]:
-        """The affinity of each GPU with each NIC of the claim, and nearer NICs that it could have."""
-        # devices with admin access are only monitored, and send nothing
-        own = [one for one in self.devices if one.published and not one.admin]
-        gpus = [one for one in own if one.kind == GPU]
-        nics = [one for one in own if one.kind == NIC]
-        tied = [one for one in promises if one.verdict == KEPT and (one.rule == "nearest" or _of_place(one))]
+        """The affinity of each GPU with each NIC of the claim. Adds findings about nearer NICs."""
+        # devices with admin access are only monitored and carry no traffic of the pod
+        in_use = [one for one in self.devices if one.published and not one.admin]
+        gpus = [one for one in in_use if one.kind == GPU]
+        nics = [one for one in in_use if one.kind == NIC]
+        tied = [one for one in promises if one.verdict == KEPT and (one.rule == "nearest" or _is_locality(one))]
         found: list[Object] = []
         for gpu in gpus:
             best: tuple[str, Device | None, list[str]] = ("UNKNOWN", None, [])
@@ -85,11 +85,11 @@ class ClaimReport(ClaimPromises):
         machine = self.machine
         if machine is None or self.node is None or level == "UNKNOWN":
             return
-        own = {one.address for one in self.devices}
+        taken = {one.address for one in self.devices}
         best: tuple[str, list[Published]] = (level, [])
         for other in self.check.pools.on(self.node):
             # a nearer NIC is not better if it has another rate or a taint
-            if other.address in own or not machine.alike(nic.address, other.address) or other.device.get("taints"):
+            if other.address in taken or not machine.alike(nic.address, other.address) or other.device.get("taints"):
                 continue
             near = machine.level(gpu.address, other.address)[0]
             if nearer(near, best[0]):
@@ -98,7 +98,7 @@ class ClaimReport(ClaimPromises):
                 best[1].append(other)
         if not best[1]:
             return
-        states = [self._state_of(one) for one in best[1]]
+        states = [self._availability(one) for one in best[1]]
         state = _FREE if _FREE in states else states[0]
         other = best[1][states.index(state)]
         summary = f"{gpu.shown} has {nic.shown} at {level}; {other.driver}/{other.name}, {state}, would be at {best[0]}"
@@ -108,36 +108,36 @@ class ClaimReport(ClaimPromises):
         else:
             summary = f"could be aligned: {summary}"
             fix = "ask for it: align: [pcie_root, numa_node, any] in dra_claims_templates"
-        self._find("note", "could-be-aligned", summary, fix)
+        self._add_finding("note", "could-be-aligned", summary, fix)
 
-    def _state_of(self, other: Published) -> str:
+    def _availability(self, other: Published) -> str:
         """Why a device cannot be allocated, as a clause."""
         holder = self.check.taken.get(other.id)
         if holder is None:
             return _FREE
         direct = other.id in self.check.holders
         shared = direct and other.device.get("allowMultipleAllocations")
-        left = _is_left(other.device, self.check.consumed[other.id]) if shared else False
+        left = _has_capacity_left(other.device, self.check.consumed[other.id]) if shared else False
         if left is not False:
             return _FREE if left else "which is shared"
         return f"which {holder} has" if direct and not shared else f"of which {holder} has a part"
 
-    def _conditions(self) -> None:
+    def _check_conditions(self) -> None:
         for entry in (self.claim.get("status") or {}).get("devices") or ():
             for condition in entry.get("conditions") or ():
                 if condition.get("status") == "False" and condition.get("reason") != "Prepared":
                     summary = (
                         f"{entry['driver']}/{entry['device']} is not {condition['type']}: {condition.get('message')}"
                     )
-                    self._find("warning", "not-ready", summary, "see the events of the pod and the driver's log")
+                    self._add_finding("warning", "not-ready", summary, "see the events of the pod and the driver's log")
 
-    def _cpus(self, pods: list[Object]) -> list[Object]:
+    def _check_cpus(self, pods: list[Object]) -> list[Object]:
         """Compare the NUMA nodes of each container's CPUs with those of the claim's devices."""
         found: list[Object] = []
         nodes = sorted({one.numa_node for one in self.devices if one.numa_node is not None and one.kind != CPU})
         for pod in pods:
             known = self.check.cpusets.get(str(pod["uid"])) or {}
-            for container, cpus in sorted(self._named(pod, known).items()):
+            for container, cpus in sorted(self._cpus_by_container(pod, known).items()):
                 numa = self.machine.nodes_of_cpus(cpus) if self.machine else None
                 verdict = "unknown"
                 if numa is not None and nodes:
@@ -156,10 +156,10 @@ class ClaimReport(ClaimPromises):
                     summary = f"container {container} of pod {pod['name']} may run on CPUs {cpus} of NUMA nodes "
                     summary += f"{', '.join(map(str, numa or ()))}; its devices are on {', '.join(map(str, nodes))}"
                     fix = "claim CPUs with them (kind: cpu, align: numa_node), or let kubelet align CPUs"
-                    self._find("note", f"cpus-{verdict}", summary, fix)
+                    self._add_finding("note", f"cpus-{verdict}", summary, fix)
         return found
 
-    def _named(self, entry: Object, cpusets: t.Mapping[str, str]) -> dict[str, str]:
+    def _cpus_by_container(self, entry: Object, cpusets: t.Mapping[str, str]) -> dict[str, str]:
         """CPU sets by container name, without those of containers that the pod does not have."""
         pod = (self.check.pods or {}).get((self.claim["metadata"]["namespace"], entry["name"])) or {}
         status = pod.get("status") or {}
@@ -170,12 +170,12 @@ class ClaimReport(ClaimPromises):
         return {names[key]: cpus for key, cpus in cpusets.items() if key in names}
 
 
-def _of_place(promise: Promise) -> bool:
+def _is_locality(promise: Promise) -> bool:
     return promise.rule == "match" and promise.subject in LOCALITY
 
 
-def _is_left(device: Facts, shares: t.Sequence[Facts]) -> bool | None:
-    """Whether shares leave some of each capacity of a device; None if their amounts are unknown."""
+def _has_capacity_left(device: Facts, shares: t.Sequence[Facts]) -> bool | None:
+    """Whether a device has capacity left of every kind; None if the amounts of its shares are unknown."""
     complete = True
     for name, entry in (device.get("capacity") or {}).items():
         used = [quantity.parse(share[name]) for share in shares if name in share]

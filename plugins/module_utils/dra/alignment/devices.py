@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The devices that claims have: what their drivers publish, and what the kernel reports of the same functions.
+"""The devices of claims: what their drivers publish, and what the kernel reports for the same functions.
 
 These are two independent readings: `scheduler.published` reads ResourceSlices, `Machine` a node's topology facts.
 """
@@ -22,10 +22,10 @@ from ..kube.objects import ObjectView
 from ..scheduler.published import Published, value_of
 from ..scheduler.search_devices import attribute
 from ..vendors.drivers import DRIVERS
-from ..vendors.knowledge import NUMA_NODE, NUMA_NODE_DRANET, OWN, PCI_BUS_ID, PCIE_ROOT
+from ..vendors.knowledge import LANEWISE, NUMA_NODE, NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT
 
 Facts = ObjectView
-#: Facts that a machine must have for its devices to be compared.
+#: The sections of facts that the comparison needs.
 SECTIONS = ("functions", "gpus", "nics", "numa_nodes")
 
 GPU, NIC, CPU, OTHER = "gpu", "nic", "cpu", "other"
@@ -55,8 +55,8 @@ def kind_of(driver: str, address: str | None, machine: Machine | None) -> str:
 class Machine:
     """A node's topology facts, as `lanewise.dra.topology_info` returns them.
 
-    A probe sees little of a NIC that a pod has. Its rate and link layer are then taken from `published`, the devices of
-    the node. Raises ValueError if the facts lack sections that alignment needs.
+    A probe sees little of a NIC that is in a pod. Its rate and link layer are then taken from `published`, the devices
+    of the node. Raises ValueError if the facts lack sections that alignment needs.
     """
 
     def __init__(self, facts: Facts, published: t.Iterable[Published] = ()) -> None:
@@ -85,7 +85,7 @@ class Machine:
         self._proximity = Proximity(Topology(functions=self.functions, nics=nics, numa_nodes=numa))
 
     def level(self, gpu: str | None, nic: str | None) -> tuple[str, str | None]:
-        """The affinity of a GPU and a NIC, and the data-direct function that it holds for, if it is not the NIC's own.
+        """The affinity of a GPU and a NIC, and the NIC's data-direct function if the affinity is that of this function.
 
         `UNKNOWN` if the machine does not report it, or does not have one of them.
         """
@@ -95,7 +95,7 @@ class Machine:
         return near, end if end != nic else None
 
     def end(self, gpu: str, nic: str) -> PciFunction:
-        """The function by which a NIC reaches a GPU: its own, or its data-direct one."""
+        """The function through which a NIC reaches a GPU: the NIC itself or its data-direct function."""
         return self.functions[self._proximity.gpu_to_nic(gpu, nic)[1]]
 
     def alike(self, one: str | None, other: str | None) -> bool:
@@ -107,16 +107,16 @@ class Machine:
         return same and bool(ours.get("physfn")) == bool(theirs.get("physfn")) and has_rdma(ours) == has_rdma(theirs)
 
     def kernel_value(self, published: Published, name: str) -> t.Any:
-        """The kernel's value of an attribute; None if it has none, or if the facts are not the kernel's.
+        """The kernel's value of an attribute; None if it has none, or if the facts are not from the kernel.
 
-        If the site states the NUMA node, lanewise.dev publishes that: it counts instead of the kernel's.
+        If the site sets the NUMA node, lanewise.dev publishes that, so it is used instead of the kernel's.
         """
         key = KERNEL.get(name)
         function = self.functions.get(published.address or "")
         if key is None or function is None or not self.probed:
             return None
         value = function.kubernetes.get(key)
-        if key == "numaNode" and published.driver == OWN:
+        if key == "numaNode" and published.driver == LANEWISE:
             parent = self.functions.get(function.physfn or "")
             number = value if isinstance(value, int) else None
             stated, of_parent = (t.cast(FunctionFacts, vars(one) if one else {}) for one in (function, parent))
@@ -139,10 +139,10 @@ class Machine:
             return None
         found, left = [], wanted
         for number, node in sorted(self.numa.items()):
-            own = cpuset.from_list(node.get("cpus") or "") or 0
-            if own & wanted:
+            node_cpus = cpuset.from_list(node.get("cpus") or "") or 0
+            if node_cpus & wanted:
                 found.append(number)
-            left &= ~own
+            left &= ~node_cpus
         return None if left else found
 
 
@@ -162,5 +162,5 @@ def _completed(nic: Facts, published: Published) -> Facts:
 
 
 def nearer(one: str, other: str) -> bool:
-    """Whether a level is nearer than another; unknown is never nearer, and nothing is nearer than what is unknown."""
+    """Whether a level is nearer than another; an unknown level is neither nearer nor farther."""
     return "UNKNOWN" not in (one, other) and RANK[one] < RANK[other]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which pods can measure with each other and how, and parsers for the output of measuring programs.
+"""Chooses pairs of pods for measurements and their commands, and parses the output of benchmark programs.
 
 A measurement is `tool`, `gb_per_s` (10^9 bytes per second), `latency_us`, `bytes` of a message where those are known,
 and `details`. The formats of iperf3 3.12 and perftest 6.24 are from their own output; that of nccl-tests is from its
@@ -24,8 +24,8 @@ from ..scheduler.search_devices import attribute
 from .devices import NIC
 
 _PORT = 18515
-_STOPPED = (124, 143)  # exit statuses of timeout when it ended a program, that of GNU and of BusyBox
-_RDMA_DEVICE = "rdmaDevice"  # so called by lanewise.dev and dra.net
+_TIMEOUT_STATUSES = (124, 143)  # exit statuses of GNU's and BusyBox's timeout after it stopped a program
+_RDMA_DEVICE = "rdmaDevice"  # the name in lanewise.dev and dra.net
 
 _COLUMN = re.compile(r"(?:BW (?:peak|average)|tps average|[0-9.]+% percentile)(?:\[[^\]]*\])?|\S+")
 _UNITS = {"Gb/sec": 1 / 8, "MB/sec": 2**20 / 1e9, "MiB/sec": 2**20 / 1e9}  # perftest's MB are MiB
@@ -37,7 +37,7 @@ _MPI_TAG = re.compile(r"^\[\d+,\d+\]<std\w+>:", re.MULTILINE)  # mpirun --tag-ou
 
 
 class Unreadable(ValueError):
-    """The output holds no measurement. The message is that of the program, or the end of its output."""
+    """The output has no measurement. The message is the program's error, or the end of its output."""
 
 
 def pairs(
@@ -47,13 +47,13 @@ def pairs(
     pools: Pools,
     seconds: int,
 ) -> list[Object]:
-    """For each claim whose pod runs and has a NIC, a pod to measure with, and the commands for it.
+    """For each claim with a running pod and a NIC, a pod to measure with, and the commands.
 
-    It is on another node if possible: traffic between two NICs of one node may not leave the card. It is never the
-    claim's own pod, and None if there is no other.
+    The other pod is on another node if possible, because traffic between two NICs of one node may not leave the card.
+    It is never the claim's own pod, and None if there is no other pod.
     `reports` are those of `alignment.Check.run`, `claims` and `pods` the objects. Each end is described with the
     container that has the NIC, None if the pod does not show it. `commands` has a `server` and a `client` for each
-    program that can be used, the most informative first: `ib_write_bw` if the NICs of both ends have an RDMA device,
+    program that can be used, best first: `ib_write_bw` if the NICs of both ends have an RDMA device,
     `iperf3` if both drivers publish the NICs' addresses, so that it measures these NICs and no other network.
     """
     networks = {}
@@ -82,11 +82,11 @@ def _pod(end: Object) -> tuple[str, str]:
 def _ends(
     report: Object, networks: t.Mapping[t.Any, str | None], pods: t.Mapping[t.Any, t.Any], pools: Pools
 ) -> t.Iterator[Object]:
-    """The NIC that a claim's first running pod measures with: the nearest of its first GPU, or its first."""
+    """The NIC that a claim's first running pod measures with: the nearest to its first GPU, or its first NIC."""
     pod = next((one for one in report["pods"] if one["phase"] == "Running" and one["uid"] in pods), None)
-    # requests with admin access only monitor devices, and send nothing
-    own = [one for one in report["devices"] if one["state"] == "current" and not one["admin"]]
-    nics = [one for one in own if one["kind"] == NIC]
+    # devices with admin access are only monitored and carry no traffic of the pod
+    current = [one for one in report["devices"] if one["state"] == "current" and not one["admin"]]
+    nics = [one for one in current if one["kind"] == NIC]
     if pod is None or not nics:
         return
     nearest = min(report["pairs"], key=lambda pair: (pair["gpu"], RANK[pair["level"]]), default=None)
@@ -142,20 +142,20 @@ def read(tool: str, text: str, status: int = 0) -> Object:
     Raises Unreadable, and KeyError for an unknown program.
     """
     readers = {"iperf3": iperf3, "ib_write_bw": perftest, "ib_write_lat": perftest, "all_gather_perf": nccl_tests}
-    if status in _STOPPED:
-        raise Unreadable("it did not end in time, and was stopped")
+    if status in _TIMEOUT_STATUSES:
+        raise Unreadable("it did not finish in time and was stopped")
     found = readers[tool](text)
     if status:
-        raise Unreadable(f"it ended with {status}: {_ended(text)}")
+        raise Unreadable(f"it exited with status {status}: {_no_measurement(text)}")
     return found
 
 
-def _ended(text: str) -> Unreadable:
+def _no_measurement(text: str) -> Unreadable:
     lines = [line.strip() for line in text.splitlines() if line.strip().strip("#")]
     return Unreadable(lines[-1][:300] if lines else "it printed nothing")
 
 
-def _measured(tool: str, rate: float | None, latency: float | None, size: int | None, **details: object) -> Object:
+def _measurement(tool: str, rate: float | None, latency: float | None, size: int | None, **details: object) -> Object:
     for value in (rate, latency):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise Unreadable(f"{tool} reports {value}, which is not a measurement")
@@ -164,13 +164,14 @@ def _measured(tool: str, rate: float | None, latency: float | None, size: int | 
 
 
 def iperf3(text: str) -> Object:
-    """The output of `iperf3 --json`: what the other end received. `latency_us` is TCP's mean round trip."""
+    """The output of `iperf3 --json`: the rate at which the other end received. `latency_us` is TCP's mean round
+    trip."""
     try:
         answer = json.loads(text)
     except (ValueError, RecursionError):
-        raise _ended(text) from None
+        raise _no_measurement(text) from None
     if not isinstance(answer, dict):
-        raise _ended(text)
+        raise _no_measurement(text)
     if answer.get("error"):
         raise Unreadable(str(answer["error"]))
     end = answer.get("end") or {}
@@ -186,7 +187,7 @@ def iperf3(text: str) -> Object:
         "lost_percent": total.get("lost_percent"),
     }
     kept = {name: value for name, value in details.items() if value is not None}
-    return _measured("iperf3", total["bits_per_second"] / 8e9, max(trips) if trips else None, None, **kept)
+    return _measurement("iperf3", total["bits_per_second"] / 8e9, max(trips) if trips else None, None, **kept)
 
 
 def perftest(text: str) -> Object:
@@ -211,21 +212,21 @@ def perftest(text: str) -> Object:
             raise Unreadable(f"the unit {unit} is not known")
         best = max(rows, key=lambda row: row[name])
         rate = best[name] * _UNITS[unit]
-        return _measured("ib_write_bw", rate, None, int(best["#bytes"]), iterations=int(best["#iterations"]))
+        return _measurement("ib_write_bw", rate, None, int(best["#bytes"]), iterations=int(best["#iterations"]))
     typical = next((name for name in columns if name in ("t_typical[usec]", "t_avg[usec]")), None)
     if rows and typical:
         least = min(rows, key=lambda row: row["#bytes"])
         tail = {key: least[key] for key in least if key.startswith(("t_min", "t_max", "t_stdev", "99"))}
-        return _measured("ib_write_lat", None, least[typical], int(least["#bytes"]), **tail)
-    raise _ended(text)
+        return _measurement("ib_write_lat", None, least[typical], int(least["#bytes"]), **tail)
+    raise _no_measurement(text)
 
 
 def nccl_tests(text: str) -> Object:
     """The table of an nccl-tests program: the bus bandwidth of the largest message, out of place.
 
     Its header names the columns: size, count, type, usually redop and root, then time (us), algbw, busbw (GB/s) and the
-    number of wrong results out of place, the same in place; program options add columns between these. A table with
-    wrong results is rejected, as is a run that fails at a later size. mpirun may have prefixed each line with its rank.
+    number of wrong results out of place, the same in place; program options add columns between these. Tables with
+    wrong results and runs that fail at a later size are rejected. mpirun may have prefixed each line with its rank.
     """
     text = _MPI_TAG.sub("", text)
     failure = _FAILURE.search(text)
@@ -252,7 +253,7 @@ def nccl_tests(text: str) -> Object:
         wrong = [value for name, value in values if name == "#wrong" and value not in ("N/A", "0", "0e+00")]
         rows.append((int(words[0]), time, algorithm, bus, wrong))
     if not rows:
-        raise _ended(text)
+        raise _no_measurement(text)
     bad = [row for row in rows if row[4]]
     outside = _OUT_OF_BOUNDS.search(text)
     wrong = [f"{len(bad)} size(s) have wrong results"] if bad else []
@@ -267,4 +268,4 @@ def nccl_tests(text: str) -> Object:
         details["average_busbw_gb_per_s"] = float(average.group(1))
     if name:
         details["operation"] = name.group(1) or name.group(2)
-    return _measured("all_gather_perf", bus, None, size, **details)
+    return _measurement("all_gather_perf", bus, None, size, **details)

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What alignment is worth: a prediction of the rate from a GPU through a NIC, and claims to measure it with.
+"""Predicts the rate from a GPU through a NIC, and renders claims to measure the effect of alignment.
 
-The model: a flow gets the minimum of the NIC's rate (minus headers), the PCIe links on its way, each shared by the
-flows on it, and the link between sockets; and less if the NIC cannot read the GPU's memory directly. It is a
+The model: a flow gets the minimum of the NIC's rate (minus headers), the PCIe links on its path, each shared by the
+flows on it, and the link between sockets. It gets less if the NIC cannot read the GPU's memory directly. It is a
 prediction with bounds, not a measurement, and every result says so.
 """
 
@@ -32,8 +32,8 @@ NIC_SHARE = 0.93
 #: payload rate is the bound.
 _NCCL_X16 = {8.0: 12.0, 16.0: 24.0, 32.0: 48.0, 64.0: 96.0}
 #: GB/s that NCCL assumes for a link between sockets (src/graph/topo.h), by a part of the CPU's name. They are weights
-#: for its search and not limits (GB200: 25 measured, the weight is 6), so they are lower bounds here.
-_SOCKETS = (
+#: for its search and not limits (GB200: 25 measured, the weight is 6), so they are used as lower bounds here.
+_SOCKET_RATES = (
     (r"AMD|EPYC", 16.0),
     (r"Neoverse|Grace|\bARM|Ampere", 6.0),
     (r"Xeon.*\b[5-9]5\d\d", 40.0),
@@ -45,10 +45,10 @@ _SLOWEST_SOCKET = 6.0
 #: The share of the rate without GPUDirect RDMA: lowest, likely, highest. Published pairs of aligned and unaligned runs
 #: have .37 to .71, except one of .14 (MI300X).
 STAGED = (0.37, 0.5, 0.71)
-#: Slower NICs may not be affected: none of the published pairs has one.
+#: NICs below this rate may not be affected: none of the published pairs has one.
 _STAGED_MBPS = 100_000
-#: NCCL uses GPUDirect RDMA by itself up to PXB, and on some machines to PHB (NCCL_NET_GDR_LEVEL).
-_DIRECT = ("SELF", "PIX", "PXB")
+#: By default NCCL uses GPUDirect RDMA up to PXB, and on some machines to PHB (NCCL_NET_GDR_LEVEL).
+_DIRECT_LEVELS = ("SELF", "PIX", "PXB")
 #: Grace's root port for its GPU, and the name of its CPU. Over the link between the two (C2C) NCCL may use GPUDirect to
 #: NICs below the CPU's other root ports, each of which is a separate PCI domain (GB200: 46 measured at NODE, and no
 #: NIC is nearer).
@@ -56,8 +56,8 @@ _GRACE_PORT = ("10de", "22b8")
 _GRACE = re.compile(r"Neoverse-V2|Grace", re.IGNORECASE)
 
 
-def _link(function: PciFunction, fastest: float | None = None) -> tuple[float, float] | None:
-    """GB/s of a function's own link upwards, from NCCL's estimate to the payload rate; None if it is unknown.
+def _link_bounds(function: PciFunction, fastest: float | None = None) -> tuple[float, float] | None:
+    """GB/s of a function's upstream link: NCCL's estimate and the payload rate; None if it is unknown.
 
     `fastest` is the speed in GT/s to use instead of the present one.
     """
@@ -72,11 +72,11 @@ def _link(function: PciFunction, fastest: float | None = None) -> tuple[float, f
     return min(least, most), most
 
 
-def _fastest(machine: Machine, gpu: str) -> dict[str, float]:
+def _full_speeds(machine: Machine, gpu: str) -> dict[str, float]:
     """The highest speed in GT/s that both ends of a GPU's link support, by end, if it runs slower now.
 
-    An idle GPU lowers it to save power, so the present speed is not a limit. NCCL also uses the highest common speed
-    (src/graph/xml.cc).
+    An idle GPU lowers its link speed to save power, so the present speed is not a limit. NCCL also uses the highest
+    common speed (src/graph/xml.cc).
     """
     function = machine.functions[gpu]
     ends = [machine.functions[one] for one in (gpu, *function.bridges[-1:]) if one in machine.functions]
@@ -85,15 +85,15 @@ def _fastest(machine: Machine, gpu: str) -> dict[str, float]:
     return {one.address: best for one in ends} if best and now and now < best else {}
 
 
-def _port(machine: Machine, nic: str) -> str:
+def _port_function(machine: Machine, nic: str) -> str:
     """The function whose port and link a NIC uses: for a VF its PF, if the machine shows it."""
     physfn = machine.nics[nic].get("physfn") if nic in machine.nics else None
     return physfn if physfn in machine.functions else nic
 
 
-def _path(machine: Machine, gpu: str, nic: str) -> list[str]:
-    """The functions whose upward links a flow crosses: both ends, and the bridges below their meeting point."""
-    one, other = machine.functions[gpu], machine.end(gpu, _port(machine, nic))
+def _crossed_links(machine: Machine, gpu: str, nic: str) -> list[str]:
+    """The functions whose upstream links a flow crosses: both ends, and the bridges below their common bridge."""
+    one, other = machine.functions[gpu], machine.end(gpu, _port_function(machine, nic))
     ours, theirs = [*one.bridges, one.address], [*other.bridges, other.address]
     shared = 0
     if one.root_complex == other.root_complex:
@@ -102,8 +102,9 @@ def _path(machine: Machine, gpu: str, nic: str) -> list[str]:
     return ours[shared:] + theirs[shared:]
 
 
-def _between(machine: Machine, gpu: str, nic: str) -> tuple[int, int] | None:
-    """The two NUMA nodes of a flow in order, if it goes from one to another; None if it does not, or if unknown."""
+def _crossed_numa_nodes(machine: Machine, gpu: str, nic: str) -> tuple[int, int] | None:
+    """The two NUMA nodes of a flow in order, if it crosses from one to the other; None if it does not, or if
+    unknown."""
     one, other = machine.numa_of(gpu), machine.end(gpu, nic).numa_node
     if machine.level(gpu, nic)[0] != "SYS" or one is None or other is None:
         return None
@@ -112,12 +113,12 @@ def _between(machine: Machine, gpu: str, nic: str) -> tuple[int, int] | None:
 
 def _socket_rate(machine: Machine) -> float:
     name = str((machine.facts.get("system") or {}).get("cpu_model") or "")
-    return next((rate for pattern, rate in _SOCKETS if re.search(pattern, name, re.IGNORECASE)), _SLOWEST_SOCKET)
+    return next((rate for pattern, rate in _SOCKET_RATES if re.search(pattern, name, re.IGNORECASE)), _SLOWEST_SOCKET)
 
 
-def _direct(machine: Machine, gpu: str, level: str) -> bool | None:
+def _reads_gpu_directly(machine: Machine, gpu: str, level: str) -> bool | None:
     """Whether a NIC at some level reads the GPU's memory directly; None if unknown."""
-    if level in _DIRECT:
+    if level in _DIRECT_LEVELS:
         return True
     return None if level == "PHB" or (level == "NODE" and _on_grace(machine, gpu)) else False
 
@@ -140,13 +141,14 @@ def predict(machine: Machine, pairs: t.Sequence[tuple[str, str]]) -> list[Object
     known = [pair for pair in pairs if pair[0] in machine.functions and pair[1] in machine.functions]
     uses: dict[t.Hashable, int] = {}
     for pair in known:
-        for key in [*_path(machine, *pair), _between(machine, *pair), ("nic", _port(machine, pair[1]))]:
+        nic: t.Hashable = ("nic", _port_function(machine, pair[1]))
+        for key in [*_crossed_links(machine, *pair), _crossed_numa_nodes(machine, *pair), nic]:
             uses[key] = uses.get(key, 0) + 1
     return [_predicted(machine, pair, uses) for pair in pairs]
 
 
-def of_claims(reports: t.Iterable[Object], machines: t.Mapping[str, Machine]) -> dict[str, list[Object]]:
-    """Predictions by claim, as if the GPUs of all reported claims of a node send at once, each by its nearest NIC.
+def predict_claims(reports: t.Iterable[Object], machines: t.Mapping[str, Machine]) -> dict[str, list[Object]]:
+    """Predictions by claim, as if the GPUs of all reported claims of a node sent at once, each through its nearest NIC.
 
     `reports` are those of `alignment.Check.run`. Each GPU device counts as a separate flow, even if several are
     partitions or shares of one function.
@@ -161,7 +163,7 @@ def of_claims(reports: t.Iterable[Object], machines: t.Mapping[str, Machine]) ->
             if pair["gpu_address"] is None or nic is None or level == "UNKNOWN":
                 continue
             addresses[gpu] = pair["gpu_address"]
-            # of equally near NICs, the one that serves the fewest GPUs of the claim
+            # of equally near NICs, choose the one that serves the fewest GPUs of the claim
             rank = (RANK[level], used.get(nic, 0))
             if gpu not in best or rank < (RANK[best[gpu][1]], used.get(best[gpu][0], 0) - 1):
                 if gpu in best:
@@ -185,33 +187,33 @@ def _predicted(machine: Machine, pair: tuple[str, str], uses: t.Mapping[t.Hashab
     limits: dict[str, list[float]] = {}
     unknown: list[str] = []
     if level == "UNKNOWN":
-        return {**answer, "limits": limits, "unknown": ["how near the two are to each other"]}
+        return {**answer, "limits": limits, "unknown": ["the affinity of the two"]}
     rate = (machine.nics.get(nic) or {}).get("speed_mbps")
     if rate:
-        share = rate / 8000 / uses["nic", _port(machine, nic)]
+        share = rate / 8000 / uses["nic", _port_function(machine, nic)]
         limits["nic"] = [share * NIC_SHARE, share]
     else:
         unknown.append("the NIC's rate")
-    fastest = _fastest(machine, gpu)
+    fastest = _full_speeds(machine, gpu)
     if fastest:
         unknown.append(f"whether the link of {gpu} is slow, or the GPU is idle")
-    for address in _path(machine, gpu, nic):
-        found = _link(machine.functions[address], fastest.get(address)) if address in machine.functions else None
+    for address in _crossed_links(machine, gpu, nic):
+        found = _link_bounds(machine.functions[address], fastest.get(address)) if address in machine.functions else None
         if found is None:
             unknown.append(f"the link of {address}")
         else:
             limits[f"link of {address}"] = [bound / uses[address] for bound in found]
-    crossing = _between(machine, gpu, nic)
+    crossing = _crossed_numa_nodes(machine, gpu, nic)
     if crossing:
         # the high bound is left open: the weight is not a limit
         limits["between sockets"] = [_socket_rate(machine) / uses[crossing], float("inf")]
-    direct = _direct(machine, gpu, level)
+    direct = _reads_gpu_directly(machine, gpu, level)
     bounded = [bounds for name, bounds in limits.items() if name != "between sockets"]
     if "nic" in limits and len(bounded) > 1:
         low, high = min(low for low, _high in limits.values()), min(high for _low, high in limits.values())
         likely = min(limits["nic"][0], *(low for low, _high in bounded))
         if not direct:
-            # if NCCL may or may not use it, the full rate is possible
+            # if it is unknown whether NCCL uses GPUDirect RDMA, the full rate is possible
             least, middle, most = STAGED
             certain = direct is False and (rate or 0) >= _STAGED_MBPS
             low, likely, high = low * least, likely * middle, high * (most if certain else 1)
@@ -234,14 +236,14 @@ def placements(
     """For one GPU (PCI address), the nearest and the farthest NIC that a claim could get with it, to compare them.
 
     `published` are the node's devices. Those that cannot be allocated (`held`, see `Pools.taken`) or that have a
-    taint are left out, as is a farthest NIC of another rate or kind: the two should only differ in location. Either is
-    None if there is none, and `reason` says why.
+    taint are left out, as is a farthest NIC of another rate or kind: the two should only differ in location. If either
+    is missing, it is None and `reason` says why.
     """
     mine = [one for one in published if one.address == gpu and kind_of(one.driver, one.address, machine) == GPU]
     answer: Object = {"node": node, "gpu_address": gpu, "gpu": None, "nearest": None, "farthest": None, "reason": ""}
     if not mine:
         return {**answer, "reason": f"no driver publishes a GPU at {gpu} on {node}"}
-    answer["gpu"] = _named(mine[0])
+    answer["gpu"] = _device_record(mine[0])
     if any(one.id in held for one in mine):
         return {**answer, "reason": f"the GPU at {gpu} is in use"}
     free = []
@@ -255,16 +257,16 @@ def placements(
     if not free:
         return {**answer, "reason": f"no NIC of {node} is free, untainted, and at a known location"}
     level, _key, nearest = free[0]
-    answer["nearest"] = {**_named(nearest), "level": level}
+    answer["nearest"] = {**_device_record(nearest), "level": level}
     alike = [entry for entry in free if machine.alike(nearest.address, entry[2].address)]
     far, _key, farthest = alike[-1]
     if not nearer(level, far):
         return {**answer, "reason": f"every free NIC like {nearest.address} is at {level}: there is nothing to compare"}
-    answer["farthest"] = {**_named(farthest), "level": far}
+    answer["farthest"] = {**_device_record(farthest), "level": far}
     return answer
 
 
-def _named(one: Published) -> Object:
+def _device_record(one: Published) -> Object:
     return {"driver": one.driver, "device": one.name, "address": one.address}
 
 

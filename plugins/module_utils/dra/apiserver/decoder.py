@@ -113,7 +113,7 @@ class Decoder:
             self._wrong(path, "an integer", value)
             return 0
         if not limits.INT64_MIN <= value <= limits.INT64_MAX:
-            self._wrong(path, "an integer of 64 bits", value)
+            self._wrong(path, "a 64-bit integer", value)
             return 0
         return value
 

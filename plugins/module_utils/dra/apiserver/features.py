@@ -55,7 +55,7 @@ class Feature:
     needs: tuple[str, ...] = ()
     fields: tuple[GatedField, ...] = ()
 
-    def on(self, minor: int, gates: Gates = None) -> bool:
+    def is_on(self, minor: int, gates: Gates = None) -> bool:
         """Whether the gate is on in Kubernetes 1.`minor`; `gates` are the gates that the site sets."""
         known = minor >= min(self.default)
         default = known and limits.at(self.default, minor)
@@ -166,9 +166,9 @@ def check_gates(gates: Gates) -> None:
 
 
 def enabled(gate: str, minor: int, gates: Gates = None) -> bool:
-    """Whether a gate of FEATURES and all that it needs are on."""
+    """Whether a gate of FEATURES and all gates that it needs are on."""
     feature = FEATURES[gate]
-    return feature.on(minor, gates) and all(enabled(need, minor, gates) for need in feature.needs)
+    return feature.is_on(minor, gates) and all(enabled(need, minor, gates) for need in feature.needs)
 
 
 @cache
@@ -194,8 +194,8 @@ def _holders(value: object, steps: tuple[str, ...], path: str) -> t.Iterator[tup
                 yield from _holders(value[step], steps[1:], schema.child(path, step))
 
 
-def lost_of_devices(minor: int, gates: Gates = None) -> frozenset[str]:
-    """The fields of a device in a v1 slice that a server of 1.`minor` drops, without fields of its values."""
+def dropped_device_fields(minor: int, gates: Gates = None) -> frozenset[str]:
+    """The fields of a device in a v1 slice that a server of 1.`minor` drops, as paths below the device."""
     start = "spec.devices[]."
     return frozenset(
         gated.path[len(start) :]
@@ -206,7 +206,7 @@ def lost_of_devices(minor: int, gates: Gates = None) -> frozenset[str]:
     )
 
 
-def distinguishes(minor: int, gates: Gates = None) -> bool:
+def accepts_distinct_attribute(minor: int, gates: Gates = None) -> bool:
     """Whether the scheduler of 1.`minor` accepts constraints by distinctAttribute, effective or not."""
     kept = minor < 35 and enabled("DRAResourceClaimDeviceStatus", minor, gates)
     return kept or enabled("DRAConsumableCapacity", minor, gates)
@@ -226,7 +226,7 @@ def drop_disabled(obj: Object, minor: int, gates: Gates = None) -> None:
                         del holder[name]
 
 
-def own_path(path: str, kind: str, version: str) -> str:
+def path_in_version(path: str, kind: str, version: str) -> str:
     """A path of the v1 form converted to `version`; a path that is already in that form stays unchanged."""
     if version != versions.V1BETA1:
         return path
@@ -238,8 +238,8 @@ def own_path(path: str, kind: str, version: str) -> str:
 def unsupported(obj: ObjectView, kubernetes: str, gates: Gates = None) -> list[Problem]:
     """What a server of release `kubernetes` (`"1.34"`) drops or ignores of an object that it creates.
 
-    `gates` are the feature gates that the site set. Rules of the problems: `unserved` (no such kind in this version),
-    `unknown-field` (a strict server refuses it, a lenient one drops it), `dropped` (silently left out), `inactive` (no
+    `gates` are the feature gates that the site set. Rules of the problems: `unserved` (this version lacks the kind),
+    `unknown-field` (a strict server refuses it, a lenient one drops it), `dropped` (dropped silently), `inactive` (no
     effect while a gate is off) and `fatal` (the scheduler fails every pod that uses it). Empty fields are never
     reported. Raises ValueError like `minor_of`.
     """
@@ -251,17 +251,17 @@ def unsupported(obj: ObjectView, kubernetes: str, gates: Gates = None) -> list[P
         return [Problem("apiVersion", f"Kubernetes 1.{minor} has no {kind} in {version}", "unserved", fix)]
     decoder = Decoder(str(version), minor)
     read = decoder.struct(dict(obj), str(kind), "")
-    found = [problem for problem, value in decoder.unknown if comparison.carries(value)]
+    found = [problem for problem, value in decoder.unknown if comparison.is_nonempty(value)]
     v1 = {**versions.convert(read, versions.V1), "kind": kind} if version == versions.V1BETA1 else read
     found += _gated(v1, str(kind), str(version), minor, gates)
     gate = "DRADeviceTaints" if minor == 34 else "DRADeviceTaintRules"
     if kind == "DeviceTaintRule" and not enabled(gate, minor, gates):
         found.append(_gate_problem("kind", gate, minor, "inactive"))
     if kind in _STATUS_KINDS:
-        kept = [name for name, value in read.get("status", {}).items() if comparison.carries(value)]
+        kept = [name for name, value in read.get("status", {}).items() if comparison.is_nonempty(value)]
         found += [Problem(f"status.{name}", "is not kept when an object is created", "dropped") for name in kept]
     if kind not in versions.NAMESPACED and (read.get("metadata") or {}).get("namespace"):
-        found.append(Problem("metadata.namespace", f"is not kept, {kind} has no namespace", "dropped"))
+        found.append(Problem("metadata.namespace", f"is not kept: {kind} has no namespace", "dropped"))
     whole = tuple(f"{problem.path}{mark}" for problem in found if problem.rule == "dropped" for mark in ".[")
     return [problem for problem in found if not problem.path.startswith(whole)]
 
@@ -277,16 +277,17 @@ def _gated(v1: Object, kind: str, version: str, minor: int, gates: Gates) -> t.I
             if rule == "inactive" and gated.fatal_without and not enabled(gated.fatal_without, minor, gates):
                 rule = "fatal"
             for holder, name, path in _holders(v1, _steps(gated.path), ""):
-                if comparison.carries(holder[name]):
-                    yield _gate_problem(own_path(path, kind, version), feature.gate, minor, rule)
+                if comparison.is_nonempty(holder[name]):
+                    yield _gate_problem(path_in_version(path, kind, version), feature.gate, minor, rule)
 
 
 def _gate_problem(path: str, gate: str, minor: int, rule: str) -> Problem:
     what = {
         "dropped": f"is dropped by Kubernetes 1.{minor}",
         "inactive": f"has no effect in Kubernetes 1.{minor}",
-        "fatal": f"is kept by Kubernetes 1.{minor}, whose scheduler then fails every pod that uses it,",
+        "fatal": f"makes the scheduler of Kubernetes 1.{minor} fail every pod that uses it",
     }
     if rule == "idle":
-        return Problem(path, f"has no effect in Kubernetes 1.{minor}, whatever the feature gate {gate} is", "inactive")
+        message = f"has no effect in Kubernetes 1.{minor}, whether or not the feature gate {gate} is on"
+        return Problem(path, message, "inactive")
     return Problem(path, f"{what[rule]} while the feature gate {gate} is off", rule)

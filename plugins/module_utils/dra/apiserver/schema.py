@@ -5,8 +5,8 @@
 
 """The fields of every DRA kind in every version of `resource.k8s.io`, as Kubernetes 1.34 to 1.37 serve them.
 
-Source: k8s.io/api/resource/{v1,v1beta2,v1beta1,v1alpha3}/types.go of these releases. A field's type is written as in
-the language of the API's own documentation:
+Source: k8s.io/api/resource/{v1,v1beta2,v1beta1,v1alpha3}/types.go of these releases. The types of
+fields are written as follows:
 
 - `string`, `bool`, `int64`, `quantity`, `time` (RFC 3339), `raw` (any JSON);
 - the name of a structure;
@@ -32,8 +32,8 @@ _NESTED = _ALL - _FLAT
 class Field:
     """One field: its type, the minor releases `since`..`until` that have it, and the API versions that have it.
 
-    `required_until` is the last minor release whose OpenAPI document requires the field, `enums` the values that
-    these documents list from a minor release on. They inform users; the server's own verdict is in `validate.py`.
+    `required_until` is the last minor release whose OpenAPI document requires the field, `enums` the values that these
+    documents list from a minor release on. They are for documentation; `validate.py` decides what the server accepts.
     """
 
     type: str

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The verdict of the Kubernetes API server on a DRA object, without a server.
+"""Validates DRA objects as the Kubernetes API server does, without a server.
 
 Sources: pkg/apis/resource/validation/validation.go, pkg/apis/resource/v1/{defaults,zz_generated.validations}.go and
-k8s.io/apimachinery/pkg/api/validation/objectmeta.go of Kubernetes 1.34 to 1.37. Like the server we read the object
-strictly, drop what a feature gate hides, and only then apply the rules, in the terms of `resource.k8s.io/v1`.
+k8s.io/apimachinery/pkg/api/validation/objectmeta.go of Kubernetes 1.34 to 1.37. As the server does, this module
+decodes the object strictly, drops fields of disabled feature gates, and then applies the rules to the v1 form.
 
 Checks that need the cluster are left to it: that a namespace exists, and that the namespace of a claim with
 `adminAccess` has the label `resource.kubernetes.io/admin-access`.
@@ -22,9 +22,9 @@ from ..kube.objects import ObjectView
 from ..kube.problems import Problem
 from . import features
 from .decoder import Decoder
+from .validate_base import CelEngine
 from .validate_claims import ClaimRules
 from .validate_metadata import MetadataRules
-from .validate_report import CelEngine
 from .validate_slices import SliceRules
 from .validate_taints import TaintRules
 
@@ -70,5 +70,5 @@ def validate(
     elif kind == "DeviceTaintRule":
         TaintRules(*context).taint_rule(spec, "spec")
     if version == versions.V1BETA1:
-        return [replace(problem, path=features.own_path(problem.path, str(kind), version)) for problem in found]
+        return [replace(problem, path=features.path_in_version(problem.path, str(kind), version)) for problem in found]
     return found

@@ -12,10 +12,10 @@ from fractions import Fraction
 
 from ..kube import limits, quantity
 from ..kube.objects import Object
-from .validate_report import Report
+from .validate_base import Rules
 
 
-class CapacityRules(Report):
+class CapacityRules(Rules):
     """Rules for amounts: capacities, counters and node resources."""
 
     def _key_path(self, path: str, key: str) -> str:
@@ -51,7 +51,7 @@ class CapacityRules(Report):
                 if value > capacity:
                     self._add(f"{path}[{index}]", f"{texts[index]} is more than the capacity", "value")
             # Without fractional ranges 500m and 1 are equal for the server.
-            exact = self._on("DRAFractionalCapacityRange")
+            exact = self._enabled("DRAFractionalCapacityRange")
             self._unique((value if exact else quantity.integer(value) for value in values), path)
         if default not in values:
             self._add(path, "the default must be one of the values", "value")
@@ -81,7 +81,7 @@ class CapacityRules(Report):
         """Default and maximum of a range must be whole steps from its minimum."""
         least, step = bounds["min"], bounds.get("step")
         whole: t.Callable[[Fraction], int] = quantity.integer
-        fractional = self._on("DRAFractionalCapacityRange") and any(b.denominator > 1 for b in bounds.values())
+        fractional = self._enabled("DRAFractionalCapacityRange") and any(b.denominator > 1 for b in bounds.values())
         if fractional:
             whole = quantity.milli
             unsafe = [name for name, bound in bounds.items() if Fraction(quantity.milli(bound), 1000) != bound]
@@ -120,7 +120,7 @@ class CapacityRules(Report):
             for name in counters:
                 self._name(name, limits.dns_label, self._key_path(path, name))
 
-    def _consumed(self, consumptions: list[Object], path: str) -> None:
+    def _consumed_counters(self, consumptions: list[Object], path: str) -> None:
         if not self._within(consumptions, limits.at(limits.CONSUMED_SETS, self._minor), path, "counter sets"):
             return
         self._unique((consumption.get("counterSet", "") for consumption in consumptions), path, "counterSet")
@@ -136,16 +136,16 @@ class CapacityRules(Report):
                     self._name(group, limits.dns_label, f"{where}.compatibilityGroups[{number}]")
 
     def _counters_134(self, devices: list[Object], counter_sets: list[Object], path: str) -> None:
-        """1.34 had devices and the counters they consume in one slice, with limits over all of them."""
+        """The rules of 1.34, where a slice has both devices and counter sets, with limits on the total of counters."""
         known = {counter_set.get("name", ""): counter_set.get("counters", {}) for counter_set in counter_sets}
         if sum(map(len, known.values())) > limits.SHARED_COUNTERS_134:
             self._add(f"{path}.sharedCounters", f"has more than {limits.SHARED_COUNTERS_134} counters", "too-many")
         total = 0
         for index, device in enumerate(devices):
-            where, own = f"{path}.devices[{index}]", 0
+            where, consumed = f"{path}.devices[{index}]", 0
             for number, consumption in enumerate(device.get("consumesCounters", [])):
                 name, counters = consumption.get("counterSet", ""), consumption.get("counters", {})
-                own += len(counters)
+                consumed += len(counters)
                 place = f"{where}.consumesCounters[{number}]"
                 if name not in known:
                     self._add(
@@ -156,9 +156,9 @@ class CapacityRules(Report):
                 for counter in counters:
                     if name in known and counter not in known[name]:
                         self._add(f"{place}.counters", f"{counter!r} is not a counter of {name}", "unknown-reference")
-            if own > limits.COUNTERS_PER_DEVICE_134:
+            if consumed > limits.COUNTERS_PER_DEVICE_134:
                 self._add(where, f"consumes more than {limits.COUNTERS_PER_DEVICE_134} counters", "too-many")
-            total += own
+            total += consumed
         if total > limits.DEVICE_COUNTERS_PER_SLICE_134:
             limit = limits.DEVICE_COUNTERS_PER_SLICE_134
             self._add(f"{path}.devices", f"consume more than {limit} counters in total", "too-many")

@@ -19,7 +19,7 @@ _OPERATORS = ("Equal", "Exists")
 
 
 class ClaimRules(MetadataRules):
-    """What users ask for: requests, constraints and configurations."""
+    """Rules for requests, constraints and configurations."""
 
     def device_class(self, spec: Object, path: str) -> None:
         self._selectors(spec.get("selectors", []), f"{path}.selectors")
@@ -96,9 +96,9 @@ class ClaimRules(MetadataRules):
         for index, toleration in enumerate(request.get("tolerations", [])):
             self._toleration(toleration, f"{path}.tolerations[{index}]")
         if "derivedAttributes" in request:
-            self._derived(request["derivedAttributes"], f"{path}.derivedAttributes", name, used)
+            self._derived_attributes(request["derivedAttributes"], f"{path}.derivedAttributes", name, used)
 
-    def _derived(self, attributes: list[Object], path: str, name: str, used: dict[str, set[str]]) -> None:
+    def _derived_attributes(self, attributes: list[Object], path: str, name: str, used: dict[str, set[str]]) -> None:
         if not self._within(attributes, limits.DERIVED_ATTRIBUTES, path):
             return
         self._unique((attribute.get("name", "") for attribute in attributes), path)
@@ -140,7 +140,7 @@ class ClaimRules(MetadataRules):
         self._references(constraint.get("requests", []), f"{path}.requests", names)
         match, distinct = constraint.get("matchAttribute"), constraint.get("distinctAttribute")
         if match is None and distinct is None:
-            consumable = self._on("DRAConsumableCapacity")
+            consumable = self._enabled("DRAConsumableCapacity")
             wanted = "one of matchAttribute and distinctAttribute" if consumable else "matchAttribute"
             self._add(path if consumable else f"{path}.matchAttribute", f"{wanted} is required", "required")
         if match is not None:

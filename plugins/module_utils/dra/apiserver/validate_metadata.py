@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..kube import limits, versions
 from ..kube.objects import Object
-from .validate_report import Report
+from .validate_base import Rules
 
 _STANDARD_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 
@@ -17,14 +17,15 @@ _STANDARD_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 _GENERATED_PREFIX, _GENERATED_SUFFIX = 58, "bbbbb"  # the server cuts the prefix and adds five letters or digits
 
 
-class MetadataRules(Report):
-    """Names, labels, annotations, finalizers and owners."""
+class MetadataRules(Rules):
+    """Rules for names, labels, annotations, finalizers and owners."""
 
     def object_meta(self, obj: Object) -> None:
         meta, kind = obj.get("metadata", {}), obj["kind"]
         name, prefix = meta.get("name", ""), meta.get("generateName", "")
-        by_result = kind == "DeviceClass" and self._minor >= 35
-        if prefix and by_result:
+        # since 1.35 the server validates the generated name of a DeviceClass instead of its prefix
+        validates_result = kind == "DeviceClass" and self._minor >= 35
+        if prefix and validates_result:
             if "/" in prefix or "%" in prefix:
                 self._add("metadata.generateName", "must not contain '/' or '%'", "name")
         elif prefix:
@@ -60,7 +61,8 @@ class MetadataRules(Report):
                 self._add(f"{path}.annotations", f"{key}: {wrong}", "label")
         total = sum(limits.size(key) + limits.size(value) for key, value in annotations.items())
         if total > limits.ANNOTATIONS_BYTES:
-            self._add(f"{path}.annotations", f"has {total} bytes, of {limits.ANNOTATIONS_BYTES} allowed", "too-long")
+            limit = limits.ANNOTATIONS_BYTES
+            self._add(f"{path}.annotations", f"has {total} bytes; at most {limit} are allowed", "too-long")
 
     def _owners(self, owners: list[Object]) -> None:
         for index, owner in enumerate(owners):

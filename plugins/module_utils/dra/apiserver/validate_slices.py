@@ -17,7 +17,7 @@ _SELECTOR_OPERATORS = {"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"}
 
 
 class SliceRules(TaintRules, CapacityRules):
-    """What drivers publish: pools, nodes and devices."""
+    """Rules for pools, nodes and devices."""
 
     def resource_slice(self, spec: Object, path: str) -> None:
         self._name(spec.get("driver", ""), limits.driver_name, f"{path}.driver")
@@ -32,7 +32,7 @@ class SliceRules(TaintRules, CapacityRules):
         if self._minor >= 35 and "devices" in spec and "sharedCounters" in spec:
             self._add(path, "must have only one of devices and sharedCounters", "exactly-one")
         limit, what = limits.DEVICES, "devices"
-        if any(self._advanced(device) for device in devices):
+        if any(self._has_advanced_fields(device) for device in devices):
             limit, what = limits.at(limits.DEVICES_ADVANCED, self._minor), "devices, some with taints or counters"
         if self._within(devices, limit, f"{path}.devices", what):
             self._unique((device.get("name", "") for device in devices), f"{path}.devices", "name")
@@ -49,9 +49,9 @@ class SliceRules(TaintRules, CapacityRules):
         if self._minor == 34:
             self._counters_134(devices, counters, path)
         self._partition_type(spec, devices, path)
-        self._skipped(spec.get("skipNodeOperations", []), f"{path}.skipNodeOperations")
+        self._skip_node_operations(spec.get("skipNodeOperations", []), f"{path}.skipNodeOperations")
 
-    def _advanced(self, device: Object) -> bool:
+    def _has_advanced_fields(self, device: Object) -> bool:
         if device.get("taints") or device.get("consumesCounters"):
             return True
         return self._minor >= 36 and any(
@@ -123,11 +123,12 @@ class SliceRules(TaintRules, CapacityRules):
         self._name(device.get("name", ""), limits.dns_label, f"{path}.name")
         attributes, capacities = device.get("attributes", {}), device.get("capacity", {})
         if len(attributes) + len(capacities) > limits.ATTRIBUTES_AND_CAPACITIES:
-            count = len(attributes) + len(capacities)
-            self._add(path, f"has {count} attributes and capacities, of {limits.ATTRIBUTES_AND_CAPACITIES}", "too-many")
+            count, limit = len(attributes) + len(capacities), limits.ATTRIBUTES_AND_CAPACITIES
+            self._add(path, f"has {count} attributes and capacities; at most {limit} are allowed", "too-many")
         values = sum(value_count(attribute) for attribute in attributes.values()) if self._minor >= 36 else 0
         if values > limits.ATTRIBUTE_VALUES:
-            self._add(path, f"has {values} attribute values, of {limits.ATTRIBUTE_VALUES} allowed", "too-many")
+            limit = limits.ATTRIBUTE_VALUES
+            self._add(path, f"has {values} attribute values; at most {limit} are allowed", "too-many")
         for name, attribute in attributes.items():
             self._qualified(name, f"{path}.attributes")
             self._attribute(attribute, f"{path}.attributes[{name}]")
@@ -138,13 +139,13 @@ class SliceRules(TaintRules, CapacityRules):
         if self._within(taints, limits.at(limits.TAINTS, self._minor), f"{path}.taints"):
             for index, taint in enumerate(taints):
                 self._taint(taint, f"{path}.taints[{index}]")
-        self._consumed(device.get("consumesCounters", []), f"{path}.consumesCounters")
+        self._consumed_counters(device.get("consumesCounters", []), f"{path}.consumesCounters")
         ways = ("nodeName", "nodeSelector", "allNodes")
         if per_device:
             self._nodes(device, path, ways, one_term=False)
         elif any(way in device for way in ways):
             self._add(path, f"{', '.join(ways)} need perDeviceNodeSelection in the slice", "forbidden")
-        self._binding(device, path)
+        self._binding_conditions(device, path)
         self._node_resources(device, path)
 
     def _qualified(self, name: str, path: str) -> None:
@@ -168,7 +169,7 @@ class SliceRules(TaintRules, CapacityRules):
                 if limits.size(text) > limits.ATTRIBUTE_VALUE_BYTES:
                     self._add(place, f"is longer than {limits.ATTRIBUTE_VALUE_BYTES} bytes", "too-long")
 
-    def _binding(self, device: Object, path: str) -> None:
+    def _binding_conditions(self, device: Object, path: str) -> None:
         wanted, failed = device.get("bindingConditions", []), device.get("bindingFailureConditions", [])
         for name, conditions, limit in (
             ("bindingConditions", wanted, limits.BINDING_CONDITIONS),
@@ -203,7 +204,7 @@ class SliceRules(TaintRules, CapacityRules):
             if device.get("consumesCounters") and "string" not in (attribute or {}):
                 self._add(f"{path}.devices[{index}].attributes[{name}]", "is required, as a string", "required")
 
-    def _skipped(self, operations: list[str], path: str) -> None:
+    def _skip_node_operations(self, operations: list[str], path: str) -> None:
         self._unique(operations, path)
         for index, operation in enumerate(operations):
             self._one_of(operation, schema.SKIPPABLE, f"{path}[{index}]")

@@ -10,16 +10,16 @@ from __future__ import annotations
 from ..kube import limits
 from ..kube.objects import Object
 from . import schema
+from .validate_base import NameCheck
 from .validate_metadata import MetadataRules
-from .validate_report import Check
 
 
 class TaintRules(MetadataRules):
-    """Taints, and the devices that they apply to."""
+    """Rules for taints and device selectors."""
 
     def taint_rule(self, spec: Object, path: str) -> None:
         selector, where = spec.get("deviceSelector", {}), f"{path}.deviceSelector"
-        checks: dict[str, Check] = {
+        checks: dict[str, NameCheck] = {
             "driver": limits.driver_name,
             "pool": limits.pool_name,
             "device": limits.dns_label,

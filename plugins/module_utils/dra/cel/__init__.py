@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""CEL as the API server evaluates it for DRA: the language, its cost limits, and what an expression refers to.
+"""CEL as the API server evaluates it for DRA: the language, cost limits, and the names that an expression uses.
 
 It imports `kube` and `apiserver`. It knows no driver and no inventory.
 """

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The verdict of an API server on a new selector, as far as it can be determined offline."""
+"""Checks a new selector as an API server does, as far as this is possible offline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import re
 
 from ..kube import limits
 from .cost import estimate
-from .cost_functions import Unestimated
+from .cost_functions import UnknownCost
 from .environment import CelModule, make_environment
 from .errors import BARE_DEVICE, Verdict
 from .expression import Checked, Node, Type, read
@@ -21,16 +21,16 @@ from .functions import SERVER_ONLY
 _COMPARISON = re.compile(r"no matching overload for '_(?:<|<=|>|>=)_' applied to '\((?:int|uint|double), ")
 
 
-# The server evaluates calls of these with a constant when it compiles
-_CONSTANTS_EVALUATED = ("matches", "duration", "timestamp", "int", "uint", "double", "bool")
+# The server evaluates calls of these functions with constant arguments at compile time
+_EVALUATED_AT_COMPILE = ("matches", "duration", "timestamp", "int", "uint", "double", "bool")
 
 
-# The only class that RE2 has and Go's regexp does not have
+# The only character class that RE2 has and Go's regexp lacks
 _SINGLE_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")
 
 
-# Text that may contain has() of device itself, or a comment that may hide it
-_TESTED = re.compile(r"//|\bhas\b[\s(]*device\b(?!\.(?:attributes|capacity)\[)")
+# An expression that may call has() on device itself, or has a comment that may hide such a call
+_MAY_TEST_DEVICE = re.compile(r"//|\bhas\b[\s(]*device\b(?!\.(?:attributes|capacity)\[)")
 
 
 def uses_bare_device(root: Node) -> bool:
@@ -84,11 +84,11 @@ class Checker:
         try:
             compiled = self._checking.compile(expression)
         except RuntimeError as error:
-            return self._refused(expression, error)
+            return self._compile_failure(expression, error)
         checked = read(compiled.serialize())
         # has(device.driver) passes for device.driver here
-        tested = _TESTED.search(expression) is not None
-        if uses_bare_device(checked.root) or (tested and uses_bare_device(self._parsed(expression))):
+        may_test_device = _MAY_TEST_DEVICE.search(expression) is not None
+        if uses_bare_device(checked.root) or (may_test_device and uses_bare_device(self._parsed(expression))):
             return BARE_DEVICE
         wrong = self._wrong_result(checked)
         if wrong:
@@ -103,7 +103,7 @@ class Checker:
             return Verdict(errors=tuple(errors))
         try:
             cost = estimate(checked)
-        except Unestimated as error:
+        except UnknownCost as error:
             return Verdict(unchecked=(f"cannot be checked offline: the cost of {error}",))
         if cost > limits.CEL_COST:
             return Verdict(
@@ -114,8 +114,8 @@ class Checker:
     def _parsed(self, expression: str) -> Node:
         return read(self._checking.compile(expression, disable_check=True).serialize()).root
 
-    def _refused(self, expression: str, error: RuntimeError) -> Verdict:
-        """The verdict after the engine refused the expression."""
+    def _compile_failure(self, expression: str, error: RuntimeError) -> Verdict:
+        """The verdict on an expression that the engine cannot compile."""
         try:
             parsed = self._parsed(expression)
         except RuntimeError as syntax:
@@ -149,7 +149,7 @@ class Checker:
                         types.append(one)
                     if any(not same_type(types[0], other) for other in types[1:]):
                         errors.append(f"a {node.kind} has elements of different types")
-            elif node.kind == "call" and node.name in _CONSTANTS_EVALUATED:
+            elif node.kind == "call" and node.name in _EVALUATED_AT_COMPILE:
                 literal = node.parts[-1]
                 if literal.literal == "string" and not self._evaluates(node.name, literal.value):
                     errors.append(f"invalid {node.name} argument {literal.value!r}")
@@ -166,7 +166,7 @@ class Checker:
 
 
 def same_type(one: Type, other: Type) -> bool:
-    """Whether elements of these types may be in one literal; an empty literal's parameter is open."""
+    """Whether elements of these types may be in one literal; an empty literal has no element type."""
     if "param" in (one.kind, other.kind):
         return True
     if (one.kind, one.name, len(one.parameters)) != (other.kind, other.name, len(other.parameters)):

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 from .cost_functions import ADDITIONS, Argument, CallCost, Entries, cost_in_language, cost_in_library
 from .expression import Checked, Node
-from .sizes import NOTHING, NOWHERE, ONE, UNKNOWN, UNLIMITED, Path, Range, declared_size, exactly
+from .sizes import EMPTY_PATH, ONE, UNKNOWN, UNLIMITED, ZERO, Path, Range, declared_size, exactly
 
 DEVICE_FIELDS = ("driver", "attributes", "capacity", "allowMultipleAllocations")
 
 
-# cel-go's names of the variable that collects a macro's result
+# cel-go's names for the variable that accumulates a macro's result
 ACCUMULATORS = ("__result__", "@result")
 
 
@@ -41,6 +41,8 @@ SCALARS = ("bool", "double", "duration", "int", "timestamp", "uint")
 
 @dataclass
 class Local:
+    """A local variable of a comprehension."""
+
     path: Path
     size: Range | None
     entries: Entries | None
@@ -60,7 +62,7 @@ class _Estimator:
 
     def path(self, node: Node) -> Path:
         local = self.local(node)
-        return local.path if local else self.paths.get(node.number, NOWHERE)
+        return local.path if local else self.paths.get(node.number, EMPTY_PATH)
 
     def size(self, node: Node) -> Range | None:
         if node.number in self.sizes:
@@ -100,12 +102,12 @@ class _Estimator:
     def argument(self, node: Node) -> Argument:
         path = self.path(node)
         if path.steps[:1] and path.steps[0] in ACCUMULATORS:
-            path = NOWHERE
+            path = EMPTY_PATH
         return Argument(node, self.checked.type_of(node), path, self.size(node))
 
     def cost(self, node: Node) -> Range:
         if node.kind == "literal":
-            return NOTHING
+            return ZERO
         if node.kind == "comprehension" and self.is_binding(node):
             return self.binding(node)
         return t.cast("Range", getattr(self, f"cost_of_{node.kind}")(node))
@@ -114,10 +116,10 @@ class _Estimator:
         root, _unused, name = node.name.partition(".")
         if root == "device" and name in DEVICE_FIELDS:
             # Declared as one variable with a dotted name here, a field of an object on the server
-            self.paths[node.number] = NOWHERE.then(root).then(name)
+            self.paths[node.number] = EMPTY_PATH.then(root).then(name)
             return ONE + ONE
         local = self.local(node)
-        self.paths[node.number] = local.path if local else NOWHERE.then(node.name)
+        self.paths[node.number] = local.path if local else EMPTY_PATH.then(node.name)
         return ONE
 
     def cost_of_select(self, node: Node) -> Range:
@@ -223,8 +225,8 @@ class _Estimator:
             arguments.append(self.argument(part))
         overloads = self.checked.overloads.get(node.number, [])
         if not overloads:
-            return NOTHING
-        before = NOTHING
+            return ZERO
+        before = ZERO
         target: Argument | None = None
         if node.target is not None:
             before = self.cost(node.target)
@@ -232,7 +234,7 @@ class _Estimator:
         total = Range(UNLIMITED, 0)
         size: Range | None = None
         for overload in overloads:
-            cost, result = self.function(node, overload, target, arguments, costs)
+            cost, result = self.call_cost(node, overload, target, arguments, costs)
             total = total.union(cost)
             if result is not None:
                 size = size.union(result) if size else result
@@ -247,26 +249,27 @@ class _Estimator:
         self.set_size(node, size)
         return before + total
 
-    def function(
+    def call_cost(
         self, node: Node, overload: str, target: Argument | None, arguments: list[Argument], costs: list[Range]
     ) -> CallCost:
-        given = NOTHING
+        argument_cost = ZERO
         for cost in costs:
-            given += cost
+            argument_cost += cost
         if overload in ("logical_and", "logical_or"):
             return Range(costs[0].low, (costs[0] + costs[1]).high), None
         if overload == "conditional":
             # Only the chosen branch is counted
             entries = [self.entries_of(argument.node) for argument in arguments[1:]]
-            self.set_entries(node, self.either(*entries))
-            return costs[0] + costs[1].union(costs[2]), arguments[1].or_unknown.union(arguments[2].or_unknown)
+            self.set_entries(node, self.merged_entries(*entries))
+            sizes = [argument.computed_or_unknown for argument in arguments]
+            return costs[0] + costs[1].union(costs[2]), sizes[1].union(sizes[2])
         if overload in ADDITIONS:
-            self.set_entries(node, self.either(*(self.entries_of(argument.node) for argument in arguments)))
-        own = cost_in_library(node, target, arguments) or cost_in_language(node, overload, target, arguments)
-        return own[0] + given, own[1]
+            self.set_entries(node, self.merged_entries(*(self.entries_of(argument.node) for argument in arguments)))
+        call = cost_in_library(node, target, arguments) or cost_in_language(node, overload, target, arguments)
+        return call[0] + argument_cost, call[1]
 
     @staticmethod
-    def either(one: Entries | None, other: Entries | None) -> Entries | None:
+    def merged_entries(one: Entries | None, other: Entries | None) -> Entries | None:
         if one is None or other is None:
             return None
         return Entries(one.container, one.key.union(other.key), one.value.union(other.value))
@@ -275,6 +278,6 @@ class _Estimator:
 def estimate(checked: Checked) -> int:
     """The maximum cost of an evaluation, in the server's units; `UNLIMITED` if there is no bound.
 
-    Raises Unestimated if the expression calls a function of unknown cost.
+    Raises UnknownCost if the expression calls a function of unknown cost.
     """
     return _Estimator(checked).cost(checked.root).high

@@ -15,10 +15,10 @@ import typing as t
 from dataclasses import dataclass
 
 from .expression import Node, Type
-from .sizes import NOTHING, NOWHERE, ONE, UNKNOWN, UNLIMITED, Path, Range, declared_size
+from .sizes import EMPTY_PATH, ONE, UNKNOWN, UNLIMITED, ZERO, Path, Range, declared_size
 
 
-class Unestimated(Exception):
+class UnknownCost(Exception):
     """A function whose cost this module does not know."""
 
 
@@ -39,7 +39,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class Argument:
-    """A value as the library's cost functions see it, with its size from the expression, else from its declaration."""
+    """An argument of a function call. Its size is from the expression if known, otherwise from its declaration."""
 
     node: Node
     type: Type
@@ -47,7 +47,7 @@ class Argument:
     computed: Range | None
 
     @property
-    def or_unknown(self) -> Range:
+    def computed_or_unknown(self) -> Range:
         return self.computed or UNKNOWN
 
     @property
@@ -58,8 +58,8 @@ class Argument:
 CallCost = tuple[Range, t.Optional[Range]]
 
 
-# Functions whose call costs one unit besides their arguments, whatever these are
-_CHEAP = frozenset(
+# Functions whose call costs one unit plus the cost of their arguments
+_UNIT_COST = frozenset(
     "!_ -_ _-_ _*_ _/_ _%_ _[_] _[?_] _?._ size type int uint double bool string bytes timestamp duration "
     "@not_strictly_false getFullYear getMonth getDayOfMonth getDate getDayOfYear getDayOfWeek getHours getMinutes "
     "getSeconds getMilliseconds optional.of optional.none optional.ofNonZeroValue hasValue value or orValue charAt "
@@ -96,10 +96,10 @@ def _element(target: Argument) -> Argument | None:
     if not target.type.parameters:
         return None
     path = target.path.steps
-    way = NOWHERE
+    element = EMPTY_PATH
     for step in [*path, "@items"]:
-        way = way.then(step)
-    return Argument(target.node, target.type.parameters[0], way, None)
+        element = element.then(step)
+    return Argument(target.node, target.type.parameters[0], element, None)
 
 
 def _search_cost(name: str, target: Argument) -> Range:
@@ -114,7 +114,7 @@ def _search_cost(name: str, target: Argument) -> Range:
 
 def _join_cost(target: Argument, arguments: list[Argument]) -> CallCost:
     element = _element(target)
-    size = target.size * element.size if element else NOTHING
+    size = target.size * element.size if element else ZERO
     if arguments:
         between = Range(max(target.size.low - 1, 0), max(target.size.high - 1, 0))
         size += arguments[0].size * between
@@ -155,7 +155,7 @@ def cost_in_library(node: Node, target: Argument | None, arguments: list[Argumen
 
 
 def cost_in_language(node: Node, overload: str, target: Argument | None, arguments: list[Argument]) -> CallCost:  # noqa: PLR0911  # a return per overload
-    sizes = [argument.or_unknown for argument in arguments]
+    sizes = [argument.computed_or_unknown for argument in arguments]
     if overload == "string_to_bytes":
         return sizes[0].scaled(TRAVERSAL), Range(sizes[0].low, sizes[0].high * 4 % 2**64)
     if overload == "bytes_to_string":
@@ -167,21 +167,21 @@ def cost_in_language(node: Node, overload: str, target: Argument | None, argumen
     if overload == "in_list":
         return sizes[1], None
     if overload == "matches_string" and target is not None:
-        return _regex_cost(target.or_unknown, sizes[0]), None
+        return _regex_cost(target.computed_or_unknown, sizes[0]), None
     if overload in ("matches", "matches_string") and target is None:
         return _regex_cost(sizes[0], sizes[1]), None
     if overload == "contains_string" and target is not None:
-        return target.or_unknown.scaled(TRAVERSAL) * sizes[0].scaled(TRAVERSAL), None
+        return target.computed_or_unknown.scaled(TRAVERSAL) * sizes[0].scaled(TRAVERSAL), None
     if overload in ADDITIONS:
         size = sizes[0] + sizes[1]
         return (ONE if overload == "add_list" else size.scaled(TRAVERSAL)), size
     if overload in _COMPARED_BY_CONTENT or overload in ("equals", "not_equals"):
         most = min(sizes[0].high, sizes[1].high)
         return Range(min(most, 1), most).scaled(TRAVERSAL), None
-    if overload == "in_map" or node.name in _CHEAP or node.name in ("_+_", "_<_", "_<=_", "_>_", "_>=_"):
+    if overload == "in_map" or node.name in _UNIT_COST or node.name in ("_+_", "_<_", "_<=_", "_>_", "_>=_"):
         return ONE, None
-    raise Unestimated(node.name)
+    raise UnknownCost(node.name)
 
 
-#: Overloads that concatenate two values of a kind; the entries of the result are those of either.
+#: Overloads that concatenate two values of the same kind; the result has the entries of both.
 ADDITIONS = ("add_string", "add_bytes", "add_list")

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""CEL device selectors, checked and evaluated without a server.
+"""Checks and evaluates CEL device selectors without a server.
 
 The engine is cel-expr-python, the binding of Google's cel-cpp, on the controller only. Kubernetes compiles selectors
 with cel-go; its environment is declared to cel-cpp as far as possible. A selector is valid, invalid, or can only be
@@ -21,8 +21,8 @@ from .checker import Checker, first_line
 from .environment import CelProgram
 from .errors import BARE_DEVICE, EngineMissing, EvaluationError, Uncheckable, Verdict
 from .expression import Checked, Node, read
-from .functions import DEFAULTED, EXACT
-from .subject import Lookups, Seen, Subject, lookups
+from .functions import DEFAULTED_MAPS, EXACT_OPERATORS
+from .subject import Lookups, Subject, ValueKey, lookups
 from .values import Values
 
 
@@ -33,12 +33,12 @@ class Program:
     domains: frozenset[str]
     versions: bool
     reads: Lookups | None
-    # answers by what the expression sees of a device
-    known: dict[Seen, bool | EvaluationError | Uncheckable] = field(default_factory=dict)
+    # results by the values that the expression reads of a device
+    results: dict[ValueKey, bool | EvaluationError | Uncheckable] = field(default_factory=dict)
 
 
-def strings(root: Node) -> set[str]:
-    """Every text that could name a domain."""
+def possible_domains(root: Node) -> set[str]:
+    """Every string that could be the domain of an attribute or capacity."""
     found = {node.value for node in root.walk() if node.kind == "literal" and node.literal == "string"}
     return found | {node.name for node in root.walk() if node.kind == "select"}
 
@@ -71,8 +71,8 @@ class Engine:
         return list(self.judge(expression).errors)
 
     def cost(self, expression: str) -> int:
-        """The server's estimate of the worst case. Raises ValueError for a wrong selector, Uncheckable where the
-        estimate is not known."""
+        """The server's estimate of the worst case. Raises ValueError for an invalid selector, and
+        Uncheckable if the estimate is unknown."""
         verdict = self.judge(expression)
         if verdict.cost is not None:
             return verdict.cost
@@ -89,22 +89,22 @@ class Engine:
         return self.selects(expression, Subject(device, driver))
 
     def selects(self, expression: str, subject: Subject) -> bool:
-        """As `matches`, for a subject that can be used again with other selectors."""
+        """Like `matches`, for a subject that several selectors use."""
         program = self._programs.get(expression)
         if program is None:
             program = self._programs[expression] = self._program(expression)
         subject.convert()
         if program.reads is None:
             return self._evaluate(program, subject)
-        key = subject.seen(program.reads)
-        answer = program.known.get(key)
+        key = subject.value_key(program.reads)
+        answer = program.results.get(key)
         if answer is None:
             try:
                 answer = self._evaluate(program, subject)
             except (EvaluationError, Uncheckable) as error:
-                program.known[key] = error
+                program.results[key] = error
                 raise
-            program.known[key] = answer
+            program.results[key] = answer
         if isinstance(answer, bool):
             return answer
         raise type(answer)(str(answer))
@@ -113,11 +113,11 @@ class Engine:
         if program.reads is None:
             maps, domains = subject.maps, program.domains | {subject.driver}
         else:
-            maps = subject.part(program.reads)
+            maps = subject.looked_up(program.reads)
             domains = frozenset(domain for _map, domain, _name in program.reads)
         data: dict[str, str | bool | dict[str, Values]] = {"device.driver": subject.driver, **maps}
         empty: dict[str, Values] = {domain: {} for domain in domains}
-        for name, shadow in DEFAULTED.items():
+        for name, shadow in DEFAULTED_MAPS.items():
             data[shadow] = {**empty, **maps[name]}
         if self._consumable_capacity:
             data["device.allowMultipleAllocations"] = subject.shared
@@ -148,17 +148,17 @@ class Engine:
         self._with_defaults(checked, plain)
         exact = bytearray(plain)
         for node in checked.root.walk():
-            if node.kind == "call" and node.name in EXACT and checked.type_of(node.parts[0]).kind == "dyn":
+            if node.kind == "call" and node.name in EXACT_OPERATORS and checked.type_of(node.parts[0]).kind == "dyn":
                 over = node.parts[1]
                 if node.name == "_==_" or (over.parts and all(part.kind == "literal" for part in over.parts)):
-                    exact[node.name_at : node.name_at + len(node.name)] = EXACT[node.name].encode()
+                    exact[node.name_at : node.name_at + len(node.name)] = EXACT_OPERATORS[node.name].encode()
         calls = {node.name for node in checked.root.walk() if node.kind == "call"}
         try:
             program = self._evaluating.deserialize(bytes(plain))
             return Program(
                 program,
                 program if exact == plain else self._evaluating.deserialize(bytes(exact)),
-                frozenset(strings(checked.root)),
+                frozenset(possible_domains(checked.root)),
                 "semver" in calls,
                 lookups(checked.root),
             )
@@ -167,7 +167,7 @@ class Engine:
 
     @staticmethod
     def _with_defaults(checked: Checked, data: bytearray) -> None:
-        """Let look-ups by domain find an empty map if the device has nothing of that domain.
+        """Make look-ups by domain return an empty map if the device has no value of that domain.
 
         On the server looking up a domain never fails, but `in`, size and iteration only see the present domains.
         """
@@ -178,12 +178,12 @@ class Engine:
             elif node.kind == "call" and node.name in ("_[_]", "_[?_]", "_?._"):
                 looked_up.add(node.parts[0].number)
         for node in checked.root.walk():
-            if node.kind == "comprehension" and node.parts[1].kind == "ident" and node.parts[1].name in DEFAULTED:
+            if node.kind == "comprehension" and node.parts[1].kind == "ident" and node.parts[1].name in DEFAULTED_MAPS:
                 # The server's result then depends on whether the device has any domain
                 raise Uncheckable(f"cannot be evaluated offline: {node.parts[1].name} bound to a variable")
         for node in checked.root.walk():
-            if node.kind == "ident" and node.name in DEFAULTED and node.number in looked_up:
-                shadow = DEFAULTED[node.name].encode()
+            if node.kind == "ident" and node.name in DEFAULTED_MAPS and node.number in looked_up:
+                shadow = DEFAULTED_MAPS[node.name].encode()
                 for at in (node.name_at, checked.references.get(node.number)):
                     if at is not None:
                         data[at : at + len(shadow)] = shadow

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import typing as t
 
-from .functions import DEFAULTED, EXACT, FUNCTIONS
-from .values import one_of, same
+from .functions import DEFAULTED_MAPS, EXACT_OPERATORS, FUNCTIONS
+from .values import cel_equal, cel_in_list
 
 # The engine's Python package has no type annotations.
 CelModule = t.Any
@@ -37,8 +37,8 @@ _EXTENSIONS = {
 def make_environment(cel: CelModule, attribute: str, consumable_capacity: bool, strict: bool) -> CelEnvironment:
     """The environment that checks expressions by the server's types (`strict`), or the one that evaluates them.
 
-    `cel` is the engine's module, `attribute` the type of attributes, any or dyn, which only counts if `strict`. The one
-    that evaluates also declares the variables of DEFAULTED, which stand in for those of the server.
+    `cel` is the engine's module, `attribute` the type of attributes (any or dyn), used only if `strict`. The
+    environment for evaluation also declares the variables of DEFAULTED_MAPS, which replace those of the server.
     """
     any_type = cel.Type("google.protobuf.Any")
     quantity = cel.Type.AbstractType("kubernetes.Quantity")
@@ -51,7 +51,7 @@ def make_environment(cel: CelModule, attribute: str, consumable_capacity: bool, 
     if consumable_capacity:
         variables["device.allowMultipleAllocations"] = cel.Type.BOOL
     if not strict:
-        variables.update({shadow: _by_name(cel, cel.Type.DYN) for shadow in DEFAULTED.values()})
+        variables.update({shadow: _by_name(cel, cel.Type.DYN) for shadow in DEFAULTED_MAPS.values()})
     functions = _typed_functions(cel) if strict else _untyped_functions(cel, any_type)
     lines = [f"- name: {name}\n  version: {version}" for name, version in _EXTENSIONS.items()]
     config = cel.NewEnvConfigFromYaml("\n".join(["name: selectors", "extensions:", *lines, ""]))
@@ -109,7 +109,7 @@ def _untyped_functions(cel: CelModule, any_type: CelType) -> list[CelFunction]:
             for arity, (name, result) in arities.items()
         ]
         functions.append(cel.FunctionDecl(one.name, overloads))
-    for name, call in zip(EXACT.values(), (same, one_of)):
+    for name, call in zip(EXACT_OPERATORS.values(), (cel_equal, cel_in_list)):
         overload = cel.Overload(name, return_type=cel.Type.BOOL, parameters=[any_type] * 2, impl=call)
         functions.append(cel.FunctionDecl(name, [overload]))
     return functions

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The errors of selectors, and the verdict on one."""
+"""Errors of selectors, and the verdict on a selector."""
 
 from __future__ import annotations
 

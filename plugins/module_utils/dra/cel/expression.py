@@ -31,8 +31,8 @@ class Node:
     """One node of the tree.
 
     `kind` is literal, ident, select, call, list, map, struct or comprehension. `name` is the identifier, field or
-    function. `parts` are a call's arguments, a list's elements, a map's keys and values by turns, a struct's values,
-    or a comprehension's range, initial value, condition, step and result. `name_at` is where the name's bytes begin.
+    function. `parts` are a call's arguments, a list's elements, a map's alternating keys and values, a struct's values,
+    or a comprehension's range, initial value, condition, step and result. `name_at` is the offset of the name's bytes.
     """
 
     number: int
@@ -63,8 +63,7 @@ class Node:
 class Checked:
     """A parsed or checked expression; a parsed one only has `root`.
 
-    All maps are by a node's number; `references` is where the bytes of the name begin that the checker resolved an
-    identifier to.
+    All maps are by node number. `references` has the offset of the name that the checker resolved an identifier to.
     """
 
     root: Node
@@ -174,7 +173,7 @@ class _Reader:
             elif number == 4:
                 root = self.node(value)
         if root is None:
-            raise ValueError("a checked expression without an expression")
+            raise ValueError("the checked expression has no root")
         return Checked(root, types, overloads, references)
 
     def type_from(self, span: _Span) -> Type:  # noqa: C901, PLR0911  # a branch per kind of type in the message
@@ -220,7 +219,7 @@ class _Reader:
                 read = (self.ident, self.select, self.call, self.items, self.struct, self.comprehension)[at - 4]
                 node = read(list(self.fields(value)))
         if node is None:
-            raise ValueError("an expression of no kind")
+            raise ValueError("an expression node has no kind")
         node.number = number
         return node
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The functions and names of the server's environment that the engine does not have itself."""
+"""The functions and names of the server's environment that the engine lacks."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ FUNCTIONS = (
 )
 
 
-# Functions that the server's libraries have and the engine's do not, or with other types
+# Functions that the engine's libraries lack, or have with other types
 SERVER_ONLY = frozenset(
     # apiserver: url, regex, ip, cidr, format, lists, jsonpatch, authorizer
     "url isURL getScheme getHost getHostname getPort getEscapedPath getQuery find findAll ip isIP ip.isCanonical "
@@ -93,11 +93,11 @@ SERVER_ONLY = frozenset(
 )
 
 
-# Names of the same length, so that one can stand for the other in a serialized expression
-DEFAULTED = {"device.attributes": "device_attributes", "device.capacity": "device_capacity"}
+# Names of the same length, so that one can replace the other in a serialized expression
+DEFAULTED_MAPS = {"device.attributes": "device_attributes", "device.capacity": "device_capacity"}
 
 
-EXACT = {"_==_": "same", "@in": "one"}
+EXACT_OPERATORS = {"_==_": "same", "@in": "one"}
 
 
 SCALAR_FIELDS = ("device.driver", "device.allowMultipleAllocations")

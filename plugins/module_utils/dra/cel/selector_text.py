@@ -26,8 +26,8 @@ def mentioned(expression: str, names: frozenset[str]) -> frozenset[str]:
 
 
 def conjuncts(expression: str) -> list[str]:
-    """The operands of `&&` at the top of an expression, also in parentheses there; the whole expression if there are
-    none."""
+    """The operands of `&&` at the top level of an expression, including those in parentheses; the whole expression if
+    it has no such operands."""
     parts, depth, start, at = [], 0, 0, 0
     while at < len(expression):
         character = expression[at]
@@ -39,7 +39,7 @@ def conjuncts(expression: str) -> list[str]:
         elif character in ")]}":
             depth -= 1
         elif depth == 0 and character in "?|":
-            return [expression]  # `?:` or `||` at the top: no operand decides alone
+            return [expression]  # `?:` or `||` at the top level: no single operand decides
         elif depth == 0 and expression.startswith("&&", at):
             parts.append(expression[start:at].strip())
             at += 2

@@ -32,7 +32,7 @@ _ATTRIBUTES = 32
 
 @dataclass(frozen=True)
 class Range:
-    """Least and greatest number, of units of size or of cost; sums and products stay within 64 bits."""
+    """A minimum and a maximum size or cost; sums and products are capped at 64 bits."""
 
     low: int
     high: int
@@ -54,7 +54,7 @@ def exactly(number: int) -> Range:
     return Range(number, number)
 
 
-NOTHING = exactly(0)
+ZERO = exactly(0)
 
 
 ONE = exactly(1)
@@ -64,7 +64,7 @@ UNKNOWN = Range(0, UNLIMITED)
 
 
 class Path:
-    """The way from `device` to a value.
+    """The path from `device` to a value.
 
     cel-go keeps paths in slices and appends to them, so two paths that diverge at a bound variable can share memory,
     and the later one overwrites the last step of the earlier. That affects sizes, so it is reproduced here.
@@ -87,12 +87,12 @@ class Path:
         return Path(steps + [""] * (room - len(steps)), len(steps))
 
 
-NOWHERE = Path([], 0)
+EMPTY_PATH = Path([], 0)
 
 
 @dataclass(frozen=True)
 class _Declared:
-    """A declared type: its greatest size, and the types inside."""
+    """A declared type: its maximum size, and the types of its fields, keys and elements."""
 
     size: int
     fields: t.Mapping[str, _Declared] = field(default_factory=dict)
@@ -130,7 +130,7 @@ def declared_size(steps: list[str]) -> Range | None:
         elif step == "@keys":
             inner = here.key
         else:
-            # Only attributes are known to have the same greatest size under any name
+            # Only attributes have the same maximum size under any name
             inner = here.fields.get(step) or (here.element if here.values_by_name else None)
         if inner is None:
             return None

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A device as selectors see it, and which of its values an expression looks up."""
+"""A device in the form that selectors evaluate, and the values that an expression looks up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..kube import quantity
 from ..kube.objects import ObjectView, Scalar
 from .errors import EvaluationError, Uncheckable
 from .expression import Node
-from .functions import DEFAULTED, SCALAR_FIELDS
+from .functions import DEFAULTED_MAPS, SCALAR_FIELDS
 from .values import VERSION, CelValue, Values, quantity_value, tag_of, version_value
 
 #: What an expression looks up: the map, the domain, and the name in it; None if it only looks up the domain.
@@ -27,7 +27,7 @@ def lookups(root: Node) -> Lookups | None:
     for node in root.walk():
         if node.kind != "ident" or "device" not in node.name or node.name in SCALAR_FIELDS:
             continue
-        if node.name not in DEFAULTED:
+        if node.name not in DEFAULTED_MAPS:
             return None
         domain, above = _constant_key(node, parents)
         if domain is None or above is None:
@@ -46,7 +46,7 @@ def lookups(root: Node) -> Lookups | None:
 
 
 def _constant_key(node: Node, parents: t.Mapping[int, Node]) -> tuple[str | None, Node | None]:
-    """The constant text that a map is indexed by or searched for, and the call that does so; None for another use."""
+    """The constant key that a map is indexed by or searched for, and the call that does so; None for other uses."""
     call = parents.get(id(node))
     if call is None or call.kind != "call" or call.name not in ("_[_]", "@in") or call.target or len(call.parts) != 2:
         return None, None
@@ -56,12 +56,12 @@ def _constant_key(node: Node, parents: t.Mapping[int, Node]) -> tuple[str | None
     return str(key.value), call
 
 
-#: What expressions with certain look-ups see of a device.
-Seen = tuple[t.Union[str, bool, None], ...]
+#: The values of a device that expressions with certain look-ups read.
+ValueKey = tuple[t.Union[str, bool, None], ...]
 
 
 class Subject:
-    """A device as selectors see it, converted once for any number of them.
+    """A device in the form that selectors evaluate, converted once for all selectors.
 
     `device` is an entry of `spec.devices` of a v1 ResourceSlice: `attributes` and `capacity` by name, where a name
     without a domain belongs to `driver`. It must not change afterwards.
@@ -73,7 +73,7 @@ class Subject:
         self.shared = bool(device.get("allowMultipleAllocations"))
         self.has_versions = False
         self.maps: dict[str, dict[str, Values]] = {}
-        self._seen: dict[Lookups, Seen] = {}
+        self._value_keys: dict[Lookups, ValueKey] = {}
 
     def convert(self) -> None:
         """Fill `maps` from the device, once.
@@ -94,8 +94,8 @@ class Subject:
             capacity.setdefault(domain or self.driver, {})[identifier] = quantity_value(quantity.parse(one["value"]))
         self.maps = {"device.attributes": attributes, "device.capacity": capacity}
 
-    def part(self, reads: Lookups) -> dict[str, dict[str, Values]]:
-        """What expressions with such look-ups see of the maps."""
+    def looked_up(self, reads: Lookups) -> dict[str, dict[str, Values]]:
+        """The part of the maps that expressions with such look-ups read."""
         part: dict[str, dict[str, Values]] = {which: {} for which in self.maps}
         for which, domain, name in reads:
             found = self.maps[which].get(domain)
@@ -105,9 +105,9 @@ class Subject:
                     kept[name] = found[name]
         return part
 
-    def seen(self, reads: Lookups) -> Seen:
-        """A key that is the same for devices that expressions with such look-ups cannot distinguish."""
-        key = self._seen.get(reads)
+    def value_key(self, reads: Lookups) -> ValueKey:
+        """A key that is equal for devices that expressions with such look-ups cannot distinguish."""
+        key = self._value_keys.get(reads)
         if key is None:
             values: list[str | bool | None] = [self.driver, self.shared, self.has_versions]
             for which, domain, name in reads:
@@ -116,7 +116,7 @@ class Subject:
                     values.append(found is not None)
                 else:  # repr, because 1 == True in Python
                     values.append(repr(found[name]) if found and name in found else None)
-            key = self._seen[reads] = tuple(values)
+            key = self._value_keys[reads] = tuple(values)
         return key
 
 
@@ -147,7 +147,7 @@ def attribute_value(name: str, attribute: ObjectView) -> CelValue:
 
 
 def _without_nul(name: str, value: Scalar) -> Scalar:
-    """The value. Raises Uncheckable for text with a NUL, where the engine's binding would cut it."""
+    """The value. Raises Uncheckable for text with a NUL, at which the engine's binding would truncate it."""
     if isinstance(value, str) and "\0" in value:
         raise Uncheckable(f"cannot be evaluated offline: attribute {name} with a NUL character")
     return value

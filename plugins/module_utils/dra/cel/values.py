@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Values for which CEL has no type: quantities and versions.
+"""Quantities and versions, for which CEL has no type.
 
-For the engine each is a map with one entry, equal to another if the values are equal.
+The engine gets each as a map with one entry; two maps are equal if the values are equal.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _precedence(version: str) -> tuple[tuple[int, ...], bool, list[tuple[int, in
 
 
 def tag_of(value: object) -> int | None:
-    """Which of the tagged kinds a value of the engine is."""
+    """The tag of an engine value: QUANTITY, VERSION, or None for other values."""
     if isinstance(value, dict) and len(value) == 1:
         for tag in (QUANTITY, VERSION):
             if tag in value and isinstance(next(iter(value)), int):
@@ -153,15 +153,15 @@ def reads_without_error(read: t.Callable[..., object]) -> t.Callable[..., bool]:
     return check
 
 
-def same(left: object, right: object) -> bool:
-    """Equality as in cel-go: with a quantity or version on the left and another type on the right, it fails."""
+def cel_equal(left: object, right: object) -> bool:
+    """Equality as in cel-go: an error if the left is a quantity or version and the right has another type."""
     tag = tag_of(left)
     if tag is not None and tag != tag_of(right):
         raise no_overload()
     return _equal(left, right)
 
 
-def one_of(left: object, right: t.Iterable[object]) -> bool:
+def cel_in_list(left: object, right: t.Iterable[object]) -> bool:
     """Membership in a list of constants, which cel-go turns into a set; values of Kubernetes' own types have no
     hash."""
     if tag_of(left) is not None:

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""From a site's inventory to DeviceClasses, ResourceClaimTemplates and policies.
+"""Compiles a site's inventory to DeviceClasses, ResourceClaimTemplates and policies.
 
-It has the inventory language, the compiler, the warnings, and the check of whether the site's nodes can satisfy a
-claim. It imports `kube`, `config`, `apiserver`, `cel`, `holds`, `vendors`, `scheduler` and `topology`. It never reads
-a node or a server.
+It has the inventory language, the compiler, the warnings, and the check whether the site's nodes can satisfy a claim.
+It imports `kube`, `config`, `apiserver`, `cel`, `holds`, `vendors`, `scheduler` and `topology`. It never reads a node
+or a server.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What the ValidatingAdmissionPolicies of this collection have in common: both check specs of resource.k8s.io."""
+"""The common parts of this collection's ValidatingAdmissionPolicies, which check objects of resource.k8s.io."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import typing as t
 from ..kube.objects import Object
 
 _API = "admissionregistration.k8s.io/v1"
-#: An object with a wrong spec that was there before must still lose its finalizers, so that it can be deleted.
+#: The policies check only new and changed specs. Otherwise the finalizers of an existing object with a wrong spec could
+#: not be removed, and the object could not be deleted.
 _CHANGED = {
     "name": "new-or-changed-spec",
     "expression": "request.operation == 'CREATE' || object.spec != oldObject.spec",
@@ -22,10 +23,10 @@ _CHANGED = {
 def policy(
     name: str, labels: t.Mapping[str, str], resources: t.Sequence[str], spec: Object, **bound: Object
 ) -> list[Object]:
-    """The policy and its binding, which denies.
+    """The policy and its binding with the action Deny.
 
-    `spec` has the policy's variables and validations, and conditions besides that the spec is new or has changed;
-    `bound` is for the binding.
+    `spec` has the policy's variables and validations, and additional match conditions; `bound` has fields of the
+    binding.
     """
     rule = {
         "apiGroups": ["resource.k8s.io"],
@@ -35,9 +36,9 @@ def policy(
         "resources": list(resources),
         "scope": "*",
     }
-    whole = {
+    policy_spec = {
         "failurePolicy": "Fail",
-        # with what a server fills in: it takes this part as a whole, and an apply without would change it each time
+        # includes the defaults of the server: this field is atomic, so each apply without them would change it
         "matchConstraints": {
             "matchPolicy": "Equivalent",
             "namespaceSelector": {},
@@ -50,5 +51,5 @@ def policy(
     binding = {"policyName": name, **bound, "validationActions": ["Deny"]}
     return [
         {"apiVersion": _API, "kind": kind, "metadata": {"name": name, "labels": dict(labels)}, "spec": content}
-        for kind, content in (("ValidatingAdmissionPolicy", whole), ("ValidatingAdmissionPolicyBinding", binding))
+        for kind, content in (("ValidatingAdmissionPolicy", policy_spec), ("ValidatingAdmissionPolicyBinding", binding))
     ]

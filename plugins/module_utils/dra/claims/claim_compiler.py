@@ -6,15 +6,16 @@
 """Compiles one claim of the inventory to the `devices` of a ResourceClaim: requests, constraints and configuration.
 
 Preference lists. `align: [pcie_root, numa_node, any]` must try all devices for the first level before the second. The
-scheduler's allocator walks the requests in their order, depth first, and takes the first device that fits; going back,
-it changes the latest request first. So the level is chosen by `firstAvailable` subrequests of the group's other
-devices, the carriers, and these come before the group's first device, the anchor: with the carrier's level fixed,
-every carrier and then every anchor is tried before the carrier moves on to the next level. Were the anchor first, the
-level would be given up for the first anchor that comes along, however near another one is. A repetition is complete
-before the next one begins. A constraint per level ties the anchor to the subrequests of that level, and to them alone.
+scheduler's allocator processes the requests in order, depth first, and takes the first device that fits. When it
+backtracks, it changes the latest request first. So the level is chosen by `firstAvailable` subrequests of the group's
+other devices, the carriers, which come before the group's first device, the anchor: for one level of the carrier,
+every carrier device and every anchor device are tried before the carrier continues with the next level. If the anchor
+came first, the search would go to a farther level for the first anchor that fits, even if another anchor had a nearer
+partner. All requests of a repetition come before those of the next one. A constraint for each level ties the anchor to
+the subrequests of that level only.
 
-A constraint requires that the anchor has the attribute, even if another level is chosen: a preference list that begins
-with `pcie_root` fails on machines whose GPUs have no pcieRoot (Hyper-V, VMD), whatever follows in the list.
+A constraint requires that the anchor has the attribute, even if another level is chosen. So a preference list that
+begins with `pcie_root` fails on machines whose GPUs have no pcieRoot (Hyper-V, VMD), whatever follows in the list.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 
 @dataclass
 class Resolved:
-    """What a device of the inventory is on this site. `driver` is None where only the class's owner knows it."""
+    """The class, driver, selectors and capacities of a device of the inventory.
+
+    `driver` is None if the class does not belong to the site and the inventory does not name its driver.
+    """
 
     device: Device
     class_name: str
@@ -48,13 +52,13 @@ class Resolved:
     driver: DriverKnowledge | None
     selectors: list[tuple[str, str]]
     capacity: dict[str, str]
-    #: What its class sets and lets claims set; None where only the class's owner knows.
+    #: What its class sets and lets claims set; None if the class does not belong to the site.
     terms: ClassTerms | None = None
 
 
 @dataclass
 class Compiled:
-    """The `devices` of a claim, and where each part of it was written (longest prefix of the path counts)."""
+    """The `devices` of a claim, and the origin in the inventory of each path in it; the longest prefix counts."""
 
     devices: Object
     origins: dict[str, str] = field(default_factory=dict)
@@ -78,7 +82,7 @@ class ClaimCompiler:
         self.nearest = nearest
 
     def compile(self, claim: Claim) -> list[tuple[Claim, Compiled]]:
-        """The claim, or one for each kind of board; none where it has errors, which are then in the reader."""
+        """The compiled claim, or one for each kind of board; empty if the claim has errors, which are reported."""
         before = len(self.reader.problems)
         known: dict[int, Resolved] = {}
         whole = True
@@ -90,10 +94,10 @@ class ClaimCompiler:
                         known[id(choice)] = found
                         self._check_use(claim, choice, found)
                     else:
-                        whole = False  # the error may be in its class or driver, and reported before
+                        whole = False  # the error has been reported, perhaps for its class or driver
         made: list[tuple[Claim, Compiled]] = []
         for suffix, plans in self.nearest.plans(claim, known) if whole else ():
-            body = _Body(self.reader, claim, known, self.lists, plans)
+            body = _ClaimBuilder(self.reader, claim, known, self.lists, plans)
             body.build()
             compiled = body.compiled() if len(self.reader.problems) == before else None
             if compiled:
@@ -109,7 +113,7 @@ class ClaimCompiler:
                 self.reader.problem(child(device.path, "class"), reason, "tenancy", "use another class")
 
 
-class _Body:
+class _ClaimBuilder:
     def __init__(
         self, reader: Reader, claim: Claim, known: dict[int, Resolved], lists: bool, plans: t.Mapping[int, Plan]
     ) -> None:
@@ -131,7 +135,7 @@ class _Body:
             everything = [device for group in self.claim.groups for device in group.devices]
             path = child(self.claim.path, "align")
             if sum(_size(device) * group.count for group in self.claim.groups for device in group.devices) < 2:
-                self.reader.problem(path, "there is only one device, and nothing to align it with", "contradiction")
+                self.reader.problem(path, "there is only one device, so there is nothing to align", "contradiction")
             for attribute, devices in self.required(everything, self.claim.align, path):
                 constraint: Object = {"matchAttribute": attribute}
                 if len(devices) < len(everything):
@@ -139,7 +143,7 @@ class _Body:
                 self.constraints.append((constraint, path))
         for rule in self.claim.distinct:
             self._distinct(rule)
-        self._distinct_cards()
+        self._distinct_nics()
 
     def compiled(self) -> Compiled | None:
         claim = self.claim
@@ -161,7 +165,7 @@ class _Body:
                 number = len(devices[what])
                 self.reader.problem(
                     claim.path,
-                    f"becomes {number} entries of {what}; the limit of a claim is {most}",
+                    f"compiles to {number} entries of {what}; the limit of a claim is {most}",
                     "too-many",
                     "split it",
                 )
@@ -179,7 +183,7 @@ class _Body:
         if levels and sum(_size(device) for device in group.devices) < 2:
             self.reader.problem(
                 group.align_path,
-                "there is only one device in each repetition, and nothing to align it with",
+                "there is only one device in each repetition, so there is nothing to align",
                 "contradiction",
             )
             return
@@ -210,7 +214,7 @@ class _Body:
             if device.admin:
                 self.reader.problem(
                     child(device.path, "admin"),
-                    "admin access does not go with a preference list",
+                    "admin access cannot be combined with a preference list",
                     "contradiction",
                     "align by one level",
                 )
@@ -218,8 +222,8 @@ class _Body:
             if any(choice.all for choice in device.choices()):
                 self.reader.problem(
                     child(device.path, "all"),
-                    "all does not go with a preference list: the scheduler gives up where one of all devices does not "
-                    "match, and never tries the next level",
+                    "all cannot be combined with a preference list: if one of all devices does not match, the "
+                    "scheduler fails and never tries the next level",
                     "contradiction",
                     "give a count, or align by one level",
                 )
@@ -339,7 +343,7 @@ class _Body:
         return self.known[id(device)]
 
     def _configs(self) -> list[tuple[Object, str]]:
-        """One entry for the requests that share it; no entry names more requests than the API takes."""
+        """One entry for all requests with the same configuration, split by the limit of requests in an entry."""
         found = []
         for config, path, requests in self.configs.values():
             for start in range(0, len(requests), limits.REQUESTS):
@@ -374,16 +378,16 @@ class _Body:
         elif not names:
             different = ", ".join(sorted({names[0] for _device, names in found}))
             self.reader.problem(
-                rule.path, f"the devices publish {rule.by} by different names: {different}", "no-common-attribute"
+                rule.path, f"the devices publish {rule.by} under different names: {different}", "no-common-attribute"
             )
         elif size < 2:
-            self.reader.problem(rule.path, "there is only one device, and nothing to differ from", "contradiction")
+            self.reader.problem(rule.path, "there is only one device, so there is nothing to differ", "contradiction")
         else:
             requests = self._requests_of([device for device, _attributes in found])
             self.constraints.append(({"requests": requests, "distinctAttribute": names[0]}, rule.path))
 
-    def _distinct_cards(self) -> None:
-        """Shares of NICs in one claim come from different NICs, unless the claim aligns them on the NIC itself."""
+    def _distinct_nics(self) -> None:
+        """Require different NICs for the shares of NICs in a claim, unless the claim aligns them on the NIC itself."""
         if self.claim.align == PCI_BUS_ID:
             return
         together = {id(device) for group in self.claim.groups if PCI_BUS_ID in group.align for device in group.devices}
@@ -416,7 +420,7 @@ def _level_names(levels: tuple[str, ...]) -> list[str]:
 
 
 def _size(device: Device) -> int:
-    """How many devices an entry of the inventory asks for at most; `all` counts as two."""
+    """The largest number of devices that an entry of the inventory requests; `all` counts as two."""
     return max(2 if choice.all else choice.count for choice in device.choices())
 
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The DeviceClasses of a site: those that it names, and those that its claims need."""
+"""Compiles the DeviceClasses of a site: those in its inventory, and those that its claims need."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ V1 = "resource.k8s.io/v1"
 
 
 @dataclass
-class Made:
-    """An object, and where its parts were written: object paths to inventory paths."""
+class CompiledObject:
+    """An object, and the origin of its parts: inventory paths by object path."""
 
     object: Object
     origins: dict[str, str]
 
     def origin(self, path: str) -> tuple[str, bool]:
-        """The inventory path of an object path, and whether it is as exact as the object path is."""
+        """The inventory path of an object path, and whether it is exact; otherwise it is that of a parent."""
         place = path
         while place and place not in self.origins:
             cut = max(place.rfind("."), place.rfind("["))
@@ -60,7 +60,7 @@ class ClassCompiler:
         self.minor = versions.minor_of(kubernetes)
         self.gates = gates
         self.lists = features.enabled("DRAListTypeAttributes", self.minor, gates)
-        self.made: list[Made] = []
+        self.made: list[CompiledObject] = []
         self.warnings: list[str] = []
         self.classes: dict[str, Object] = {}
         self.claims: list[tuple[Claim, Compiled]] = []
@@ -72,7 +72,7 @@ class ClassCompiler:
             capacity = features.enabled("DRAConsumableCapacity", self.minor, gates)
             self.engine = Engine(consumable_capacity=capacity, list_attributes=self.lists)
         except EngineMissing as error:
-            self.warnings.append(f"{error}; what is written in cel was not checked, and no claim was tried on a node")
+            self.warnings.append(f"{error}; expressions in cel were not checked, and claims were not tried on nodes")
         self._named = {item.name: item for item in inventory.classes}
         self._extended: dict[str, str] = {}
 
@@ -97,17 +97,17 @@ class ClassCompiler:
         for name, options in self.inventory.drivers.items():
             try:
                 self.drivers[name] = knowledge(name, options)
-                self.warnings += filter(None, [self.drivers[name].beyond()])
+                self.warnings += filter(None, [self.drivers[name].version_warning()])
             except Problems as error:
                 self.reader.problems += error.problems
 
     def _driver(self, kind: str, name: str, path: str) -> DriverKnowledge | None:
-        """The driver that serves a kind: the one that is named, or the site's only one."""
-        given = self.inventory.drivers
+        """The driver that serves a kind: the named one, or the only one of the site."""
+        site_drivers = self.inventory.drivers
         serving = [driver for driver in self.drivers.values() if kind in driver.kinds]
         where = child(path, "driver" if name else "kind")
-        if name and name not in given:
-            fix = nearest(name, given) or f"add it to {PREFIX}drivers"
+        if name and name not in site_drivers:
+            fix = nearest(name, site_drivers) or f"add it to {PREFIX}drivers"
             self.reader.problem(where, f"driver {name!r} does not run on this site", "unknown-driver", fix)
         elif name and name not in self.drivers:
             pass  # its errors were already reported
@@ -125,7 +125,7 @@ class ClassCompiler:
             self.reader.problem(
                 where, f"several drivers of this site serve kind {kind}: {names}", "ambiguous", "name the driver"
             )
-        elif len(given) == len(self.drivers):
+        elif len(site_drivers) == len(self.drivers):
             known = ", ".join(driver.name for driver in DRIVERS.values() if kind in driver.kinds)
             self.reader.problem(
                 where,
@@ -143,7 +143,7 @@ class ClassCompiler:
         before = len(self.reader.problems)
         parts: list[tuple[selectors.Selector, str]] = []
         if driver:
-            parts += kind_selectors(driver, driver.terms(item.kind, item.marks()), child(item.path, "kind"))
+            parts += kind_selectors(driver, driver.terms(item.kind, item.filter_names()), child(item.path, "kind"))
             parts += self._filters(driver, item.kind, item.where, item.path)
         elif item.driver:
             parts.append((selectors.driver_is(item.driver), child(item.path, "driver")))
@@ -161,19 +161,19 @@ class ClassCompiler:
                 )
             elif own and "share" in config["parameters"] and not item.share:
                 message = "needs a class of shares, but this class is for whole devices"
-                self.reader.problem(child(place, "share"), message, "contradiction", "give the class share: true")
+                self.reader.problem(child(place, "share"), message, "contradiction", "set share: true in the class")
             elif own and INDEX in str(config["parameters"].get("name", "")):
                 self.reader.problem(
                     child(place, "name"),
                     f"{INDEX} has no meaning in a class, which is not repeated",
                     "contradiction",
-                    "name the interface where a claim asks for the device",
+                    "set the name in the claim that requests the device",
                 )
         taken = driver.extended_resources.get(item.extended_resource) if driver else None
         if driver and taken and driver.has(taken):
             self.warnings.append(
-                f"{child(item.path, 'extended_resource')}: the chart of {driver.title} makes a class with "
-                f"{item.extended_resource} from {taken} on, and the scheduler takes only one of both; use another name"
+                f"{child(item.path, 'extended_resource')}: the chart of {driver.title} creates a class with "
+                f"{item.extended_resource} from {taken} on, and the scheduler uses only one of them; use another name"
             )
         self._refused(item.configs, item.path)
         if len(self.reader.problems) == before:
@@ -181,9 +181,9 @@ class ClassCompiler:
             self._make_class(item.name, parts, item.path, of_driver, item)
 
     def _refused(self, configs: list[Object], path: str) -> None:
-        """Report what drivers of the site refuse in opaque configurations; our own is checked where it is read."""
-        given = [config for config in configs if config["driver"] != interface_config.DRIVER]
-        for index, config in enumerate(given):
+        """Report what drivers of the site refuse in opaque configurations. InterfaceConfigs are checked when read."""
+        foreign = [config for config in configs if config["driver"] != interface_config.DRIVER]
+        for index, config in enumerate(foreign):
             refuses, driver = REFUSES.get(config["driver"]), self.drivers.get(config["driver"])
             if refuses and driver:
                 place = child(f"{child(path, 'config')}[{index}]", "parameters")
@@ -197,7 +197,7 @@ class ClassCompiler:
         driver: str,
         item: Class | None = None,
     ) -> None:
-        """Make a class for devices of a driver; an empty `driver` stands for any."""
+        """Add a class for devices of a driver; an empty `driver` means any."""
         try:
             spec: Object = {"selectors": selectors.device_selectors([part for part, _path in parts])}
         except ValueError as error:
@@ -220,12 +220,12 @@ class ClassCompiler:
         )
         made = {"apiVersion": V1, "kind": "DeviceClass", "metadata": metadata, "spec": spec}
         self.classes[name] = made
-        self.made.append(Made(made, origins))
+        self.made.append(CompiledObject(made, origins))
 
     def _class_for(self, device: Device, driver: DriverKnowledge) -> str:
-        """The class of a kind: one that the site names itself and that adds nothing to it, or one made here."""
-        wanted = driver.terms(device.kind, device.marks())
-        special = next((name for name in device.marks() if name in driver.kinds[device.kind].instead), "")
+        """The class of a kind: a class of the inventory that selects exactly this kind, or a new one."""
+        wanted = driver.terms(device.kind, device.filter_names())
+        special = next((name for name in device.filter_names() if name in driver.kinds[device.kind].instead), "")
         several = sum(device.kind in other.kinds for other in self.drivers.values()) > 1
         name = device.kind
         if several:
@@ -236,7 +236,7 @@ class ClassCompiler:
             if item.kind != device.kind or item.broken:
                 continue
             serves = item.driver or driver.name
-            same = serves == driver.name and driver.terms(item.kind, item.marks()) == wanted
+            same = serves == driver.name and driver.terms(item.kind, item.filter_names()) == wanted
             if same and (item.name == name or not (item.where or item.cel or item.configs or item.extended_resource)):
                 return item.name
         if name in self._named:
@@ -259,14 +259,14 @@ class ClassCompiler:
         return name
 
     def _terms(self, class_name: str) -> ClassTerms | None:
-        """What a class of the site sets and allows; None for a class of others."""
+        """What a class of the site sets and allows; None for a class that does not belong to the site."""
         if class_name in self.foreign:
             return None
         made = self.classes.get(class_name)
         return terms(class_name, [one["opaque"] for one in made["spec"].get("config", ())] if made else ())
 
     def _checked_where(self, device: Device, kind: str) -> Object | None:
-        """The filters of a device that names a class of the site, read now that the kind is known."""
+        """The filters of a device that names a class of the site. They are read late because the class has the kind."""
         before = len(self.reader.problems)
         found = read_where(self.reader, device.where, child(device.path, "where"), kind)
         return found if len(self.reader.problems) == before else None
@@ -284,7 +284,7 @@ class ClassCompiler:
                     place,
                     f"{driver.name} {driver.version} does not publish what {name} of kind {kind} asks for",
                     "unanswered-filter",
-                    driver.hint(name) or f"it answers {answered}",
+                    driver.hint(name) or f"it supports {answered}",
                 )
                 continue
             try:
@@ -295,7 +295,7 @@ class ClassCompiler:
 
 
 def short_name(driver: str, kind: str, drivers: t.Iterable[str]) -> str:
-    """The word by which people tell a driver from others of the kind: `nvidia` of `gpu.nvidia.com`."""
+    """A short name that is unique among the drivers: `nvidia` for `gpu.nvidia.com`."""
 
     def short(name: str) -> str:
         parts = [part for part in name.split(".")[:-1] if part != kind]

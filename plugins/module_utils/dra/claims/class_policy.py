@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What DeviceClasses refuse in claims, for claims of the inventory and for objects of others."""
+"""Checks claims against the policies of their DeviceClasses, for claims of the inventory and for other objects."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from ..config.interface_config import DRIVER
 from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem
 
-#: Where the devices of a claim are, by kind.
+#: The path of the devices of a claim, by kind.
 _DEVICES = {"ResourceClaim": ("spec", "devices"), "ResourceClaimTemplate": ("spec", "spec", "devices")}
 
 
 @dataclass(frozen=True)
 class ClassTerms:
-    """The terms of a class: the fields of an InterfaceConfig that it sets, and its policy if it has one."""
+    """What a class sets and allows: its fields of an InterfaceConfig, and its policy if it has one."""
 
     name: str
     settings: ObjectView = field(default_factory=dict)
     policy: ObjectView | None = None
 
     def unusable(self, namespace: str) -> str:
-        """Why claims of a namespace may not use the class, or an empty string."""
-        if tenancy.allowed(self.policy, namespace) is None:
+        """Why claims of a namespace must not use the class; empty if they may."""
+        if tenancy.allowed_settings(self.policy, namespace) is None:
             return f"class {self.name!r} is not for claims of namespace {namespace!r}"
         return ""
 
     def refused(self, namespace: str, interface: ObjectView, path: str) -> list[Problem]:
-        """What the class refuses of a valid InterfaceConfig at a path."""
-        allow = tenancy.allowed(self.policy, namespace)
-        found = [] if allow is None else tenancy.refused(allow, self.settings, interface)
+        """The fields of a valid InterfaceConfig, whose path is `path`, that the class does not allow."""
+        allow = tenancy.allowed_settings(self.policy, namespace)
+        found = [] if allow is None else tenancy.refused_fields(allow, self.settings, interface)
         fix = "leave it out, set it in the class, or let tenants of the class set it"
         return [Problem(f"{path}.{name}", f"class {self.name!r} {reason}", "tenancy", fix) for name, reason in found]
 
@@ -45,13 +45,15 @@ def terms(name: str, configs: t.Iterable[ObjectView]) -> ClassTerms:
     """The terms of a class from its opaque configurations, each a driver and its valid parameters."""
     own = [config["parameters"] for config in configs if config["driver"] == DRIVER]
     policies = [one for one in own if tenancy.is_policy(one)]
-    return ClassTerms(name, tenancy.settings_of(own), policies[0] if policies else None)
+    return ClassTerms(name, tenancy.class_settings(own), policies[0] if policies else None)
 
 
 def check(objects: t.Sequence[Object]) -> list[list[Problem]]:
-    """The errors in our configurations of valid DRA objects, for each object. A claim is checked against its classes if
-    they are among the objects."""
-    found = [_form(item) for item in objects]
+    """The errors in the InterfaceConfigs and InterfacePolicies of valid DRA objects, for each object.
+
+    A claim is checked against those of its classes that are among the objects.
+    """
+    found = [_own_problems(item) for item in objects]
     classes = {}
     for item, wrong in zip(objects, found):
         if item["kind"] == "DeviceClass" and not wrong:
@@ -63,7 +65,7 @@ def check(objects: t.Sequence[Object]) -> list[list[Problem]]:
     return found
 
 
-def _holder(item: ObjectView) -> tuple[ObjectView, str]:
+def _devices_of(item: ObjectView) -> tuple[ObjectView, str]:
     holder: ObjectView = item
     path = _DEVICES.get(item["kind"], ("spec",))
     for name in path:
@@ -72,8 +74,8 @@ def _holder(item: ObjectView) -> tuple[ObjectView, str]:
 
 
 def _entries(item: ObjectView) -> list[tuple[Object, str]]:
-    """The configurations for our driver, each with the path of its parameters."""
-    holder, path = _holder(item)
+    """The configurations for the driver of this collection, each with the path of its parameters."""
+    holder, path = _devices_of(item)
     entries = enumerate(holder.get("config") or ())
     return [
         (one, f"{path}.config[{index}].opaque.parameters")
@@ -82,7 +84,7 @@ def _entries(item: ObjectView) -> list[tuple[Object, str]]:
     ]
 
 
-def _form(item: ObjectView) -> list[Problem]:
+def _own_problems(item: ObjectView) -> list[Problem]:
     if item["kind"] != "DeviceClass" and item["kind"] not in _DEVICES:
         return []
     found: list[Problem] = []
@@ -95,12 +97,12 @@ def _form(item: ObjectView) -> list[Problem]:
         else:
             found += interface_config.validate(given, path)
         if policies > 1:
-            found.append(Problem(path, f"is a second {tenancy.POLICY_KIND}; a class can have one only", "duplicate"))
+            found.append(Problem(path, f"is a second {tenancy.POLICY_KIND}; a class can have only one", "duplicate"))
     return found
 
 
 def _checked_against(item: ObjectView, classes: t.Mapping[str, ClassTerms]) -> t.Iterator[Problem]:
-    holder, path = _holder(item)
+    holder, path = _devices_of(item)
     namespace = str(item["metadata"].get("namespace", "default"))
     for index, request in enumerate(holder.get("requests") or ()):
         place = f"{path}.requests[{index}]"

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which attributes the devices of a claim have in common, for constraints that align or separate them."""
+"""The attributes that the devices of a claim have in common, for constraints that align or separate them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import typing as t
 from ..kube.reader import Reader
 from ..vendors.knowledge import NUMA_NODE, PCIE_ROOT
 from .inventory import Device
-from .nearest import Known
+from .nearest import ResolvedDevice
 
 
 class CommonAttributes:
-    """The attributes of the devices that a claim names; `lists`: they may be lists. Errors go to `reader`."""
+    """The common attributes of the devices of a claim. With `lists`, attributes may be lists. Errors go to `reader`."""
 
-    def __init__(self, reader: Reader, known: t.Mapping[int, Known], lists: bool) -> None:
+    def __init__(self, reader: Reader, known: t.Mapping[int, ResolvedDevice], lists: bool) -> None:
         self.reader = reader
         self.known = known
         self.lists = lists
 
     def of(self, device: Device, level: str) -> list[str] | None:
-        """The attributes for a level that a device and all its alternatives have, the best first; None: unknown."""
+        """The attributes for a level that a device and all its alternatives have, the best first; None if unknown."""
         common: list[str] | None = None
         for choice in device.choices():
             driver = self.known[id(choice)].driver
@@ -37,10 +37,10 @@ class CommonAttributes:
     def required(
         self, devices: list[Device], level: str, path: str, pairs: bool = True
     ) -> list[tuple[str, list[Device]]]:
-        """The attributes that tie all the devices together, each with the devices it ties.
+        """The attributes that tie all the devices together, each with the devices that it ties.
 
-        One attribute where all drivers publish one in common. Else two, if there is a device in both: its value of
-        either says the same thing, so all are tied through it.
+        It is one attribute if all drivers publish it. Otherwise it is two attributes, if some device has both: the
+        other devices are then tied through this device.
         """
         published = [(device, self.of(device, level)) for device in devices]
         standard = {"pcie_root": "resource.kubernetes.io/pcieRoot", "numa_node": "resource.kubernetes.io/numaNode"}
@@ -70,23 +70,23 @@ class CommonAttributes:
                 if driver is None:
                     continue
                 names = driver.alignments(level, self.lists)
-                text = f"{driver.name} {driver.version} publishes " + (" and ".join(names) or "nothing of the kind")
+                text = f"{driver.name} {driver.version} publishes " + (" and ".join(names) or "no such attribute")
                 if text not in publications:
                     publications.append(text)
-                # a driver with the attribute that all others should have needs no advice
+                # a driver that publishes the standard attribute needs no hint
                 hint = "" if NUMA_NODE in names or PCIE_ROOT in names else driver.hint(level)
                 if hint and hint not in hints:
                     hints.append(hint)
         self.reader.problem(
             path,
-            f"devices cannot be aligned on {level}, as their drivers have no attribute for it in common: "
+            f"devices cannot be aligned on {level}, because their drivers publish no common attribute for it: "
             + "; ".join(publications),
             "no-common-attribute",
             "; ".join(hints) or "align on another level",
         )
 
     def distinct(self, device: Device, by: str) -> list[str]:
-        """The attributes for a rule that a device and all its alternatives have, the best first."""
+        """The attributes for a `distinct` rule that a device and all its alternatives have, the best first."""
         if "/" in by:
             return [by]
         if by != "rail":

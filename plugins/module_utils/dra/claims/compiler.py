@@ -5,8 +5,8 @@
 
 """Compiles a site's inventory to Kubernetes objects.
 
-The DeviceClass selects the devices of a kind; the request of a claim selects among them. Objects are written in
-`resource.k8s.io/v1`, whatever the cluster serves, except DeviceTaintRule, which v1 has only from 1.37 on.
+A DeviceClass selects the devices of a kind; the request of a claim selects among them. Objects are written in
+`resource.k8s.io/v1`, whatever the cluster serves. The exception is DeviceTaintRule, which is in v1 only from 1.37 on.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ..vendors.server import Server
 from . import class_policy, interface_policy, tenancy_policy
 from .boards import Boards
 from .claim_compiler import ClaimCompiler, Compiled
-from .class_compiler import ADMIN_LABEL, V1, Made
+from .class_compiler import ADMIN_LABEL, V1, CompiledObject
 from .device_compiler import DeviceCompiler
 from .inventory import PREFIX, Claim, Inventory, Quota
 from .language import parse
 from .nearest import BoardUse, NearestPlanner
-from .nic_shares import by_namespace, readable
+from .nic_shares import split_by_namespace, without_unreadable_shares
 from .reach import Reach, reach
 from .shares import share_notes, warnings_of
 
@@ -43,7 +43,7 @@ _IMPLICIT = "requests.deviceclass.resource.kubernetes.io/"
 
 @dataclass
 class Site:
-    """What a site's inventory becomes. `reach` is empty where no node is known, `boards` where no claim asks for the
+    """The result of compiling a site's inventory. `reach` is empty if no node is known, `boards` if no claim requests
     nearest devices."""
 
     objects: list[Object]
@@ -66,7 +66,7 @@ def compile_site(
     """
     reader = Reader()
     inventory = parse(variables, reader)
-    # what is wrong with the release does not hide what is wrong elsewhere
+    # an unknown release is replaced, so that the errors of the inventory are reported too
     try:
         versions.minor_of(kubernetes)
     except ValueError as error:
@@ -77,7 +77,7 @@ def compile_site(
     except ValueError as error:
         reader.problem(f"{PREFIX}feature_gates", str(error), "wrong-type")
         gates = {}
-    nodes = readable(nodes or {}, reader)
+    nodes = without_unreadable_shares(nodes or {}, reader)
     compiler = _Compiler(inventory, reader, kubernetes, dict(gates or {}), nodes)
     compiler.compile()
     found: list[Reach] = []
@@ -109,7 +109,7 @@ class _Compiler(DeviceCompiler):
         self._known_boards: Boards | None = None
 
     def _boards(self) -> Boards | None:
-        """The boards of the probed nodes; read once, and only for claims that ask for the nearest devices."""
+        """The boards of the probed nodes. They are read once, and only for claims that request nearest devices."""
         probed = any(not isinstance(node, PublishedNode) for node in self.nodes.values())
         if self._known_boards is None and probed and self.engine:
             drivers = {name: options for name, options in self.inventory.drivers.items() if name in self.drivers}
@@ -124,7 +124,7 @@ class _Compiler(DeviceCompiler):
             self._class(item)
         compiler = ClaimCompiler(self.reader, self._resolve, self.lists, self.nearest)
         admin = set(inventory.admin_namespaces)
-        made: list[Made] = []
+        made: list[CompiledObject] = []
         for claim in inventory.claims:
             for device in (device for group in claim.groups for device in group.devices):
                 for given in (device, *device.alternatives):
@@ -132,7 +132,7 @@ class _Compiler(DeviceCompiler):
             if claim.broken:
                 self._resolve_valid(claim)
                 continue
-            parts = by_namespace(claim)
+            parts = split_by_namespace(claim)
             for one, compiled in [item for part in parts for item in compiler.compile(part)]:
                 made += self._claim(one, compiled)
                 self.claims.append((one, compiled))
@@ -142,7 +142,7 @@ class _Compiler(DeviceCompiler):
         for index, name in enumerate(inventory.admin_namespaces):
             labels = {**self._labels(), ADMIN_LABEL: "true"}
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-            self.made.append(Made(namespace, {"": f"{PREFIX}admin_namespaces[{index}]"}))
+            self.made.append(CompiledObject(namespace, {"": f"{PREFIX}admin_namespaces[{index}]"}))
         self.made += sorted(classes, key=lambda item: str(item.object["metadata"]["name"]))
         self.made += made
         for quota in inventory.quotas:
@@ -154,18 +154,21 @@ class _Compiler(DeviceCompiler):
                 spec = {"deviceSelector": taint.selector, "taint": taint.taint}
                 head = {"apiVersion": version, "kind": "DeviceTaintRule"}
                 made_taint = {**head, "metadata": self._metadata(taint.name), "spec": spec}
-                self.made.append(Made(made_taint, {"": taint.path}))
+                self.made.append(CompiledObject(made_taint, {"": taint.path}))
         if inventory.policy:
             for policy in interface_policy.objects(self._labels()) + tenancy_policy.objects(self._labels()):
-                self.made.append(Made(policy, {"": f"{PREFIX}policy"}))
+                self.made.append(CompiledObject(policy, {"": f"{PREFIX}policy"}))
         for path, raw in inventory.raw:
-            self.made.append(Made(raw, {"": path}))
+            self.made.append(CompiledObject(raw, {"": path}))
         self._unique()
         self._check()
 
     def reach(self, nodes: Nodes) -> list[Reach]:
-        """Where the claims can run. A claim that only the site's own taint rules keep from every node is a warning, not
-        an error: these rules are meant to keep claims away."""
+        """Which nodes can satisfy the claims.
+
+        If only the taint rules of the site keep a claim from every node, this is a warning and not an error, because
+        keeping claims away is the purpose of these rules.
+        """
         site = self.inventory
         taints = [made for made in self.made if made.object["kind"] == "DeviceTaintRule"]
         rules = [made.object for made in taints if self._sound(made.origins[""])]
@@ -185,7 +188,7 @@ class _Compiler(DeviceCompiler):
         return found
 
     def _sound(self, path: str) -> bool:
-        """Whether no error was found at a path or below it."""
+        """Whether no error was reported at a path or below it."""
         inside = (path, f"{path}.", f"{path}[")
         return not any(problem.path == path or problem.path.startswith(inside[1:]) for problem in self.reader.problems)
 
@@ -197,7 +200,7 @@ class _Compiler(DeviceCompiler):
                 self._resolve(choice)
 
     def _unique(self) -> None:
-        """Report objects that are made twice, such as a raw one that is compiled, too: the last one applied wins."""
+        """Report objects with the same name, such as a raw object that is also compiled: the last one applied wins."""
         first: dict[tuple[str, ...], str] = {}
         for made in self.made:
             item, metadata = made.object, made.object["metadata"]
@@ -205,11 +208,11 @@ class _Compiler(DeviceCompiler):
             group = item["apiVersion"].rpartition("/")[0].partition("/")[0]
             other = first.setdefault((group, item["kind"], name), made.origins[""])
             if other != made.origins[""]:
-                message = f"{item['kind']} {name} is already made by {other}"
+                message = f"{item['kind']} {name} is already defined by {other}"
                 self.reader.problem(made.origins[""], message, "duplicate-name")
 
     def _check(self) -> None:
-        """Report what this server would drop, and as a last check of the compiled objects, what the API would refuse.
+        """Report fields that this server would drop, and errors for which the API would refuse an object.
 
         Objects of one origin differ only in their namespace, so only the first one is checked.
         """
@@ -251,7 +254,7 @@ class _Compiler(DeviceCompiler):
                 message = f"namespace {namespace!r} may not ask for admin access"
                 self.reader.problem(child(path, "admin"), message, "no-admin-namespace", fix)
 
-    def _claim(self, claim: Claim, compiled: Compiled) -> list[Made]:
+    def _claim(self, claim: Claim, compiled: Compiled) -> list[CompiledObject]:
         prefix = "spec.spec.devices." if claim.template else "spec.devices."
         origins = {prefix + place: path for place, path in compiled.origins.items()}
         origins.update({"": claim.path, "metadata.name": child(claim.path, "name")})
@@ -264,10 +267,10 @@ class _Compiler(DeviceCompiler):
                 "apiVersion": V1,
                 "kind": "ResourceClaimTemplate" if claim.template else "ResourceClaim",
                 "metadata": metadata,
-                # the claims that a template makes have its labels, so that they are found by them, too
+                # claims that are created from a template get its labels, so that they can be selected by them
                 "spec": {"metadata": {"labels": metadata["labels"]}, "spec": spec} if claim.template else spec,
             }
-            made.append(Made(item, origins))
+            made.append(CompiledObject(item, origins))
         return made
 
     def _quota(self, quota: Quota) -> None:
@@ -283,7 +286,7 @@ class _Compiler(DeviceCompiler):
                 continue
             hard[name + _DEVICES] = str(number)
             if self._extended.get(name):
-                # pods that ask by the extended resource are refused at once, not when the scheduler makes their claim
+                # pods that request the extended resource are refused at creation, not when their claim is created
                 hard[f"requests.{self._extended[name]}"] = str(number)
                 if not limits.label_key(_IMPLICIT + name):
                     hard[_IMPLICIT + name] = str(number)
@@ -291,4 +294,4 @@ class _Compiler(DeviceCompiler):
             hard["count/resourceclaims.resource.k8s.io"] = str(quota.claims)
         metadata = self._metadata(quota.name, quota.namespace)
         made = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
-        self.made.append(Made(made, {"": quota.path}))
+        self.made.append(CompiledObject(made, {"": quota.path}))

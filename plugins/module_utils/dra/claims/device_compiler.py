@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What each device of a claim asks for: its class, selectors and capacities."""
+"""Compiles the devices of claims: the class, selectors and capacities of each."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .claim_compiler import Resolved
 from .class_compiler import ClassCompiler
 from .filter_selectors import raw_selectors
 from .inventory import DEFAULT, PREFIX, Class, Device
-from .nic_shares import Cap, SiteNics, nic_share, nics_of, rounded
-from .shares import Share, alone, share_of
+from .nic_shares import BandwidthCap, SiteNics, nic_share, nics_of, rounding_warnings
+from .shares import Share, share_of, unshared_warnings
 
-#: What a server needs to keep the devices for shares of NICs.
+#: The feature gates that a server needs for the devices that represent shares of NICs.
 _GATES_OF_SHARES = ("DRAConsumableCapacity", "DRAPartitionableDevices")
 
 
@@ -33,7 +33,7 @@ class DeviceCompiler(ClassCompiler):
     _site_nics: SiteNics | None = None
 
     def _resolve(self, device: Device) -> Resolved | None:
-        """What a device asks for, or None where something is wrong with it; the problems say what."""
+        """What a device is compiled to, or None if it has errors, which are reported."""
         before = len(self.reader.problems)
         kind, class_name = device.kind, device.class_name
         if class_name in self._named:
@@ -60,16 +60,17 @@ class DeviceCompiler(ClassCompiler):
         if len(self.reader.problems) > before:
             return None
         if device.divided:
-            found = rounded(device, capacity, self._nics())
+            found = rounding_warnings(device, capacity, self._nics())
             self.warnings += [words for words in found if words not in self.warnings]
         else:
-            self.warnings += advice.of_capacity(device, driver, capacity)
-        self.warnings += alone(device, driver, self.inventory.drivers.get(driver.name) or {}) if driver else []
+            self.warnings += advice.capacity_warnings(device, driver, capacity)
+        if driver:
+            self.warnings += unshared_warnings(device, driver, self.inventory.drivers.get(driver.name) or {})
         texts = [(part.text, path) for part, path in parts]
         return Resolved(device, class_name, kind, driver, texts, capacity, self._terms(class_name))
 
     def _shared(self, device: Device, driver: DriverKnowledge | None, kind: str) -> bool:
-        """Add what a device's share becomes to its filters, amounts and configurations; once."""
+        """Compile a device's share once, and add the result to its filters, amounts and configurations."""
         if id(device) in self.shares:
             return True
         share = self._nic_share(device, driver, kind) if device.divided else self._gpu_share(device, driver, kind)
@@ -83,7 +84,7 @@ class DeviceCompiler(ClassCompiler):
 
     def _gpu_share(self, device: Device, driver: DriverKnowledge | None, kind: str) -> Share | None:
         if driver is None or kind != "gpu":
-            fix = "ask for kind gpu, or for a class of this site with that kind"
+            fix = "request kind gpu, or a class of this site with that kind"
             self.reader.problem(child(device.path, "share"), "is a part of a GPU", "contradiction", fix)
             return None
         share = share_of(device, driver, self.inventory.drivers.get(driver.name) or {}, self.reader)
@@ -92,7 +93,7 @@ class DeviceCompiler(ClassCompiler):
         item = self._named.get(device.class_name)
         if share.where and device.class_name and not (item and share.where.items() <= item.where.items()):
             message = f"class {device.class_name!r} has no devices with this partition"
-            fix = "ask for kind gpu, or give the class the partition"
+            fix = "request kind gpu, or add the partition to the class"
             self.reader.problem(child(child(device.path, "share"), "partition"), message, "contradiction", fix)
             return None
         return share
@@ -100,27 +101,27 @@ class DeviceCompiler(ClassCompiler):
     def _nic_share(self, device: Device, driver: DriverKnowledge | None, kind: str) -> Share | None:
         path, item = child(device.path, "share"), self._named.get(device.class_name)
         if driver is None or not kind:
-            fix = "ask for kind nic or rdma, or for a class of this site with that kind"
+            fix = "request kind nic or rdma, or a class of this site with that kind"
             self.reader.problem(path, "is a part of a NIC", "contradiction", fix)
             return None
         if item and not item.share:
-            fix = "give the class share: true, or ask for the kind"
-            self.reader.problem(path, f"class {item.name!r} has whole devices", "contradiction", fix)
+            fix = "set share: true in the class, or request the kind"
+            self.reader.problem(path, f"class {item.name!r} is for whole devices", "contradiction", fix)
             return None
         if kind in driver.kinds and "share" not in driver.kinds[kind].instead and kind != "vf":
-            fix = "let lanewise.dev serve the device"
-            message = f"{driver.name} gives no shares of {'a NIC' if kind != 'gpu' else 'bandwidth'}"
-            self.reader.problem(path, message, "no-capacity", fix if kind != "gpu" else "ask for kind nic")
+            fix = "let the driver lanewise.dev serve the device"
+            message = f"{driver.name} does not support shares of {'NICs' if kind != 'gpu' else 'bandwidth'}"
+            self.reader.problem(path, message, "no-capacity", fix if kind != "gpu" else "request kind nic")
             return None
         off = [name for name in _GATES_OF_SHARES if not features.enabled(name, self.minor, self.gates)]
         if off or self.minor < SHARES_SINCE:
             why = f"its feature gate {off[0]} is off" if off and self.minor >= SHARES_SINCE else "it is too old"
             message = f"Kubernetes 1.{self.minor} cannot divide a NIC, and the driver publishes no shares on it: {why}"
-            fix = f"use 1.{SHARES_SINCE} or later with {' and '.join(_GATES_OF_SHARES)}, or ask for a whole NIC"
+            fix = f"use 1.{SHARES_SINCE} or later with {' and '.join(_GATES_OF_SHARES)}, or request a whole NIC"
             self.reader.problem(path, message, "dropped", fix)
             return None
         terms = self._terms(device.class_name) if device.class_name else None
-        cap = Cap(device.class_name, terms.settings.get("share", {}).get("burst", "")) if terms else None
+        cap = BandwidthCap(device.class_name, terms.settings.get("share", {}).get("burst", "")) if terms else None
         return nic_share(device, kind, self._nics(), self.reader, self.inventory.allow_unreachable, cap)
 
     def _nics(self) -> SiteNics:
@@ -132,15 +133,13 @@ class DeviceCompiler(ClassCompiler):
     def _driver_of_class(self, device: Device, item: Class) -> DriverKnowledge | None:
         """The driver of a class of the site, which a device names."""
         if device.driver:
-            self.reader.problem(
-                child(device.path, "driver"), "the class has its driver", "contradiction", "leave it out"
-            )
+            self.reader.problem(child(device.path, "driver"), "is set by the class", "contradiction", "leave it out")
         if device.where and not item.kind:
             self.reader.problem(
                 child(device.path, "where"),
-                f"class {item.name!r} has no kind, so its filters are not known",
+                f"class {item.name!r} has no kind, so its filters are unknown",
                 "contradiction",
-                "give the class a kind, or use cel",
+                "set a kind in the class, or use cel",
             )
         driver = self._driver(item.kind, item.driver, item.path) if item.kind else None
         instead = driver.kinds[item.kind].instead if driver else {}
@@ -150,17 +149,17 @@ class DeviceCompiler(ClassCompiler):
                     child(child(device.path, "where"), name),
                     f"class {item.name!r} has no devices with a {name}",
                     "contradiction",
-                    f"ask for kind {item.kind}, or give the class a {name}",
+                    f"request kind {item.kind}, or add a {name} to the class",
                 )
         return driver
 
     def _driver_of_foreign_class(self, device: Device) -> DriverKnowledge | None:
-        """The driver that a device names, where its class is not one of the site."""
+        """The driver that a device names, if its class does not belong to the site."""
         self.foreign.add(device.class_name)
         if device.where:
             self.reader.problem(
                 child(device.path, "where"),
-                f"class {device.class_name!r} is not of this site, so its devices are not known",
+                f"class {device.class_name!r} does not belong to this site, so its devices are unknown",
                 "contradiction",
                 nearest(device.class_name, self._named) or f"use cel, or describe the class in {PREFIX}classes",
             )
@@ -185,7 +184,7 @@ class DeviceCompiler(ClassCompiler):
         return parts + raw_selectors(device.cel, device.path)
 
     def _capacity(self, device: Device, driver: DriverKnowledge | None, kind: str) -> dict[str, str]:
-        """The amounts that a device asks for, by the key that the driver publishes: the server wants it verbatim."""
+        """The amounts that a device requests, by the names that the driver publishes."""
         keys = driver.kinds[kind].capacities if driver and kind else {}
         capacity = {keys.get(name, name): amount for name, amount in device.capacity.items()}
         if device.bandwidth:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The selectors of filters, kinds and expressions that a site writes."""
+"""Selectors for the filters, kinds and CEL expressions of an inventory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def raw_selectors(expressions: list[str], path: str) -> list[tuple[selectors.Sel
 
 
 def filter_selector(way: Filter, value: t.Any) -> selectors.Selector:
-    """A filter's selector. Raises ValueError where the value does not fit what the driver publishes."""
+    """The selector of a filter. Raises ValueError if the value does not suit the attribute of the driver."""
     value = way.values.get(value, value) if isinstance(value, str) else value
     if way.unit == "semver":
         at_least = selectors.version_at_least if way.type == "version" else selectors.text_version_at_least

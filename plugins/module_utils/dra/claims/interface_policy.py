@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A ValidatingAdmissionPolicy that refuses what `interface_config.validate` refuses, from the same table.
+"""A ValidatingAdmissionPolicy that refuses what `interface_config.validate` refuses, generated from the same table.
 
-It looks at every InterfaceConfig in a ResourceClaim, ResourceClaimTemplate or DeviceClass that is created or whose spec
-changes, and at the InterfacePolicy of a DeviceClass. Left to `interface_config.validate` and the driver: the size of
-the configuration as a whole.
+It checks every InterfaceConfig in a ResourceClaim, ResourceClaimTemplate or DeviceClass that is created or whose spec
+changes, and the InterfacePolicy of a DeviceClass. The total size of a configuration is checked only by
+`interface_config.validate` and the driver.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .selectors import literal
 
 NAME = "lanewise-dra-interface-config"
 _TYPES = {"string": "string", "int": "int", "bool": "bool"}
-#: Where the configurations are, by kind.
+#: The path of the object that contains the configurations, by kind.
 _PLACES = {
     "DeviceClass": "object.spec",
     "ResourceClaim": "object.spec.devices",
@@ -60,29 +60,29 @@ def validations() -> list[dict[str, str]]:
     known = ", ".join(map(literal, CONFIG.fields))
     found = [
         _validation(
-            f"type(p) == map && p.all(k, k in [{known}])", f"has an unknown field; known are {', '.join(CONFIG.fields)}"
+            f"type(p) == map && p.all(k, k in [{known}])", f"has an unknown field; known: {', '.join(CONFIG.fields)}"
         )
     ]
     for name, form in CONFIG.fields.items():
         test = expression(form, f"p.{name}")
-        says = f"{name} must be {form.says}"
+        says = f"{name} must be {form.description}"
         if form.required:
             found.append(_validation(f"has(p.{name}) && {test}", says))
         else:
             found.append(_validation(f"!has(p.{name}) || {test}", says))
-    found += [_validation(rule.cel.format(x="p"), rule.says) for rule in CONFIG.rules]
+    found += [_validation(rule.cel.format(x="p"), rule.description) for rule in CONFIG.rules]
     return found + _of_policies()
 
 
 def _of_policies() -> list[dict[str, str]]:
-    """What an InterfacePolicy of a DeviceClass must be."""
+    """The validations of an InterfacePolicy in a DeviceClass."""
     kind = tenancy.POLICY_KIND
     return [
         {
             "expression": f"variables.policies.all(p, {expression(tenancy.POLICY, 'p')})",
-            "message": f"{kind}: has an unknown or a wrong field; docs/claims-reference.md lists them",
+            "message": f"{kind}: has an unknown or a wrong field; docs/claims-reference.md lists the fields",
         },
-        {"expression": "size(variables.policies) < 2", "message": f"{kind}: a DeviceClass can have one only"},
+        {"expression": "size(variables.policies) < 2", "message": f"{kind}: a DeviceClass can have only one"},
     ]
 
 
@@ -91,7 +91,7 @@ def _validation(test: str, says: str) -> dict[str, str]:
 
 
 def expression(form: Field, value: str, depth: int = 0) -> str:
-    """CEL that is true where `value`, itself CEL, is what the field asks for; in brackets."""
+    """A CEL expression, in parentheses, that is true if the CEL expression `value` is valid for the field."""
     return f"({' && '.join(_tests(form, value, depth))})"
 
 

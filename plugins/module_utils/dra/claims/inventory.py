@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What a site's inventory says, once it is read: the data between `language` and `compiler`."""
+"""The data model of a site's inventory, which `language` creates and `compiler` uses."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..kube.objects import Object
 PREFIX = "dra_claims_"
 KINDS = ("gpu", "nic", "rdma", "vf", "cpu")
 ANY = "any"
-#: In the name of an interface, the number of the repetition.
+#: The placeholder in the name of an interface for the number of the repetition.
 INDEX = "{index}"
-#: The nearest NICs of a GPU by the map of its board.
+#: The level that selects the nearest NICs of a GPU by the map of its board.
 NEAREST = "nearest"
 LEVELS = ("pcie_root", NEAREST, "numa_node", ANY)
-#: How near `nearest` can be asked to be, the nearest first.
+#: The limits that `at_least` can set for `nearest`, the nearest first.
 AT_LEAST = ("PIX", "PXB", "PHB", "NODE")
 
 _NETWORK: dict[str, str] = {
@@ -57,15 +57,15 @@ LINK_LAYERS = ("ethernet", "infiniband")
 
 #: The keys of a share of a NIC; all others are for shares of GPUs.
 NIC_SHARE = ("bandwidth", "burst", "hard", "factor")
-#: The kinds of which a share can be given, besides GPUs.
+#: The kinds that support shares, besides GPUs.
 SHARED_NICS = ("nic", "rdma")
-#: The bandwidth of a share for which the site gives no amount: the default of the NIC.
+#: The bandwidth of a share for which the site sets no amount: the default of the NIC.
 DEFAULT = "default"
 
-#: The prefix of annotations that say what enforces a share of a device, what is only counted, and what is lent.
+#: The prefix of annotations that describe a share of a device: what is enforced, what is only counted, what is lent.
 SHARE_ANNOTATION = "share.lanewise.dev/"
 
-#: The annotation of an object that was written for the boards of the site: what it selects by, and how near pairs are.
+#: The annotation of an object that was compiled for the boards of the site: what it selects by, and how near pairs are.
 NEAREST_ANNOTATION = "lanewise.dev/nearest"
 OWN_LABELS = ("app.kubernetes.io/managed-by", "lanewise.dev/site")
 
@@ -99,8 +99,8 @@ class Device:
         """Whether it is a share of a NIC."""
         return any(key in self.share for key in NIC_SHARE)
 
-    def marks(self) -> list[str]:
-        """What may replace the terms of its kind: its filters, and `share` for a share of a NIC."""
+    def filter_names(self) -> list[str]:
+        """The names that may change the selectors of its kind: its filters, and `share` for a share of a NIC."""
         return [*self.where, *(["share"] if self.divided else [])]
 
     def choices(self) -> list[Device]:
@@ -112,7 +112,7 @@ class Device:
 class Group:
     """Devices that are aligned with each other, `count` times. `align` are the acceptable levels, the best first.
 
-    `at_least` is how near `nearest` has to be, empty where the site does not say.
+    `at_least` limits how far `nearest` may be; empty if the site does not set it.
     """
 
     path: str
@@ -126,7 +126,7 @@ class Group:
 
 @dataclass
 class Distinct:
-    """Devices of the claim that must differ in an attribute; no devices named: all that publish it."""
+    """Devices of the claim that must differ in an attribute; without names, all devices that publish it."""
 
     path: str
     by: str
@@ -153,7 +153,7 @@ class Claim:
 
 @dataclass
 class Class:
-    """A DeviceClass that the site names itself."""
+    """A DeviceClass in the inventory of the site."""
 
     path: str
     name: str
@@ -169,8 +169,8 @@ class Class:
     share: bool = False
     broken: bool = False
 
-    def marks(self) -> list[str]:
-        """What may replace the terms of its kind: its filters, and `share` for shares of NICs."""
+    def filter_names(self) -> list[str]:
+        """The names that may change the selectors of its kind: its filters, and `share` for shares of NICs."""
         return [*self.where, *(["share"] if self.share else [])]
 
 
@@ -195,7 +195,7 @@ class Taint:
 
 @dataclass
 class Tier:
-    """Claims that may get swapped devices. After `grace` seconds they give way to other tiers, without it never."""
+    """Claims that may get swapped devices. They give way to other tiers after `grace` seconds, or never if None."""
 
     path: str
     name: str
@@ -204,7 +204,7 @@ class Tier:
 
 @dataclass
 class Inventory:
-    """All that the `dra_claims_*` variables of a site say."""
+    """The contents of the `dra_claims_*` variables of a site."""
 
     site: str
     drivers: dict[str, Object]

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The language in which a site's inventory says what its workloads need: `dra_claims_*` variables to dataclasses.
+"""Reads the `dra_claims_*` variables, in which a site's inventory describes what its workloads need, to dataclasses.
 
-Reading never stops at an error. What is wrong in itself is reported here; what is wrong for the drivers, the nodes or
-the Kubernetes version of the site is reported by `compiler`. An entry with an error is `broken`: its name still
-counts, so that one error does not cause others.
+Reading never stops at an error. Errors of the inventory itself are reported here; errors that depend on the drivers,
+the nodes or the Kubernetes version of the site are reported by `compiler`. An entry with an error is marked `broken`
+and its name stays defined, so that one error does not cause others.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..kube import limits
 from ..kube.objects import Object, ObjectView
 from ..kube.reader import Reader, child, nearest
 from .inventory import KINDS, PREFIX, SHARED_NICS, Class, Inventory, Quota, Taint
-from .language_claims import ClaimParser, Parts
+from .language_claims import ClaimParser, PartParser
 from .language_tiers import add_tolerations, read_tiers
 
-#: Variables of the role that say where and how, not what; they are not part of the language and are not read.
-_ROLE = (
+#: Variables of the role that configure its run. They are not part of the language and are not read.
+_ROLE_VARIABLES = (
     "kubeconfig",
     "context",
     "kubernetes_version",
@@ -64,30 +64,30 @@ _VARIABLES = (
 
 
 def parse(variables: ObjectView, reader: Reader) -> Inventory:
-    """Read the variables of a site; errors go to `reader`. Never raises for what a site wrote."""
+    """Read the variables of a site. Errors go to `reader`; no value of a site raises an exception."""
     known = [PREFIX + name for name in _VARIABLES]
-    given: Object = {}
+    by_name: Object = {}  # without the prefix
     for key, value in variables.items():
         name = str(key)
         if name in known:
-            given[name[len(PREFIX) :]] = value
-        elif name.startswith(PREFIX) and name[len(PREFIX) :] in _ROLE:
+            by_name[name[len(PREFIX) :]] = value
+        elif name.startswith(PREFIX) and name[len(PREFIX) :] in _ROLE_VARIABLES:
             continue
         else:
-            fix = nearest(name, known) or f"known are {', '.join(known)}"
+            fix = nearest(name, known) or f"known: {', '.join(known)}"
             reader.problem(name, "is not a variable of the claims language", "unknown-key", fix)
-    return _Parser(reader, given).inventory()
+    return _Parser(reader, by_name).inventory()
 
 
-class _Parser(Parts):
-    def __init__(self, reader: Reader, given: Object) -> None:
+class _Parser(PartParser):
+    def __init__(self, reader: Reader, variables: Object) -> None:
         super().__init__(reader)
-        self.given = given
+        self.variables = variables
 
     def inventory(self) -> Inventory:
-        given, reader = self.given, self.reader
+        variables, reader = self.variables, self.reader
         claims_of = ClaimParser(reader)
-        drivers = self._drivers(given.get("drivers"))
+        drivers = self._drivers(variables.get("drivers"))
         classes = [self._class(item, path) for item, path in self._list("classes")]
         claims = [claims_of.claim(item, path, True) for item, path in self._list("templates")]
         claims += [claims_of.claim(item, path, False) for item, path in self._list("claims")]
@@ -103,7 +103,7 @@ class _Parser(Parts):
                 reader.problem(path, f"namespace {name!r} is named twice", "duplicate-name")
             elif name:
                 admin.append(name)
-        site = given.get("site")
+        site = variables.get("site")
         found = Inventory(
             site="default" if site is None else reader.name(site, PREFIX + "site", _site_name) or "default",
             drivers=drivers,
@@ -118,7 +118,7 @@ class _Parser(Parts):
             allow_unreachable=self._flag("allow_unreachable"),
         )
         self._unique([(item.path, item.name) for item in found.classes], "class")
-        # Kubernetes takes the newest of such classes, whichever that is
+        # if several classes have one extended resource, Kubernetes uses the newest
         named = [(item.path, item.extended_resource) for item in found.classes]
         self._unique(named, "extended resource", "extended_resource")
         self._unique([(item.path, item.name) for item in found.taints], "taint")
@@ -135,11 +135,11 @@ class _Parser(Parts):
         return found
 
     def _list(self, variable: str) -> list[tuple[t.Any, str]]:
-        value = self.given.get(variable)
+        value = self.variables.get(variable)
         return [] if value is None else self.reader.items(value, PREFIX + variable)
 
     def _flag(self, variable: str) -> bool:
-        value = self.given.get(variable)
+        value = self.variables.get(variable)
         return bool(value is not None and self.reader.boolean(value, PREFIX + variable))
 
     def _unique(self, named: list[tuple[str, str]], what: str, key: str = "name") -> None:
@@ -158,7 +158,7 @@ class _Parser(Parts):
         if value is None:
             return found
         path = PREFIX + "drivers"
-        for name, options in self.reader.free_mapping(value, path).items():
+        for name, options in self.reader.any_mapping(value, path).items():
             place = f"{path}.{name}"
             if self.reader.name(name, place, limits.driver_name) is None:
                 continue
@@ -206,8 +206,8 @@ class _Parser(Parts):
                 self.reader.problem(child(path, "where"), "filters need a kind", "contradiction")
         share = bool(self.option(item, "share", path, self.reader.boolean))
         if share and kind not in SHARED_NICS:
-            fix = f"give it kind {' or '.join(SHARED_NICS)}"
-            self.reader.problem(child(path, "share"), "is for shares of NICs", "contradiction", fix)
+            fix = f"set kind {' or '.join(SHARED_NICS)}"
+            self.reader.problem(child(path, "share"), "is only for classes of NICs", "contradiction", fix)
         found = Class(
             path=path,
             name=name,
@@ -225,16 +225,16 @@ class _Parser(Parts):
         return found
 
     def _tenants(self, item: Object, path: str) -> list[Object]:
-        """The InterfacePolicy of a class that says what claims may set."""
+        """The InterfacePolicy of a class, which limits what claims may set."""
         if "tenants" not in item:
             return []
         tenants = self.reader.items(item["tenants"], child(path, "tenants"))
         return self._policy(tenants, f"{path}.")
 
     def _site_tenants(self) -> list[Object]:
-        """The InterfacePolicy of classes that have none of their own."""
+        """The InterfacePolicy of classes that have none."""
         tenants = self._list("tenants")
-        return self._policy(tenants, PREFIX) if isinstance(self.given.get("tenants"), list) else []
+        return self._policy(tenants, PREFIX) if isinstance(self.variables.get("tenants"), list) else []
 
     def _policy(self, tenants: list[tuple[t.Any, str]], prefix: str) -> list[Object]:
         policy = tenancy.parameters([one for one, _place in tenants])
@@ -250,7 +250,7 @@ class _Parser(Parts):
             return None
         devices: dict[str, int] = {}
         place = child(path, "devices")
-        for name, number in reader.free_mapping(item["devices"], place).items() if "devices" in item else ():
+        for name, number in reader.any_mapping(item["devices"], place).items() if "devices" in item else ():
             read = reader.integer(number, child(place, name), 0, limits.INT64_MAX)
             if read is not None:
                 devices[name] = read
@@ -258,7 +258,7 @@ class _Parser(Parts):
         if "namespace" not in item:
             reader.problem(child(path, "namespace"), "is missing", "missing")
         if "devices" not in item and "claims" not in item:
-            reader.problem(path, "limits nothing", "missing", "give devices or claims")
+            reader.problem(path, "limits nothing", "missing", "set devices or claims")
         namespace = self.option(item, "namespace", path, lambda v, p: reader.name(v, p, limits.dns_label))
         name = self.option(item, "name", path, lambda v, p: reader.name(v, p, limits.dns_subdomain))
         found = Quota(path, name or "dra", namespace or "", devices, claims)
@@ -300,9 +300,9 @@ class _Parser(Parts):
         return found
 
     def _raw(self, value: object, path: str) -> bool:
-        """Whether an object has what identifies it; everything else is checked by its own API."""
+        """Whether an object has its identifying fields. All other fields are checked by the API server."""
         before = len(self.reader.problems)
-        item = self.reader.free_mapping(value, path)
+        item = self.reader.any_mapping(value, path)
         parts: dict[str, t.Callable[[object, str], object]] = {
             "apiVersion": self.reader.string,
             "kind": lambda v, p: self.reader.name(v, p, _kind_name),
@@ -316,7 +316,7 @@ class _Parser(Parts):
         return len(self.reader.problems) == before
 
     def _raw_metadata(self, value: object, path: str) -> None:
-        item = self.reader.free_mapping(value, path)
+        item = self.reader.any_mapping(value, path)
         if isinstance(value, dict):
             self.name(item, path, lambda _name: "")
             self.option(item, "namespace", path, lambda v, p: self.reader.name(v, p, limits.dns_label))
@@ -331,7 +331,7 @@ def _kind_name(name: str) -> str:
 
 
 def _class_name(name: str) -> str:
-    """A class is also the prefix of a quota's resource name, which leaves it less room than a subdomain has."""
+    """The error in the name of a class. It must be shorter than a subdomain, as quotas append a suffix to it."""
     wrong = limits.dns_subdomain(name)
     most = limits.DNS_SUBDOMAIN_BYTES - _CLASS_SUFFIX.index("/")
     return wrong or (f"must be no more than {most} bytes, for quotas" if len(name) > most else "")

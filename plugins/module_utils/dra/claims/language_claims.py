@@ -59,8 +59,8 @@ _CLAIM_KEYS = (
 _GROUP_KEYS = ("name", "count", "align", "at_least", "devices")
 
 
-class Parts:
-    """What classes and claims have in common."""
+class PartParser:
+    """Reads the parts that classes and claims have in common."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -79,8 +79,8 @@ class Parts:
         if key not in item:
             return found
         place = child(path, key)
-        for name, value in self.reader.free_mapping(item[key], place).items():
-            # annotations may be empty and long; labels keep to the rules of label values
+        for name, value in self.reader.any_mapping(item[key], place).items():
+            # annotations may be empty or long; values of labels must be valid
             if not isinstance(value, str):
                 self.reader.wrong_type(value, child(place, name), "a string", "put it in quotes")
                 continue
@@ -105,16 +105,16 @@ class Parts:
         return (
             read_where(self.reader, item["where"], place, kind)
             if kind
-            else self.reader.free_mapping(item["where"], place)
+            else self.reader.any_mapping(item["where"], place)
         )
 
     def configs(self, item: Object, path: str) -> list[Object]:
-        """Opaque configurations `{driver, parameters}`; our own, from `interface`, comes first."""
+        """Opaque configurations `{driver, parameters}`. That of `interface` comes first."""
         found = []
         if "interface" in item:
             interface = item["interface"]
             if isinstance(interface, dict) and isinstance(interface.get("name"), str):
-                # the repetition that takes the place of {index} is not known here
+                # the number that replaces {index} is not known here
                 interface = {**interface, "name": interface["name"].replace(INDEX, "0")}
             wrong = interface_config.validate(interface, child(path, "interface"), complete=False)
             self.reader.problems += wrong
@@ -143,8 +143,8 @@ class Parts:
         return found
 
 
-class ClaimParser(Parts):
-    """Reads templates, claims and all below them."""
+class ClaimParser(PartParser):
+    """Reads templates and claims."""
 
     def claim(self, value: object, path: str, template: bool) -> Claim | None:
         before = len(self.reader.problems)
@@ -171,7 +171,7 @@ class ClaimParser(Parts):
             reader.problem(child(path, "at_least"), "belongs to a group", "contradiction", "write it beside its align")
         if align and align[0] == NEAREST:
             fix = "write align: nearest at the group of a GPU and its NICs"
-            reader.problem(child(path, "align"), "nearest does not go over all groups", "contradiction", fix)
+            reader.problem(child(path, "align"), "nearest cannot apply to all groups", "contradiction", fix)
         if not groups and len(reader.problems) == before:
             reader.problem(path, "asks for no devices", "missing", "give devices or groups")
         if len(align) > 1:
@@ -228,7 +228,7 @@ class ClaimParser(Parts):
             level = reader.string(entry, place)
             if level is None:
                 continue
-            # any attribute by its qualified name can be a level, as with a site's own driver
+            # a level can be any qualified attribute, such as one of a site's own driver
             wrong = limits.fully_qualified_name(level) if "/" in level else ""
             if wrong:
                 reader.problem(place, f"{level!r} {wrong}", "bad-name")
@@ -258,20 +258,20 @@ class ClaimParser(Parts):
         return self._aligned(Group(path, name, count or 1, tuple(align), [], child(path, "align")), item)
 
     def _aligned(self, group: Group, item: Object) -> Group:
-        """The group with its devices. Where it asks for the nearest ones, each NIC gets a request of its own."""
+        """The group with its devices. If it requests nearest ones, each NIC becomes a separate request."""
         reader, path = self.reader, group.path
         group.devices = self._devices(item, path)
         at_least = self.option(item, "at_least", path, lambda v, p: reader.choice(v, p, AT_LEAST))
         if "at_least" in item and NEAREST not in group.align:
             fix = "write align: nearest, or leave it out"
-            reader.problem(child(path, "at_least"), "goes with align: nearest only", "contradiction", fix)
+            reader.problem(child(path, "at_least"), "can only be used with align: nearest", "contradiction", fix)
         group.at_least = at_least or ""
         if NEAREST in group.align:
-            group.devices = [one for device in group.devices for one in self._single(device)]
+            group.devices = [one for device in group.devices for one in self._split(device)]
         return group
 
-    def _single(self, device: Device) -> list[Device]:
-        """A device whose `count` is above 1 as that many requests: `nic-a`, `nic-b`."""
+    def _split(self, device: Device) -> list[Device]:
+        """A device with a `count` above 1 as that many devices: `nic-a`, `nic-b`."""
         if device.count == 1 or device.all or device.alternatives or device.kind == "gpu":
             return [device]
         for config in device.configs:
@@ -307,7 +307,7 @@ class ClaimParser(Parts):
         else:
             self._exact(found, item)
         if not found.name and "name" not in item:
-            # a class is a subdomain; a request's name has no dots
+            # unlike the name of a class, the name of a request has no dots
             found.name = (
                 found.kind or found.class_name.replace(".", "-")[: limits.DNS_LABEL_BYTES].strip("-") or "device"
             )
@@ -319,7 +319,7 @@ class ClaimParser(Parts):
             if key not in _WITH_FIRST_OF:
                 reader.problem(
                     child(device.path, key),
-                    "does not go with first_of",
+                    "cannot be combined with first_of",
                     "contradiction",
                     "admin access cannot have alternatives" if key == "admin" else "move it into each alternative",
                 )
@@ -336,9 +336,9 @@ class ClaimParser(Parts):
             if found.name in names:
                 reader.problem(
                     child(path, "name"),
-                    f"alternative {found.name!r} is already there",
+                    f"alternative {found.name!r} is already defined",
                     "duplicate-name",
-                    "give each a name",
+                    "give each alternative a different name",
                 )
             names.add(found.name)
             device.alternatives.append(found)
@@ -349,7 +349,7 @@ class ClaimParser(Parts):
         device.class_name = self.option(item, "class", path, lambda v, p: reader.name(v, p, limits.dns_subdomain)) or ""
         device.driver = self.option(item, "driver", path, lambda v, p: reader.name(v, p, limits.driver_name)) or ""
         if "kind" in item and "class" in item:
-            reader.problem(path, "has both kind and class", "contradiction", "a class has its kind")
+            reader.problem(path, "has both kind and class", "contradiction", "leave out kind: the class has one")
         elif "kind" not in item and "class" not in item:
             reader.problem(child(path, "kind"), "is missing", "missing", f"one of {', '.join(KINDS)}, or a class")
         count = self.option(item, "count", path, lambda v, p: reader.integer(v, p, 1, _MAX_COUNT))
@@ -363,7 +363,7 @@ class ClaimParser(Parts):
         device.admin = bool(self.option(item, "admin", path, reader.boolean))
         device.bandwidth = self.option(item, "bandwidth", path, reader.amount) or ""
         for name, value in (
-            reader.free_mapping(item["capacity"], child(path, "capacity")).items() if "capacity" in item else ()
+            reader.any_mapping(item["capacity"], child(path, "capacity")).items() if "capacity" in item else ()
         ):
             place = child(child(path, "capacity"), name)
             wrong = limits.qualified_name(name)
@@ -399,7 +399,7 @@ class ClaimParser(Parts):
             item, "toleration_seconds", path, lambda v, p: reader.integer(v, p, 0, limits.INT64_MAX)
         )
         if operator == "Exists" and "value" in item:
-            reader.problem(child(path, "value"), "does not go with operator Exists", "contradiction")
+            reader.problem(child(path, "value"), "cannot be combined with operator Exists", "contradiction")
         if operator == "Equal" and "key" not in item:
             reader.problem(
                 child(path, "key"), "is missing", "missing", "without a key only operator Exists is possible"
@@ -456,9 +456,9 @@ class ClaimParser(Parts):
                     if name in taken:
                         self.reader.problem(
                             child(device.path, "name"),
-                            f"request {name!r} is already made by {taken[name]}",
+                            f"request {name!r} is already defined by {taken[name]}",
                             "duplicate-name",
-                            "give the devices of a claim names of their own",
+                            "give the devices of a claim different names",
                         )
                         break
                 for index in range(group.count):
@@ -466,18 +466,18 @@ class ClaimParser(Parts):
         if total > limits.REQUESTS:
             self.reader.problem(
                 claim.path,
-                f"becomes {total} requests; the limit of a claim is {limits.REQUESTS}",
+                f"compiles to {total} requests; the limit of a claim is {limits.REQUESTS}",
                 "too-many",
-                "ask for alike devices with count, or split the claim",
+                "use count for identical devices, or split the claim",
             )
-        # the API takes such a claim, and the scheduler never allocates it
+        # the API accepts such a claim, but the scheduler never allocates it
         least = sum(
             min(one.count for one in d.choices()) * group.count for group in claim.groups for d in group.devices
         )
         if least > limits.ALLOCATION_RESULTS >= total:
             self.reader.problem(
                 claim.path,
-                f"asks for {least} devices; a claim can get {limits.ALLOCATION_RESULTS}",
+                f"requests {least} devices; a claim can get at most {limits.ALLOCATION_RESULTS}",
                 "too-many",
                 "split the claim",
             )

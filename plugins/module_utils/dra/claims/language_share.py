@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The part of a GPU or of a NIC that a device asks for: `share`."""
+"""Reads `share`, the part of a GPU or NIC that a device requests."""
 
 from __future__ import annotations
 
@@ -25,49 +25,50 @@ _MOST_RATE = 9999 * _GIGA
 
 
 def read_share(reader: Reader, value: object, path: str) -> Object:
-    """The parts that are asked for, checked. Errors go to the reader.
+    """The valid parts of a share. Errors go to the reader.
 
-    Rates of a NIC are text that both a quantity and an InterfaceConfig take; `factor` is text as NICs publish it.
+    Rates of a NIC are strings that are valid both as a quantity and in an InterfaceConfig. `factor` is a string in the
+    form that NICs publish.
     """
     item = reader.mapping(value, path, KEYS, "a share")
     if item is None:
         return {}
     if not item and not any(key not in KEYS for key in t.cast("Object", value)):
-        fix = f"of a GPU one of {', '.join(_OF_GPUS)}; of a NIC one of {', '.join(NIC_SHARE)}"
-        reader.problem(path, "asks for nothing", "missing", fix)
+        fix = f"for a GPU set one of {', '.join(_OF_GPUS)}; for a NIC one of {', '.join(NIC_SHARE)}"
+        reader.problem(path, "requests nothing", "missing", fix)
     if any(key in item for key in _OF_GPUS) and any(key in item for key in NIC_SHARE):
-        difference = f"{', '.join(_OF_GPUS)} are parts of a GPU, and {', '.join(NIC_SHARE)} of a NIC"
-        reader.problem(path, difference, "contradiction", "ask for one of both")
+        difference = f"{', '.join(_OF_GPUS)} are parts of a GPU, but {', '.join(NIC_SHARE)} of a NIC"
+        reader.problem(path, difference, "contradiction", "use only one of these groups")
         return {}
     found: Object = {}
-    for key, given in item.items():
-        found[key] = _part(reader, key, given, child(path, key))
+    for key, part in item.items():
+        found[key] = _part(reader, key, part, child(path, key))
     found = {key: one for key, one in found.items() if one is not None}
     _check_nic(reader, found, path)
     return found
 
 
-def _part(reader: Reader, key: str, given: object, place: str) -> object:
+def _part(reader: Reader, key: str, value: object, place: str) -> object:
     if key == "partition":
-        return reader.string(given, place)
+        return reader.string(value, place)
     if key == "memory":
-        return reader.amount(given, place)
+        return reader.amount(value, place)
     if key == "cores":
-        return reader.integer(given, place, 1, 100)
+        return reader.integer(value, place, 1, 100)
     if key == "shares":
-        return reader.integer(given, place, 1, _MOST_SHARES)
+        return reader.integer(value, place, 1, _MOST_SHARES)
     if key == "interval":
-        return reader.choice(given, place, INTERVALS)
+        return reader.choice(value, place, INTERVALS)
     if key == "hard":
-        return reader.boolean(given, place)
+        return reader.boolean(value, place)
     if key == "factor":
-        factor = read_factor(reader, given, place)
+        factor = read_factor(reader, value, place)
         return None if factor is None else factor_text(factor)
-    return DEFAULT if key == "bandwidth" and given == DEFAULT else _rate(reader, given, place)
+    return DEFAULT if key == "bandwidth" and value == DEFAULT else _rate(reader, value, place)
 
 
 def _rate(reader: Reader, value: object, path: str) -> str | None:
-    """A rate in whole Mbit/s, as text: `25G`, `2500M`."""
+    """A rate in whole Mbit/s as a string: `25G`, `2500M`."""
     rate = read_rate(reader, value, path)
     if rate is None:
         return None
@@ -78,10 +79,10 @@ def _rate(reader: Reader, value: object, path: str) -> str | None:
 
 
 def _check_nic(reader: Reader, found: Object, path: str) -> None:
-    """What must hold between the parts of a NIC's share."""
+    """Check the rules between the parts of a NIC's share."""
     bandwidth, burst = found.get("bandwidth", DEFAULT), found.get("burst")
     if found.get("hard") and bandwidth == DEFAULT:
-        reader.problem(child(path, "hard"), "needs bandwidth", "missing", "say how much is to be kept for it")
+        reader.problem(child(path, "hard"), "needs bandwidth", "missing", "set the bandwidth to reserve")
     if burst is not None and bandwidth != DEFAULT and quantity.parse(burst) < quantity.parse(bandwidth):
         message = f"{burst} is less than the share itself, {bandwidth}"
         reader.problem(child(path, "burst"), message, "out-of-range", "raise it, or leave it out")

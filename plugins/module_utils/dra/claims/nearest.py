@@ -20,16 +20,16 @@ from ..kube.objects import Object
 from ..kube.reader import Reader, child
 from ..vendors.knowledge import DriverKnowledge
 from . import selectors
-from .boards import AT_LEAST_DEFAULT, Boards, Shape, asked_of
+from .boards import AT_LEAST_DEFAULT, Boards, Shape, selectors_of
 from .inventory import NEAREST, NEAREST_ANNOTATION, PREFIX, Claim, Device, Group, request_name
-from .pairing import NotPossible, Pairing, Planner, exclusions, plain_level
-from .search_cost import MOST_LOOKS, Size, looks
+from .pairing import NoPairing, Pairing, PairingPlanner, exclusions, plain_level
+from .search_cost import MAX_TRIES, Size, worst_case_tries
 
 _NICS = ("nic", "rdma", "vf")
 _OTHER = "other"
 
 
-class Known(t.Protocol):
+class ResolvedDevice(t.Protocol):
     """What a device of the inventory is on this site (`claim_compiler.Resolved`)."""
 
     class_name: str
@@ -40,7 +40,7 @@ class Known(t.Protocol):
 
 @dataclass
 class Plan:
-    """What a group with `nearest` becomes: levels with a plain attribute in its place, or a pairing."""
+    """What a group with `nearest` is compiled to: levels, with an attribute in place of `nearest`, or a pairing."""
 
     levels: tuple[str, ...]
     gpu: Device
@@ -50,10 +50,10 @@ class Plan:
 
 @dataclass
 class BoardUse:
-    """Which object a claim has on some boards. `form` is `published map`, `board and address`, `address` or a level.
+    """The object that a claim is compiled to for some boards.
 
-    `boards` has the nodes by the name of their board's map. `gpus` are the GPUs with a nearest NIC, `without` those
-    that have none.
+    `form` says what NICs are selected by: `published map`, `board and address`, `address` or a level. `boards` has the
+    nodes by the name of their board's map. `gpus` are the GPUs with a nearest NIC, `without` those that have none.
     """
 
     claim: str
@@ -87,7 +87,7 @@ class BoardUse:
 
 
 class Body(t.Protocol):
-    """What is being compiled: requests and constraints with where they were written."""
+    """A claim that is being compiled: its requests and constraints, each with its origin in the inventory."""
 
     requests: list[tuple[Object, Device]]
     constraints: list[tuple[Object, str]]
@@ -115,10 +115,9 @@ class NearestPlanner:
         self.lists = lists
         self.uses: list[BoardUse] = []
 
-    def plans(self, claim: Claim, known: t.Mapping[int, Known]) -> list[tuple[str, dict[int, Plan]]]:
-        """The objects that a claim becomes: what is added to its name, and the plan of each group by `id(group)`.
-
-        Empty where there are errors.
+    def plans(self, claim: Claim, known: t.Mapping[int, ResolvedDevice]) -> list[tuple[str, dict[int, Plan]]]:
+        """The objects that a claim is compiled to: the suffix of each one's name, and the plan of each group by
+        `id(group)`. Empty if there are errors.
         """
         groups = [group for group in claim.groups if NEAREST in group.align]
         if not groups:
@@ -131,13 +130,13 @@ class NearestPlanner:
         if boards is None:
             self.reader.problem(
                 groups[0].align_path,
-                "nearest is written for the boards of the site, and none of its nodes has been probed",
+                "nearest depends on the boards of the site, and no node of the site has been probed",
                 "no-boards",
-                f"run lanewise.dra.probe first, or name its report in {PREFIX}report",
+                f"run lanewise.dra.probe first, or set {PREFIX}report to its report",
             )
             return []
         more = len(claim.groups) > 1
-        asked = [_Asked(self, group, part, known, boards, more) for group, part in zip(groups, parts) if part]
+        asked = [_PlannedGroup(self, group, part, known, boards, more) for group, part in zip(groups, parts) if part]
         served = [one.any_served() for one in asked]  # each reports its own problems
         if not all(served):
             return []
@@ -147,7 +146,7 @@ class NearestPlanner:
         return [(suffix, plans) for suffix, plans, _keys in found]
 
     def named(self, claim: Claim, suffix: str) -> Claim:
-        """The claim under the name of one of its objects, annotated with what that was written for."""
+        """The claim with the name of one of its objects, annotated with the form and level that it was compiled for."""
         name = claim.name + suffix
         namespaces = ",".join(claim.namespaces)
         mine = [use for use in self.uses if use.name == name and use.claim == f"{namespaces}/{claim.name}"]
@@ -156,8 +155,8 @@ class NearestPlanner:
         forms = "; ".join(dict.fromkeys(f"{use.form}, {use.at_least} or nearer" for use in mine))
         return replace(claim, name=name, annotations={**claim.annotations, NEAREST_ANNOTATION: forms})
 
-    def _parts(self, group: Group, known: t.Mapping[int, Known]) -> tuple[Device, list[Device]] | None:
-        """The GPU and the NICs of a group. None where it is not one GPU with NICs, which is then reported."""
+    def _parts(self, group: Group, known: t.Mapping[int, ResolvedDevice]) -> tuple[Device, list[Device]] | None:
+        """The GPU and the NICs of a group. Reports a problem and returns None if it is not one GPU with NICs."""
         before = len(self.reader.problems)
         gpus, nics = [], []
         for device in group.devices:
@@ -165,38 +164,39 @@ class NearestPlanner:
             for key, wrong in (("all", device.all), ("admin", device.admin), ("first_of", bool(device.alternatives))):
                 if wrong:
                     fix = "whole boards need no pairs: leave align out" if key == "all" else "leave it out"
-                    self.reader.problem(child(device.path, key), "does not go with nearest", "contradiction", fix)
+                    message = "cannot be combined with nearest"
+                    self.reader.problem(child(device.path, key), message, "contradiction", fix)
             if kind == "gpu":
                 gpus.append(device)
             elif kind in _NICS:
                 nics.append(device)
             else:
-                what = f"nearest pairs a GPU with NICs, and this is {kind or 'of no kind'}"
-                fix = "put it in a group of its own" if kind else "give its class a kind"
+                what = f"nearest pairs a GPU with NICs, but this device {'is ' + kind if kind else 'has no kind'}"
+                fix = "put it in a separate group" if kind else "give its class a kind"
                 self.reader.problem(device.path, what, "contradiction", fix)
         if len(gpus) != 1 or not nics:
             has = f"{len(gpus)} GPU request(s) and {len(nics)} NICs"
             reason = f"nearest is for one GPU and its NICs, and the group has {has}"
-            fix = "ask for several pairs with count at the group"
+            fix = "request several pairs with count at the group"
             self.reader.problem(group.align_path, reason, "contradiction", fix)
         elif gpus[0].count > 1:
-            fix = "ask for several pairs with count at the group"
+            fix = "request several pairs with count at the group"
             self.reader.problem(child(gpus[0].path, "count"), "must be 1 in a group with nearest", "contradiction", fix)
         for device in gpus + nics if len(self.reader.problems) == before else []:
             found = known[id(device)]
             if found.driver is None or found.class_name not in self.classes:
                 fix = f"describe it in {PREFIX}classes"
-                message = f"class {found.class_name!r} is not of this site, so its devices are not known"
+                message = f"class {found.class_name!r} does not belong to this site, so its devices are unknown"
                 self.reader.problem(child(device.path, "class"), message, "contradiction", fix)
         return None if len(self.reader.problems) > before else (gpus[0], nics)
 
-    def _packed(self, claim: Claim, asked: list[_Asked]) -> list[tuple[str, dict[int, Plan], list[str]]]:
+    def _packed(self, claim: Claim, asked: list[_PlannedGroup]) -> list[tuple[str, dict[int, Plan], list[str]]]:
         """One object for all boards if possible; otherwise each board goes into the first object in which it fits."""
         keys = [key for key in asked[0].keys() if all(key in one.keys() for one in asked[1:])]
         bins: list[tuple[list[str], dict[int, Plan]]] = []
         try:
             bins = [(keys, _plans(asked, keys))]
-        except NotPossible as wrong:
+        except NoPairing as wrong:
             if not wrong.split:
                 return self._refuse(asked, wrong)
             for key in keys:
@@ -204,29 +204,29 @@ class NearestPlanner:
                     try:
                         bins[number] = ([*others, key], _plans(asked, [*others, key]))
                         break
-                    except NotPossible:
+                    except NoPairing:
                         continue
                 else:
                     try:
                         bins.append(([key], _plans(asked, [key])))
-                    except NotPossible as alone:
+                    except NoPairing as alone:
                         return self._refuse(asked, alone)
         if len(bins) > 1 and not claim.template:
             self.reader.problem(
                 asked[0].group.align_path,
                 f"the site has boards of {len(bins)} kinds that do not fit in one claim",
                 "too-many",
-                "make it a template: each kind of board gets one of its own",
+                "make it a template: each kind of board then gets a separate template",
             )
             return []
         return [(f"-{held[0][:8]}" if len(bins) > 1 else "", made, held) for held, made in bins]
 
-    def _refuse(self, asked: list[_Asked], wrong: NotPossible) -> list[t.Any]:
+    def _refuse(self, asked: list[_PlannedGroup], wrong: NoPairing) -> list[t.Any]:
         self.reader.problem(asked[0].group.align_path, wrong.reason, wrong.rule, wrong.fix)
         return []
 
 
-class _Asked:
+class _PlannedGroup:
     """One group of a claim on the boards of the site."""
 
     def __init__(
@@ -234,7 +234,7 @@ class _Asked:
         planner: NearestPlanner,
         group: Group,
         parts: tuple[Device, list[Device]],
-        known: t.Mapping[int, Known],
+        known: t.Mapping[int, ResolvedDevice],
         boards: Boards,
         more: bool,
     ) -> None:
@@ -250,7 +250,7 @@ class _Asked:
                 "deviceClassName": one.class_name,
                 "selectors": [{"cel": {"expression": text}} for text, _path in one.selectors],
             }
-            asked.append(asked_of(driver, body, planner.classes))
+            asked.append(selectors_of(driver, body, planner.classes))
         self.shapes = boards.shapes(asked[0], asked[1:], self.at_least)
         common: dict[str, str] = {}
         for level in ("pcie_root", "numa_node"):
@@ -259,7 +259,7 @@ class _Asked:
             if shared:
                 common[level] = shared[0]
         self.plain = plain_level(self.shapes, self.at_least, common)
-        self.planner = Planner(served[0], served[1:], others=len(group.align) > 1)
+        self.planner = PairingPlanner(served[0], served[1:], others=len(group.align) > 1)
 
     def keys(self) -> list[str]:
         return [shape.board.shape for shape in self.shapes if shape.served()]
@@ -272,9 +272,9 @@ class _Asked:
         if not self.shapes:
             self.reader.problem(
                 path,
-                "no probed node has a GPU and NICs that fit this group, and of which it is known how near they are",
+                "no probed node has a GPU and NICs that fit this group and whose distance is known",
                 "unreachable",
-                "see the report's matrix, and the drivers and filters of these devices",
+                "check the matrix in the report, and the drivers and filters of these devices",
             )
             return False
         best: dict[str, list[str]] = {}
@@ -283,7 +283,7 @@ class _Asked:
             best.setdefault(min(levels, key=RANK.__getitem__), []).extend(shape.nodes)
         nearest_levels = "; ".join(f"{level} on {_shown(nodes)}" for level, nodes in best.items())
         level = min(best, key=RANK.__getitem__)
-        fix = f"if that is near enough, write at_least: {level}" if level == "NODE" else "see the report's matrix"
+        fix = f"if that is near enough, write at_least: {level}" if level == "NODE" else "check the report's matrix"
         if RANK[level] <= RANK["PHB"]:
             fix = f"if that is near enough, write at_least: {level}, or leave it out"
         message = f"no GPU has a NIC at {self.at_least} or nearer: the nearest is {nearest_levels}"
@@ -291,7 +291,7 @@ class _Asked:
         return False
 
     def plan(self, keys: t.Sequence[str]) -> Plan:
-        """What the group becomes on these boards. Raises NotPossible."""
+        """What the group is compiled to for these boards. Raises NoPairing."""
         levels = self.group.align
         if self.plain:
             levels = tuple(dict.fromkeys(self.plain if level == NEAREST else level for level in levels))
@@ -299,16 +299,16 @@ class _Asked:
         shapes = [shape for shape in self.shapes if shape.board.shape in keys]
         pairing = self.planner.pairing(shapes)
         plan = Plan(levels, self.gpu, self.nics, pairing)
-        self._within(plan, shapes)
+        self._check_limits(plan, shapes)
         return plan
 
-    def _within(self, plan: Plan, shapes: t.Sequence[Shape]) -> None:
-        """Raises NotPossible for what exceeds a limit of the API, or takes the scheduler too long."""
+    def _check_limits(self, plan: Plan, shapes: t.Sequence[Shape]) -> None:
+        """Raises NoPairing for a plan that exceeds a limit of the API, or takes the scheduler too long."""
         number = len(t.cast(Pairing, plan.pairing).alternatives)
         others = len(plan.levels) - 1
         most = max(number + others, number + bool(others))
         if most > limits.FIRST_AVAILABLE:
-            raise NotPossible(
+            raise NoPairing(
                 f"nearest needs {number} alternatives on this board, with the other levels {most}; "
                 f"the limit is {limits.FIRST_AVAILABLE}",
                 "ask for nearest alone, or shorten the list",
@@ -317,7 +317,7 @@ class _Asked:
             )
         each = len(exclusions(number)) * len(self.nics) + sum(level not in (NEAREST, "any") for level in plan.levels)
         if each * self.group.count > limits.CONSTRAINTS:
-            raise NotPossible(
+            raise NoPairing(
                 f"{self.group.count} repetitions need {each * self.group.count} constraints ({each} each); "
                 f"the limit of a claim is {limits.CONSTRAINTS}",
                 f"ask for at most {limits.CONSTRAINTS // each} in one claim, or for whole boards with all: true, "
@@ -325,10 +325,10 @@ class _Asked:
                 "too-many",
             )
         cost = max(self._cost(plan, shape) for shape in shapes)
-        if cost > MOST_LOOKS:
-            raise NotPossible(
-                f"where other pods have some of these devices, the scheduler may look at devices {cost} times, "
-                f"and more than {MOST_LOOKS} may come near its ten seconds for a node",
+        if cost > MAX_TRIES:
+            raise NoPairing(
+                f"when other pods have some of these devices, the scheduler may try devices {cost} times; "
+                f"more than {MAX_TRIES} tries may reach its limit of ten seconds per node",
                 "ask for fewer repetitions in one claim, or for whole boards with all: true",
                 "search-cost",
             )
@@ -341,14 +341,14 @@ class _Asked:
             for gpu in shape.gpus if far else shape.served():
                 places = row if far else nearest_to[gpu]
                 devices = frozenset(fit.address for place in places for fit in row.get(place, ()))
-                for number in range(shape.many[gpu]):
+                for number in range(shape.gpu_parts[gpu]):
                     graph[f"{gpu}/{number}"] = devices
             graphs.append(graph)
         number = len(t.cast(Pairing, plan.pairing).alternatives) + len(plan.levels) - 1
-        return looks(graphs, self.group.count, Size(number, shape.devices), more=self.more or far)
+        return worst_case_tries(graphs, self.group.count, Size(number, shape.devices), more=self.more or far)
 
     def use(self, claim: Claim, suffix: str, keys: t.Sequence[str], plan: Plan) -> BoardUse:
-        """Which object the claim has on these boards."""
+        """The object that the claim is compiled to for these boards."""
         shapes = [shape for shape in self.shapes if shape.board.shape in keys]
         served = list(dict.fromkeys(gpu for shape in shapes for gpu in shape.served()))
         return BoardUse(
@@ -372,7 +372,7 @@ class _Asked:
         )
 
 
-def _plans(asked: t.Sequence[_Asked], keys: t.Sequence[str]) -> dict[int, Plan]:
+def _plans(asked: t.Sequence[_PlannedGroup], keys: t.Sequence[str]) -> dict[int, Plan]:
     return {id(one.group): one.plan(keys) for one in asked}
 
 
@@ -393,7 +393,7 @@ def add_pairs(body: Body, group: Group, plan: Plan) -> None:
     for index in range(group.count):
         gpu = request_name(plan.gpu, group, index)
         if not more:
-            # the GPU first, so that each of its NICs is tried at once
+            # the GPU first, so that its NICs are tried right after it
             _add(body, plan.gpu, group, index, [(one.name, one.gpu) for one in found])
         for number, nic in enumerate(plan.nics):
             near = [(f"{NEAREST}-{one.name}" if more else one.name, one.nics[number]) for one in found]
@@ -431,7 +431,7 @@ def _name(level: str) -> str:
 
 
 def _add(body: Body, device: Device, group: Group, index: int, ways: t.Sequence[tuple[str, t.Sequence[t.Any]]]) -> None:
-    """Write a request with an alternative for each way, or without a list of alternatives if there is only one."""
+    """Write a request with an alternative for each of `ways`, or without alternatives if there is only one."""
     name = request_name(device, group, index)
     bodies = []
     for way, more in ways:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A share of a NIC's bandwidth, written as selectors, an amount and the field `share` of an InterfaceConfig."""
+"""Compiles a share of a NIC's bandwidth to selectors, an amount and the field `share` of an InterfaceConfig."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ..kube.objects import Object
 from ..kube.reader import Reader, child
 from ..scheduler.capacity import Unrepresentable, consumed
 from ..scheduler.published import Nodes, PublishedNode
-from ..vendors.divided import (
+from ..vendors.divided_nics import (
     BANDWIDTH,
     FACTOR,
     NAMESPACE,
     VARIABLE,
     DividedNic,
-    divided_of,
-    published,
+    divided_nics,
+    published_divided_nics,
     setting_problems,
     with_setting,
 )
@@ -39,8 +39,11 @@ from .shares import Share
 
 @dataclass
 class SiteNics:
-    """The divided NICs of a site's nodes. `reasons` say why others are not divided, `unsure` which nodes may have
-    more. Without any known node nothing is certain."""
+    """The NICs of a site that are divided into shares.
+
+    `nodes` is the number of known nodes; if it is 0, nothing is certain. `reasons` say why other NICs are not divided,
+    `unsure` names nodes that may have more divided NICs.
+    """
 
     nodes: int = 0
     nics: list[DividedNic] = field(default_factory=list)
@@ -53,28 +56,28 @@ class SiteNics:
 
 
 def nics_of(nodes: Nodes) -> SiteNics:
-    """The divided NICs of nodes, by their facts or by their slices. `reach` reports facts that cannot be read."""
+    """The divided NICs of nodes, from their facts or slices. Unreadable facts are skipped; `reach` reports them."""
     found = SiteNics(len(nodes))
     for node in sorted(nodes):
-        given = nodes[node]
-        if isinstance(given, PublishedNode):
-            found.nics += published(node, given.offers)
-            found.unsure += [node] if given.unclear else []
+        node_data = nodes[node]
+        if isinstance(node_data, PublishedNode):
+            found.nics += published_divided_nics(node, node_data.offers)
+            found.unsure += [node] if node_data.unclear else []
             continue
         try:
-            nics, reasons = divided_of(node, given)
+            nics, reasons = divided_nics(node, node_data)
         except (KeyError, TypeError, AttributeError, ValueError):
             found.unsure.append(node)
             continue
         found.nics += nics
         found.reasons += [f"{node}: {reason}" for reason in reasons]
-        found.unsure += [node] if any(nic.get("elsewhere") for nic in given["nics"]) else []
+        found.unsure += [node] if any(nic.get("elsewhere") for nic in node_data["nics"]) else []
     return found
 
 
-def readable(nodes: Nodes, reader: Reader) -> Nodes:
-    """The nodes without settings of shares that cannot be read; what is wrong with these goes to the reader."""
-    facts = {name: given for name, given in nodes.items() if not isinstance(given, PublishedNode)}
+def without_unreadable_shares(nodes: Nodes, reader: Reader) -> Nodes:
+    """The nodes without unreadable settings of shares. The errors of these settings go to the reader."""
+    facts = {name: data for name, data in nodes.items() if not isinstance(data, PublishedNode)}
     problems, unreadable = setting_problems(facts)
     reader.problems += problems
     plain = {name: t.cast(NodeFacts, with_setting(facts[name], None)) for name in unreadable}
@@ -82,45 +85,47 @@ def readable(nodes: Nodes, reader: Reader) -> Nodes:
 
 
 @dataclass(frozen=True)
-class Cap:
-    """The most bandwidth that a class lets one share use; `most` is empty for no limit."""
+class BandwidthCap:
+    """The maximum bandwidth that a class allows for one share; `most` is empty for no limit."""
 
     name: str = ""
     most: str = ""
 
 
 def nic_share(
-    device: Device, kind: str, site: SiteNics, reader: Reader, unreachable: bool, cap: Cap | None = None
+    device: Device, kind: str, site: SiteNics, reader: Reader, unreachable: bool, cap: BandwidthCap | None = None
 ) -> Share | None:
-    """What a share of a NIC becomes; None where it cannot be, with problems. `unreachable`: no NIC has to have it."""
+    """What a share of a NIC is compiled to; None if it has errors, which go to the reader.
+
+    With `unreachable`, it is not an error if no NIC can provide the share.
+    """
     before = len(reader.problems)
     path, asked = child(device.path, "share"), device.share
     if kind not in SHARED_NICS:
-        fix = "ask for kind nic: its share gets a VF" if kind == "vf" else f"ask for kind {' or '.join(SHARED_NICS)}"
-        reader.problem(
-            path, f"bandwidth is divided of kind {' or '.join(SHARED_NICS)}, not {kind}", "contradiction", fix
-        )
-    for key, given in (("bandwidth", device.bandwidth), ("capacity", device.capacity), ("admin", device.admin)):
-        if given:
-            fix = "write the amount in share" if key != "admin" else "admin access takes no bandwidth: leave share out"
-            reader.problem(child(device.path, key), "does not go with a share of a NIC", "contradiction", fix)
+        kinds = " or ".join(SHARED_NICS)
+        fix = "request kind nic: its share gets a VF" if kind == "vf" else f"request kind {kinds}"
+        reader.problem(path, f"bandwidth shares need kind {kinds}, not {kind}", "contradiction", fix)
+    for key, value in (("bandwidth", device.bandwidth), ("capacity", device.capacity), ("admin", device.admin)):
+        if value:
+            fix = "set the amount in share" if key != "admin" else "admin access uses no bandwidth: leave share out"
+            reader.problem(child(device.path, key), "cannot be combined with a share of a NIC", "contradiction", fix)
     for config in device.configs:
         if config["driver"] == interface_config.DRIVER and "share" in config["parameters"]:
             place = child(child(device.path, "interface"), "share")
-            reader.problem(place, "is written by the device's own share", "contradiction", "leave it out")
+            reader.problem(place, "is set by the share of the device", "contradiction", "leave it out")
     if site.nodes and not site.nics and not site.unsure and not unreachable:
         why = f": {'; '.join(site.reasons[:3])}" if site.reasons else ""
         message = f"no NIC of {site.nodes} node(s) is divided{why}"
-        reader.problem(path, message, "unreachable", f"set {VARIABLE} for hosts whose NICs are to be divided")
+        reader.problem(path, message, "unreachable", f"set {VARIABLE} for the hosts whose NICs to divide")
     factor = _factor(asked, path, site, reader, unreachable)
     _check_burst(asked, path, site, reader)
     _check_amount(asked, path, site, reader)
-    _check_cap(asked, path, cap or Cap(), reader)
-    return None if len(reader.problems) > before else _written(device, factor, cap or Cap())
+    _check_cap(asked, path, cap or BandwidthCap(), reader)
+    return None if len(reader.problems) > before else _written(device, factor, cap or BandwidthCap())
 
 
 def _factor(asked: Object, path: str, site: SiteNics, reader: Reader, unreachable: bool) -> str:
-    """The factor of the NICs that can give the share; empty for any."""
+    """The factor of the NICs that can provide the share; empty for any."""
     known = site.factors
     named = str(asked.get("factor") or "")
     if named and known and named not in known and not site.unsure:
@@ -148,32 +153,32 @@ def _check_burst(asked: Object, path: str, site: SiteNics, reader: Reader) -> No
     known = [one for one in ceilings if one is not None]
     burst = asked.get("burst")
     if burst and known and len(known) == len(ceilings) and not site.unsure and quantity.parse(burst) > max(known):
-        message = f"{burst} is above what one share may use of any NIC: {rate_text(max(known))}"
+        message = f"{burst} is more than one share may use of any NIC: {rate_text(max(known))}"
         reader.problem(child(path, "burst"), message, "out-of-range", f"lower it, or raise the ceiling in {VARIABLE}")
 
 
 def _check_amount(asked: Object, path: str, site: SiteNics, reader: Reader) -> None:
-    """Report an amount that no NIC has. The scheduler does not refuse it if a factor lets a NIC promise that much."""
+    """Report an amount that no NIC has. The scheduler would allocate it if a NIC's factor promises that much."""
     known = [one.physical for one in site.nics if one.physical is not None]
     amount = asked.get("bandwidth", DEFAULT)
     if amount == DEFAULT or not known or len(known) < len(site.nics) or site.unsure:
         return
     promised = max(quantity.parse(one.bandwidth["value"]) for one in site.nics)
     if max(known) < quantity.parse(amount) <= promised:
-        message = f"{amount} is more than any NIC has: {rate_text(max(known))}, whatever it promises to all shares"
+        message = f"{amount} is more than the rate of any NIC: {rate_text(max(known))}, whatever its factor promises"
         reader.problem(child(path, "bandwidth"), message, "out-of-range", "lower it")
 
 
-def _check_cap(asked: Object, path: str, cap: Cap, reader: Reader) -> None:
+def _check_cap(asked: Object, path: str, cap: BandwidthCap, reader: Reader) -> None:
     for key in ("bandwidth", "burst"):
         amount = asked.get(key, DEFAULT)
         if cap.most and amount != DEFAULT and quantity.parse(amount) > quantity.parse(cap.most):
-            message = f"{amount} is above what class {cap.name!r} lets one share use: {cap.most}"
+            message = f"{amount} is more than class {cap.name!r} allows for one share: {cap.most}"
             reader.problem(child(path, key), message, "out-of-range", "lower it, or use another class")
             return
 
 
-def _written(device: Device, factor: str, cap: Cap) -> Share:
+def _written(device: Device, factor: str, cap: BandwidthCap) -> Share:
     asked, path = device.share, child(device.path, "share")
     amount = asked.get("bandwidth", DEFAULT)
     hard = bool(asked.get("hard"))
@@ -193,7 +198,7 @@ def _written(device: Device, factor: str, cap: Cap) -> Share:
 
 
 def _configs(device: Device, fields: Object) -> list[Object]:
-    """The device's configurations with the fields of its share in that of the interface."""
+    """The device's configurations, with the fields of its share added to its InterfaceConfig."""
     if not fields:
         return device.configs
     found, rest = [], {"share": fields}
@@ -205,8 +210,8 @@ def _configs(device: Device, fields: Object) -> list[Object]:
     return [*found, own] if rest else found
 
 
-def _description(asked: Object, factor: str, cap: Cap) -> str:
-    """In words: what the driver keeps for the share, and what it lends to it."""
+def _description(asked: Object, factor: str, cap: BandwidthCap) -> str:
+    """A description of the bandwidth that the driver reserves for the share, and of what it lends to it."""
     amount = asked.get("bandwidth", DEFAULT)
     what = "the NIC's default share" if amount == DEFAULT else f"{amount}bit/s"
     if asked.get("hard") or factor == "1":
@@ -219,8 +224,8 @@ def _description(asked: Object, factor: str, cap: Cap) -> str:
     return f"{what} of a NIC: {kept}; idle bandwidth: lent up to {burst}"
 
 
-def rounded(device: Device, capacity: t.Mapping[str, str], site: SiteNics) -> list[str]:
-    """A warning where the server charges more than a share asks for, as the steps of the NICs require."""
+def rounding_warnings(device: Device, capacity: t.Mapping[str, str], site: SiteNics) -> list[str]:
+    """A warning if the server charges more than a share requests, because of the steps of the NICs."""
     asked = capacity.get(BANDWIDTH)
     if not device.divided or asked is None:
         return []
@@ -241,8 +246,8 @@ def rounded(device: Device, capacity: t.Mapping[str, str], site: SiteNics) -> li
     return found
 
 
-def by_namespace(claim: Claim) -> list[Claim]:
-    """The claim, or one for each of its namespaces where it has shares of NICs: some NICs are for one namespace."""
+def split_by_namespace(claim: Claim) -> list[Claim]:
+    """The claim, or one for each namespace if it has shares of NICs, because some NICs are for one namespace only."""
     if not any(choice.divided for group in claim.groups for one in group.devices for choice in one.choices()):
         return [claim]
     found = []

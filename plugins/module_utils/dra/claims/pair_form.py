@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Claims of `pairing`, recognised by their requests and constraints. Other programs may have written them."""
+"""Recognises claims in the form that `pairing` writes, by their requests and constraints, whoever wrote them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ..kube.objects import ObjectView
 class PairForm:
     """Two requests whose alternatives constraints tie together.
 
-    `ours` and `theirs` are the alternatives of the first and the second request that take part, in their order;
-    `forbidden` the combinations that no allocation has.
+    `first_subs` and `second_subs` are the alternatives of the first and the second request that the constraints cover,
+    in order. `forbidden` are the combinations that the constraints exclude.
     """
 
     first: str
     second: str
-    ours: tuple[str, ...]
-    theirs: tuple[str, ...]
+    first_subs: tuple[str, ...]
+    second_subs: tuple[str, ...]
     forbidden: frozenset[tuple[str, str]]
 
     def allowed(self, first: str, second: str) -> bool:
@@ -32,12 +32,15 @@ class PairForm:
 
     def pairs(self) -> list[tuple[str, str]]:
         """The combinations of alternatives that can be allocated together."""
-        return [(one, other) for one in self.ours for other in self.theirs if self.allowed(one, other)]
+        return [(one, other) for one in self.first_subs for other in self.second_subs if self.allowed(one, other)]
 
 
 def pair_forms(devices: ObjectView) -> list[PairForm]:
-    """The forms in the `devices` of a v1 ResourceClaim: pairs of requests with constraints by `matchAttribute` that
-    cover only alternatives of the two, and that allow at least one of their combinations."""
+    """The pair forms in the `devices` of a v1 ResourceClaim.
+
+    They are pairs of requests with constraints by `matchAttribute` that cover only alternatives of the two requests and
+    allow at least one combination of these alternatives.
+    """
     order = {
         str(request.get("name")): [str(sub.get("name")) for sub in request.get("firstAvailable") or ()]
         for request in devices.get("requests") or ()
@@ -48,9 +51,9 @@ def pair_forms(devices: ObjectView) -> list[PairForm]:
         requests = list(dict.fromkeys(name for name, _slash, _sub in names))
         if not entry.get("matchAttribute") or len(requests) != 2 or not all(sub for _name, _slash, sub in names):
             continue
-        ours, theirs = ([sub for name, _slash, sub in names if name == request] for request in requests)
+        first_subs, second_subs = ([sub for name, _slash, sub in names if name == request] for request in requests)
         pair = (requests[0], requests[1])
-        covered.setdefault(pair, set()).update((one, other) for one in ours for other in theirs)
+        covered.setdefault(pair, set()).update((one, other) for one in first_subs for other in second_subs)
     return [form for pair, forbidden in covered.items() if (form := _form(pair, forbidden, order)) is not None]
 
 
@@ -59,7 +62,7 @@ def _form(
 ) -> PairForm | None:
     first, second = pair
     mine, its = {one for one, _other in forbidden}, {other for _one, other in forbidden}
-    ours = tuple(name for name in order.get(first, ()) if name in mine)
-    theirs = tuple(name for name in order.get(second, ()) if name in its)
-    form = PairForm(first, second, ours, theirs, frozenset(forbidden))
+    first_subs = tuple(name for name in order.get(first, ()) if name in mine)
+    second_subs = tuple(name for name in order.get(second, ()) if name in its)
+    form = PairForm(first, second, first_subs, second_subs, frozenset(forbidden))
     return form if form.pairs() else None

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Why a node has no pairs for a claim, GPU by GPU: which device is free, and what keeps its partner."""
+"""Why a node has too few pairs for a claim, GPU by GPU: which devices are free, and why their partners are not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..vendors.offer import Offer
 from .pair_form import PairForm, pair_forms
 
 _SHOWN = 3
-#: Free devices without a partner that are listed before the others are only counted.
+#: The maximum number of free devices without a partner that are listed; further ones are only counted.
 _LISTED = 4
 
 
@@ -29,9 +29,9 @@ def pair_reason(
     engine: Engine,
     held: t.Mapping[DeviceId, str] | None = None,
 ) -> str:
-    """Why a claim gets too few pairs on a node; empty where pairs are not the reason.
+    """Why a claim gets too few pairs on a node; empty if pairs are not the reason.
 
-    `asked` are the `devices` of a v1 claim, `held` the devices that other claims have, each with its claim.
+    `asked` are the `devices` of a v1 claim, `held` the devices of other claims, each with its claim.
     """
     node = _Node(classes, offered, engine, held or {})
     found = _nearest(node, asked)
@@ -39,8 +39,8 @@ def pair_reason(
         return ""
     if not any(one.devices for one in found):
         return (
-            "none of the GPUs that this claim was rendered for is here: it is another board. Probe the node and render "
-            "the claims again"
+            "the node has none of the GPUs that this claim was rendered for: it has another board. Probe the node and "
+            "render the claims again"
         )
     need = len({one.request for one in found})
     worst = min(found, key=lambda one: one.most())
@@ -59,24 +59,26 @@ def unpaired(
     engine: Engine,
     held: t.Mapping[DeviceId, str],
 ) -> list[str]:
-    """The devices of a node that are free, while all that a claim would pair them with cannot be given away.
+    """The free devices of a node whose possible partners for a claim are all unavailable.
 
     `asked` are the `devices` of a v1 claim, with nearest pairs or with pairs by `matchAttribute`.
     """
     node = _Node(classes, offered, engine, held)
     found = [*_nearest(node, asked), *_matching(node, asked)]
-    return list(dict.fromkeys(text for one in found for text in [*one.alone(), *one.turned().alone()]))
+    return list(
+        dict.fromkeys(text for one in found for text in [*one.without_partner(), *one.by_partner().without_partner()])
+    )
 
 
 def unpaired_lines(nodes: t.Mapping[str, t.Sequence[str]]) -> list[str]:
-    """The results of `unpaired` for each node as lines of text; of many, only the first ones."""
+    """The results of `unpaired` for each node as lines of text; of many, only the first ones are listed."""
     lines = [f"  {name}: {one}" for name, found in nodes.items() for one in found]
     more = len(lines) - _LISTED
     return lines[:_LISTED] + ([f"  and {more} more free devices whose partners are in use"] if more > 0 else [])
 
 
 class _Node:
-    """The devices of a node, and whether they can be given away."""
+    """The devices of a node, and whether they can be allocated."""
 
     def __init__(
         self,
@@ -97,8 +99,8 @@ class _Node:
         except (EvaluationError, Uncheckable):
             return False
 
-    def kept(self, body: ObjectView, offer: Offer) -> str:
-        """Why a device cannot be given away; empty where it can."""
+    def why_unavailable(self, body: ObjectView, offer: Offer) -> str:
+        """Why a device cannot be allocated; empty if it can."""
         if identify(offer) in self.held:
             owner = self.held[identify(offer)]
             return f"in use by {owner}" if owner else "in use"
@@ -108,10 +110,10 @@ class _Node:
 
 
 class _Pairs:
-    """The devices of one request on a node, each with those of another that it is paired with.
+    """The devices of one request on a node, each with its possible partners, which are devices of another request.
 
-    `devices` has, by address, why a device cannot be given away (empty if it can), and the same for each of its
-    partners; `names` are what the devices of the two requests are called.
+    `devices` has, by address, why a device cannot be allocated (empty if it can), and the same for each of its
+    partners. `names` are the names of the two kinds of devices for messages.
     """
 
     def __init__(self, request: str, names: tuple[str, str]) -> None:
@@ -119,50 +121,50 @@ class _Pairs:
         self.devices: dict[str, tuple[str, dict[str, str]]] = {}
 
     def most(self) -> int:
-        """How many pairs are possible at the same time (Kuhn's algorithm)."""
+        """The number of pairs that are possible at the same time (Kuhn's algorithm)."""
         partner: dict[str, str] = {}
 
         def paired(one: str, seen: set[str]) -> bool:
-            for other, kept in self.devices[one][1].items():
-                if not kept and other not in seen:
+            for other, reason in self.devices[one][1].items():
+                if not reason and other not in seen:
                     seen.add(other)
                     if other not in partner or paired(partner[other], seen):
                         partner[other] = one
                         return True
             return False
 
-        return sum(paired(one, set()) for one, (kept, _others) in self.devices.items() if not kept)
+        return sum(paired(one, set()) for one, (reason, _others) in self.devices.items() if not reason)
 
-    def alone(self) -> list[str]:
+    def without_partner(self) -> list[str]:
         """The free devices none of whose partners is free."""
         mine, its = self.names
         found = []
-        for one, (kept, others) in self.devices.items():
-            if not kept and others and all(others.values()):
+        for one, (reason, others) in self.devices.items():
+            if not reason and others and all(others.values()):
                 other, why = next(iter(others.items()))
                 found.append(f"{mine} {one} is free, its {its} {other} is {why}")
         return found
 
     def missing(self) -> list[str]:
-        """What each device lacks, those that are free first."""
+        """Why each device has no partner or is unavailable, the free devices first."""
         mine, its = self.names
         lonely = [
-            f"{mine} {one} is free, and no {its} here is its nearest one"
-            for one, (kept, others) in self.devices.items()
-            if not kept and not others
+            f"{mine} {one} is free, but the node has no nearest {its} for it"
+            for one, (reason, others) in self.devices.items()
+            if not reason and not others
         ]
         return [
-            *self.alone(),
+            *self.without_partner(),
             *lonely,
-            *(f"{mine} {one} is {kept}" for one, (kept, _others) in self.devices.items() if kept),
+            *(f"{mine} {one} is {reason}" for one, (reason, _others) in self.devices.items() if reason),
         ]
 
-    def turned(self) -> _Pairs:
-        """The same pairs, seen from the partners."""
+    def by_partner(self) -> _Pairs:
+        """The same pairs, by the partners."""
         found = _Pairs(self.request, (self.names[1], self.names[0]))
-        for one, (kept, others) in self.devices.items():
+        for one, (reason, others) in self.devices.items():
             for other, why in others.items():
-                found.devices.setdefault(other, (why, {}))[1][one] = kept
+                found.devices.setdefault(other, (why, {}))[1][one] = reason
         return found
 
 
@@ -178,21 +180,21 @@ def _nearest(node: _Node, asked: ObjectView) -> list[_Pairs]:
 
 def _of_form(node: _Node, form: PairForm, bodies: t.Mapping[tuple[str, str], ObjectView]) -> _Pairs:
     found = _Pairs(form.first, ("GPU", "NIC"))
-    for ours in form.ours:
-        body = bodies[form.first, ours]
+    for first_name in form.first_subs:
+        body = bodies[form.first, first_name]
         nics = {
-            nic.address: node.kept(bodies[form.second, theirs], nic)
-            for theirs in form.theirs
-            if form.allowed(ours, theirs)
-            for nic in node.matching(bodies[form.second, theirs])
+            nic.address: node.why_unavailable(bodies[form.second, second_name], nic)
+            for second_name in form.second_subs
+            if form.allowed(first_name, second_name)
+            for nic in node.matching(bodies[form.second, second_name])
         }
         for gpu in node.matching(body):
-            found.devices.setdefault(gpu.address, (node.kept(body, gpu), nics))
+            found.devices.setdefault(gpu.address, (node.why_unavailable(body, gpu), nics))
     return found
 
 
 def _matching(node: _Node, asked: ObjectView) -> list[_Pairs]:
-    """The pairs that have an attribute in common: those of the first request of a constraint with each other one."""
+    """The pairs by a common attribute: of the first request of each constraint with each other request."""
     bodies = {
         str(request["name"]): request["exactly"] for request in asked.get("requests") or () if request.get("exactly")
     }
@@ -205,18 +207,18 @@ def _matching(node: _Node, asked: ObjectView) -> list[_Pairs]:
         first, *others = covered
         for other in others:
             pairs = _Pairs(first, (_called(first), _called(other)))
-            partners = [(it, _values(it, name)) for it in node.matching(bodies[other])]
+            candidates = [(offer, _values(offer, name)) for offer in node.matching(bodies[other])]
             for one in node.matching(bodies[first]):
                 values = _values(one, name)
-                same = [it for it, its in partners if values & its and it is not one]
-                kept = {_shown(it): node.kept(bodies[other], it) for it in same}
-                pairs.devices[_shown(one)] = (node.kept(bodies[first], one), kept)
+                partners = [offer for offer, its in candidates if values & its and offer is not one]
+                reasons = {_shown(offer): node.why_unavailable(bodies[other], offer) for offer in partners}
+                pairs.devices[_shown(one)] = (node.why_unavailable(bodies[first], one), reasons)
             found.append(pairs)
     return found
 
 
 def _values(offer: Offer, name: str) -> set[tuple[str, Scalar]]:
-    """What a constraint compares: devices match that have a value in common, of a list too."""
+    """The values that a constraint compares. Devices match if they have one in common; lists have several values."""
     return {
         (kind.rstrip("s"), one)
         for kind, value in (attribute(offer, name) or {}).items()
@@ -225,11 +227,11 @@ def _values(offer: Offer, name: str) -> set[tuple[str, Scalar]]:
 
 
 def _shown(offer: Offer) -> str:
-    """The PCI address of a device; its name where it has none."""
+    """The PCI address of a device, or its name if it has none."""
     return offer.address or str(offer.device["name"])
 
 
 def _called(request: str) -> str:
-    """What a device is called in the inventory: its request without the number of the repetition."""
+    """The name of a device in the inventory: its request's name without the number of the repetition."""
     name, _dash, number = request.rpartition("-")
     return name if number.isdecimal() and name else request

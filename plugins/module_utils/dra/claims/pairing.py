@@ -3,17 +3,17 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Claims for the nearest pairs of a board whose GPUs and NICs share no attribute.
+"""Compiles claims for the nearest pairs of a board whose GPUs and NICs have no common attribute for them.
 
 The GPU's request and each NIC's request have the same alternatives (`firstAvailable`), one for each set of GPUs that
 have the same nearest NICs. Constraints forbid every combination of different alternatives: a `matchAttribute` on an
 attribute that both drivers publish and whose values are never equal fails as soon as it covers two of the chosen
 devices.
 
-One constraint for each alternative would be enough, but so are fewer: each alternative gets a set of numbers, none of
-which is part of another's, and constraint `c` covers the GPU's alternatives with `c` in their set and the NIC's
-alternatives without. Two different alternatives meet in some constraint, equal ones in none. By Sperner's theorem `k`
-constraints are enough for `C(k, k // 2)` alternatives, and no fewer are: five for eight.
+One constraint for each alternative would be enough, but fewer suffice. Each alternative gets a set of numbers, and no
+set is a subset of another. Constraint `c` covers the GPU's alternatives that have `c` in their set, and the NIC's
+alternatives that do not. So some constraint covers both if the two alternatives are different, and none does if they
+are equal. By Sperner's theorem, `k` constraints suffice for at most `C(k, k // 2)` alternatives: five for eight.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ...topology.affinity import RANK
 from ..kube import limits
 from ..vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Filter
 from . import selectors
-from .boards import BOARD, NEAREST_GPU_LEVEL, NEAREST_GPUS, Fit, Shape
+from .boards import BOARD, NEAREST_GPU_LEVEL, NEAREST_GPUS, MatchingDevice, Shape
 
-#: The form of claims that does not lead a scheduler to the nodes of a board: another board may have the same addresses.
+#: The form of claims that select NICs by address alone. They may match another board with the same addresses.
 ADDRESS = "address"
-#: The farthest that two devices with the same value of an attribute can be from each other, on any board.
+#: The greatest distance that two devices with the same value of an attribute can have, on any board.
 GUARANTEED = {"pcie_root": "PHB", "numa_node": "NODE"}
 _COMMON = {"pcie_root": PCIE_ROOT, "numa_node": NUMA_NODE}
 
@@ -44,15 +44,16 @@ class Alternative:
     gpus: tuple[str, ...]
     gpu: tuple[selectors.Selector, ...]
     nics: tuple[tuple[selectors.Selector, ...], ...]
-    #: In words, for messages.
-    says: str = ""
+    #: The addresses of the GPUs, for messages.
+    description: str = ""
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """What a group becomes on some boards.
+    """What a group is compiled to for some boards.
 
-    `form` says what NICs are selected by, `attribute` is what its constraints compare; empty for one alternative.
+    `form` says what NICs are selected by. `attribute` is the one that the constraints compare; empty if there is only
+    one alternative.
     """
 
     alternatives: tuple[Alternative, ...]
@@ -60,16 +61,16 @@ class Pairing:
     attribute: str = ""
 
 
-class NotPossible(Exception):
-    """Why a group cannot be written for some boards. `split` says that fewer boards might do."""
+class NoPairing(Exception):
+    """Why a group cannot be compiled for some boards. `split` says that it might be possible for fewer boards."""
 
     def __init__(self, reason: str, fix: str, rule: str, split: bool = False) -> None:
         super().__init__(reason)
         self.reason, self.fix, self.rule, self.split = reason, fix, rule, split
 
 
-def families(number: int) -> list[frozenset[int]]:
-    """For each of some alternatives its set of constraints; none is part of another (an antichain)."""
+def constraint_sets(number: int) -> list[frozenset[int]]:
+    """For each of `number` alternatives its set of constraints. No set is a subset of another (an antichain)."""
     if number < 2:
         return [frozenset()] * number
     size = next(size for size in itertools.count(2) if comb(size, size // 2) >= number)
@@ -77,9 +78,9 @@ def families(number: int) -> list[frozenset[int]]:
 
 
 def exclusions(number: int) -> list[tuple[list[int], list[int]]]:
-    """The fewest constraints that forbid different alternatives: what each covers of the first and the second
-    request."""
-    sets = families(number)
+    """The fewest constraints that forbid different alternatives, as the alternatives of the first and of the second
+    request that each constraint covers."""
+    sets = constraint_sets(number)
     every = sorted(frozenset().union(*sets))
     return [
         ([one for one in range(number) if c in sets[one]], [one for one in range(number) if c not in sets[one]])
@@ -88,7 +89,7 @@ def exclusions(number: int) -> list[tuple[list[int], list[int]]]:
 
 
 def plain_level(shapes: t.Sequence[Shape], at_least: str, common: t.Mapping[str, str]) -> str:
-    """The level whose attribute selects exactly the allowed pairs on all boards; empty where none does.
+    """The level whose attribute selects exactly the allowed pairs on all boards; empty if none does.
 
     `common` has, by level, the attribute that all drivers of the group publish. A level that guarantees less than
     `at_least` on a board that was not probed is never chosen.
@@ -102,7 +103,7 @@ def plain_level(shapes: t.Sequence[Shape], at_least: str, common: t.Mapping[str,
 
 
 def _selects(shape: Shape, name: str) -> bool:
-    """Whether devices of a board have the same value of an attribute where they are an allowed pair, and only there."""
+    """Whether exactly the allowed pairs of a board have the same value of an attribute."""
     for number, nics in enumerate(shape.nics):
         for gpu, fit in shape.gpus.items():
             value = fit.values.get(name)
@@ -110,15 +111,15 @@ def _selects(shape: Shape, name: str) -> bool:
                 wanted = place in shape.allowed[number][gpu]
                 if any((value is not None and value == one.values.get(name)) is not wanted for one in entries):
                     return False
-    # it does not matter if a GPU has a pair for some of several NICs only: one constraint ties them all
+    # a GPU with a pair for only some of several NICs does not matter, as one constraint ties all of them
     return True
 
 
-class Planner:
-    """Writes the alternatives of a group for some boards.
+class PairingPlanner:
+    """Compiles the alternatives of a group for some boards.
 
-    `gpu` and `nics` are the drivers of its devices with their kinds. `others`: GPUs without a pair take part as well,
-    as in a list of levels.
+    `gpu` and `nics` are the drivers of its devices with their kinds. With `others`, GPUs without a nearest NIC take
+    part too, as in a list of levels.
     """
 
     def __init__(
@@ -130,9 +131,9 @@ class Planner:
         self.gpu, self.nics, self.others = gpu, list(nics), others
 
     def pairing(self, shapes: t.Sequence[Shape]) -> Pairing:
-        """The alternatives that hold on all of these boards. Raises NotPossible."""
+        """The alternatives that are valid on all of these boards. Raises NoPairing."""
         if not any(shape.served() for shape in shapes):
-            raise NotPossible("no GPU has a NIC that is near enough", "", "unreachable")
+            raise NoPairing("no GPU has a NIC that is near enough", "", "unreachable")
         mapped = [self._by_map(shapes, number) for number in range(len(self.nics))]
         if all(mapped):
             form, found = "published map", self._of_published_map(shapes)
@@ -142,7 +143,7 @@ class Planner:
             form, found = ADDRESS, self._of_addresses(shapes)
         if len(found) > limits.FIRST_AVAILABLE:
             boards = len({shape.board.shape for shape in shapes})
-            raise NotPossible(
+            raise NoPairing(
                 f"{boards} board(s) need {len(found)} alternatives; the limit is {limits.FIRST_AVAILABLE}",
                 "ask for whole boards with all, or choose GPUs with where",
                 "too-many",
@@ -151,25 +152,25 @@ class Planner:
         attribute = self._attribute(shapes, found) if len(found) > 1 or self.others else ""
         return Pairing(tuple(found), form, attribute)
 
-    # the three ways to say which NIC goes with a GPU
+    # the three forms of selecting the NICs of a GPU
 
     def _of_published_map(self, shapes: t.Sequence[Shape]) -> list[Alternative]:
         """NICs publish which GPUs they are nearest to: one list of alternatives for all boards."""
         found = []
-        for gpus in _alike(shapes):
+        for gpus in _gpus_by_nics(shapes):
             near = [_map_selectors(shapes, number, gpus) for number in range(len(self.nics))]
             found.append(self._alternative(gpus, near, ""))
         return found
 
     def _of_boards(self, shapes: t.Sequence[Shape], mapped: t.Sequence[bool]) -> list[Alternative]:
-        """NICs by address, on boards of which their driver publishes the map's name."""
+        """NICs by address and board, on boards whose name the NIC driver publishes."""
         boards: dict[tuple[tuple[str, ...], tuple[frozenset[str], ...]], list[str]] = {}
         for shape in shapes:
-            for gpus in _alike([shape]):
+            for gpus in _gpus_by_nics([shape]):
                 places = tuple(nearest_to[gpus[0]] for nearest_to in shape.allowed)
                 names = boards.setdefault((gpus, places), [])
                 names += [shape.board.shape] if shape.board.shape not in names else []
-        # nodes with the same map may publish different NICs, but an address means the same NIC on each
+        # nodes with the same map may publish different NICs, but an address is the same NIC on each of them
         found = []
         for (gpus, places), names in boards.items():
             here = selectors.one_of(BOARD, sorted(names))
@@ -179,13 +180,13 @@ class Planner:
                     near.append((*_map_selectors(shapes, number, gpus), here))
                 else:
                     near.append((self._address_of_nic(shapes, number, places[number]), here))
-            found.append(self._alternative(gpus, near, names[0] if len({*map(_board, shapes)}) > 1 else ""))
+            found.append(self._alternative(gpus, near, names[0] if len({*map(_board_name, shapes)}) > 1 else ""))
         return found
 
     def _of_addresses(self, shapes: t.Sequence[Shape]) -> list[Alternative]:
-        """NICs by address alone. Raises NotPossible if an address is near on one board and farther on another."""
+        """NICs by address alone. Raises NoPairing if an address is nearest on one board but not on another."""
         found = []
-        for gpus in _alike(shapes):
+        for gpus in _gpus_by_nics(shapes):
             near = []
             for number in range(len(self.nics)):
                 there = [shape for shape in shapes if gpus[0] in shape.gpus]
@@ -193,9 +194,9 @@ class Planner:
                 for shape in there:
                     if places & set(shape.nics[number]) != shape.allowed[number][gpus[0]]:
                         driver = self.nics[number][0]
-                        raise NotPossible(
-                            f"boards with the same addresses have different pairs, and {driver.name} publishes nothing "
-                            "by which a claim could tell them apart",
+                        raise NoPairing(
+                            f"boards with the same addresses have different pairs, and {driver.name} publishes no "
+                            "attribute by which a claim could distinguish them",
                             "let lanewise.dev serve these NICs: it publishes the map of their board",
                             "ambiguous-boards",
                             split=True,
@@ -227,7 +228,7 @@ class Planner:
         return all(fit.values.get(BOARD) for fit in rows)
 
     def _by_map(self, shapes: t.Sequence[Shape], number: int) -> bool:
-        """Whether the GPUs that NICs publish as their nearest ones give exactly the allowed pairs."""
+        """Whether exactly the allowed pairs follow from the nearest GPUs that the NICs publish."""
         for gpu in {gpu for shape in shapes for gpu in shape.served()}:
             levels = _levels(shapes, number, gpu)
             for shape in shapes:
@@ -240,13 +241,13 @@ class Planner:
     def _attribute(self, shapes: t.Sequence[Shape], found: t.Sequence[Alternative]) -> str:
         """An attribute that every device of the pairs publishes, and that differs in every forbidden combination.
 
-        Raises NotPossible if there is none.
+        Raises NoPairing if there is none.
         """
         for name in (PCI_BUS_ID, PCIE_ROOT, NUMA_NODE):
             if all(_differs(shape, found, name, self.others) for shape in shapes):
                 return name
         drivers = dict.fromkeys([self.gpu[0].name, *(driver.name for driver, _kind in self.nics)])
-        raise NotPossible(
+        raise NoPairing(
             f"{' and '.join(drivers)} publish no attribute in common by which wrong combinations could be excluded: it "
             "would have to be on every GPU and NIC of the pairs and never the same on both (pciBusID, or a pcieRoot or "
             "numaNode that only nearest pairs share)",
@@ -256,10 +257,10 @@ class Planner:
 
 
 def _by_address(driver: DriverKnowledge, kind: str, what: str, fix: str) -> Filter:
-    """How a driver's devices are selected by PCI address. Raises NotPossible."""
+    """The filter that selects a driver's devices by PCI address. Raises NoPairing."""
     way = driver.filter(kind, "pci_address")
     if way is None:
-        raise NotPossible(
+        raise NoPairing(
             f"{driver.name} {driver.version} publishes no PCI address, so a claim cannot name its {what}",
             driver.hint("pci_address") or fix,
             "unanswered-filter",
@@ -268,12 +269,12 @@ def _by_address(driver: DriverKnowledge, kind: str, what: str, fix: str) -> Filt
 
 
 def _levels(shapes: t.Sequence[Shape], number: int, gpu: str) -> list[str]:
-    """How near a GPU's nearest NICs are on these boards."""
+    """The levels of a GPU's nearest NICs on these boards."""
     pairs = [(shape, nic) for shape in shapes for nic in shape.allowed[number].get(gpu, ())]
     return sorted({shape.board.level(gpu, nic) for shape, nic in pairs}, key=RANK.__getitem__)
 
 
-def _publishes_pair(fit: Fit, gpu: str, levels: t.Collection[str]) -> bool:
+def _publishes_pair(fit: MatchingDevice, gpu: str, levels: t.Collection[str]) -> bool:
     """Whether a NIC publishes that it is nearest to a GPU, at one of these levels."""
     near = str(fit.values.get(NEAREST_GPUS, "")).split(",")
     return gpu in near and fit.values.get(NEAREST_GPU_LEVEL) in levels
@@ -285,11 +286,11 @@ def _map_selectors(shapes: t.Sequence[Shape], number: int, gpus: tuple[str, ...]
     return (*parts, selectors.one_of(NEAREST_GPU_LEVEL, levels))
 
 
-def _board(shape: Shape) -> str:
+def _board_name(shape: Shape) -> str:
     return shape.board.shape
 
 
-def _alike(shapes: t.Sequence[Shape]) -> list[tuple[str, ...]]:
+def _gpus_by_nics(shapes: t.Sequence[Shape]) -> list[tuple[str, ...]]:
     """The served GPUs, grouped by the NICs that they have on all boards."""
     found: dict[t.Hashable, list[str]] = {}
     served = {gpu for shape in shapes for gpu in shape.served()}

@@ -5,8 +5,8 @@
 
 """Which nodes can satisfy a claim, and why the others cannot.
 
-A claim is tried on each node as if the node were free. Nodes whose devices look alike to all claims of the site are
-tried once, and so are claims that ask for the same.
+A claim is tried on each node as if the node were free. Nodes whose devices no claim of the site can distinguish are
+tried only once, and so are claims with the same requests.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from ..vendors.server import Server
 from .claim_compiler import Compiled
 from .inventory import Claim
 from .pair_reasons import pair_reason, unpaired, unpaired_lines
-from .selector_memory import SelectorMemory, Texts
-from .shapes import Shaped, shapes
+from .selector_cache import SelectorCache, Texts
+from .shapes import NodeShape, shapes
 from .unreachable import by_reason, constraint_of, shown, unreachable
 
 _V1 = "resource.k8s.io/v1"
-#: Refusals that say that there are too few devices.
+#: The kinds of refusals that mean that there are too few devices.
 _LACKING = ("absent", "count", "selector", "taint", "used", "constraint")
 
 
@@ -48,9 +48,9 @@ _Answer = t.Union[allocator.Allocation, allocator.Refusal]
 class Reach:
     """Which nodes of a site can satisfy a claim.
 
-    `claim` is `namespace/name`, or the name with `namespaces` joined by commas. `refused` maps each node that
-    cannot satisfy it to the reason, `unknown` each node for which the probe does not know enough. If the nodes come
-    from slices and claims, `unpaired` describes, by node, the free devices whose partners a claim has.
+    `claim` is `namespace/name`; several namespaces are joined by commas. `refused` maps each node that cannot satisfy
+    it to the reason, `unknown` each node for which the probe does not know enough. If the nodes come from slices and
+    claims, `unpaired` describes, by node, the free devices whose partners other claims have.
     """
 
     claim: str
@@ -78,16 +78,16 @@ def reach(
     allow_unreachable: bool = False,
     server: Server | None = None,
 ) -> tuple[list[Reach], list[Problem]]:
-    """Try every claim on every node (name to topology facts or to what its drivers publish). Problems are claims that
-    no node can satisfy.
+    """Try every claim on every node. `nodes` maps names to topology facts, or to what the drivers of the node publish.
 
-    A claim that some node may satisfy, as far as the probe knows, is not a problem; nor is any claim if the site sets
-    `dra_claims_allow_unreachable`. `drivers` is `dra_claims_drivers`, `server` what they publish to.
+    The problems are claims that no node can satisfy. A claim that some node may satisfy is not a problem. If the site
+    sets `dra_claims_allow_unreachable`, no claim is a problem. `drivers` is `dra_claims_drivers`, `server` the server
+    that they publish to.
     """
     node_shapes, problems = shapes(drivers, claims, classes, nodes, server)
-    memory = SelectorMemory(engine)
-    trials = _Trials(classes, node_shapes, memory, (server or Server()).constraints)
-    occupied = _Occupied(nodes, node_shapes, memory, server)
+    cache = SelectorCache(engine)
+    trials = _Trials(classes, node_shapes, cache, (server or Server()).constraints)
+    occupied = _Occupied(nodes, node_shapes, cache, server)
     found = []
     for claim, compiled in claims:
         asked: Object = {key: compiled.devices[key] for key in ("requests", "constraints") if key in compiled.devices}
@@ -96,22 +96,22 @@ def reach(
         result.unpaired = occupied.unpaired(key, asked, classes, {*result.nodes, *result.unknown})
         found.append(result)
         if refusals and not result.nodes and not result.unknown and not allow_unreachable:
-            problems.append(unreachable(claim, compiled, asked, refusals, node_shapes, classes, memory))
+            problems.append(unreachable(claim, compiled, asked, refusals, node_shapes, classes, cache))
     return found, problems
 
 
 def _result(
-    claim: Claim, compiled: Compiled, answers: t.Sequence[_Answer], node_shapes: t.Sequence[Shaped]
+    claim: Claim, compiled: Compiled, answers: t.Sequence[_Answer], node_shapes: t.Sequence[NodeShape]
 ) -> tuple[Reach, list[tuple[allocator.Refusal, list[str]]]]:
-    """The nodes of each shape by the answer for it, and the refusals, each with its nodes."""
+    """The nodes of all shapes, sorted by the answer for their shape, and the refusals, each with its nodes."""
     result = Reach(f"{','.join(claim.namespaces)}/{claim.name}", [])
     refusals: list[tuple[allocator.Refusal, list[str]]] = []
-    spoken = inventory_words(claim, compiled)
+    words_by_expression = inventory_words(claim, compiled)
     for answer, shape in zip(answers, node_shapes):
         if isinstance(answer, allocator.Allocation):
             result.nodes += shape.nodes
             continue
-        refusal = replace(answer, reason=in_inventory_words(answer.reason, spoken))
+        refusal = replace(answer, reason=in_inventory_words(answer.reason, words_by_expression))
         if refusal.unknown:
             result.unknown.update(dict.fromkeys(shape.nodes, refusal.reason))
         else:
@@ -122,32 +122,34 @@ def _result(
 
 
 class _Trials:
-    """What claims get on each shape of node. Claims with equal requests, or with requests that the same devices match,
-    are tried once."""
+    """The result of claims on each shape of node.
+
+    Claims with equal requests, or with requests that the same devices match, are tried only once.
+    """
 
     def __init__(
         self,
         classes: t.Mapping[str, Object],
-        node_shapes: t.Sequence[Shaped],
-        memory: SelectorMemory,
+        node_shapes: t.Sequence[NodeShape],
+        cache: SelectorCache,
         kinds: t.Sequence[str],
     ) -> None:
         self._classes = classes
         self._shapes = node_shapes
-        self._memory = memory
+        self._cache = cache
         self._kinds = kinds
         self._answers: dict[str, list[_Answer]] = {}
-        #: Answers, with the selectors that their reason quotes.
+        #: Answers, each with the selectors that its reason quotes.
         self._alike: dict[tuple[t.Hashable, ...], tuple[_Answer, set[str]]] = {}
 
     def answers(self, key: str, asked: Object) -> list[_Answer]:
-        """One for each shape. `key` stands for `asked`."""
+        """The answers for `asked`, one for each shape. `key` identifies `asked`."""
         if key not in self._answers:
             bodies = [
                 (body["deviceClassName"], tuple(_selectors(body, self._classes))) for body in _asked_bodies(asked)
             ]
             different = list(dict.fromkeys(bodies))
-            frame = _frame(asked, [different.index(body) for body in bodies])
+            frame = _request_frame(asked, [different.index(body) for body in bodies])
             self._answers[key] = [
                 self._answer(number, shape, key, asked, frame, different) for number, shape in enumerate(self._shapes)
             ]
@@ -156,7 +158,7 @@ class _Trials:
     def _answer(
         self,
         number: int,
-        shape: Shaped,
+        shape: NodeShape,
         key: str,
         asked: Object,
         frame: str,
@@ -165,43 +167,43 @@ class _Trials:
         texts = {text for _name, own in different for text in own}
         same: tuple[t.Hashable, ...]
         try:
-            fitting = (_fits(name, own, self._classes, shape.offers, self._memory) for name, own in different)
+            fitting = (_fits(name, own, self._classes, shape.offers, self._cache) for name, own in different)
             same = (number, frame, *fitting)
         except (EvaluationError, Uncheckable):
-            same = (number, key)  # a selector that fails: only the same claim is alike
+            same = (number, key)  # a selector fails, so the answer holds only for equal claims
         answer, quoted = self._alike.get(same, (None, set()))
-        # a reason that quotes a selector holds for claims that have this selector
+        # a reason that quotes a selector is valid only for claims that have this selector
         if answer is None or not quoted <= texts:
-            answer = _try(asked, self._classes, shape.offers, self._memory, shape.blind, self._kinds)
+            answer = _allocate(asked, self._classes, shape.offers, self._cache, shape.uncertain, self._kinds)
             reason = answer.reason if isinstance(answer, allocator.Refusal) else ""
             self._alike[same] = (answer, {text for text in texts if text in reason})
         return answer
 
 
 class _Occupied:
-    """The nodes on which claims have devices, each with its own: nodes of one shape can differ in what is taken."""
+    """The nodes on which claims have devices. Nodes of one shape can differ in the devices that are in use."""
 
     def __init__(
-        self, nodes: Nodes, node_shapes: t.Sequence[Shaped], memory: SelectorMemory, server: Server | None
+        self, nodes: Nodes, node_shapes: t.Sequence[NodeShape], cache: SelectorCache, server: Server | None
     ) -> None:
-        self._memory = memory
+        self._cache = cache
         self._nodes: dict[str, tuple[list[Offer], t.Mapping[DeviceId, str]]] = {}
         self._known: dict[str, dict[str, list[str]]] = {}
         for shape in node_shapes:
             for name in shape.nodes:
-                given = nodes[name]
-                if isinstance(given, PublishedNode) and given.taken:
-                    own = [server.keeps(offer) if server else offer for offer in given.offers]
-                    memory.alike(own, shape.offers)
-                    self._nodes[name] = (own, given.taken)
+                node = nodes[name]
+                if isinstance(node, PublishedNode) and node.taken:
+                    own = [server.stored(offer) if server else offer for offer in node.offers]
+                    cache.reuse_results(own, shape.offers)
+                    self._nodes[name] = (own, node.taken)
 
     def unpaired(
         self, key: str, asked: Object, classes: t.Mapping[str, Object], possible: t.Collection[str]
     ) -> dict[str, list[str]]:
-        """For each of the `possible` nodes, what is free there without its partner. `key` stands for `asked`."""
+        """For each of the `possible` nodes, the free devices whose partners are in use. `key` identifies `asked`."""
         if key not in self._known:
             texts = {
-                name: unpaired(asked, classes, own, self._memory, taken)
+                name: unpaired(asked, classes, own, self._cache, taken)
                 for name, (own, taken) in sorted(self._nodes.items())
                 if name in possible
             }
@@ -210,7 +212,7 @@ class _Occupied:
 
 
 def _selectors(body: Object, classes: t.Mapping[str, Object]) -> list[str]:
-    """The expressions of a request: its class's, then its own."""
+    """The selectors of a request's class, then those of the request itself."""
     return expressions([*class_selectors(classes, body), *(body.get("selectors") or ())])
 
 
@@ -218,8 +220,9 @@ def _asked_bodies(asked: Object) -> list[Object]:
     return [body for request in asked["requests"] for body in request.get("firstAvailable") or [request["exactly"]]]
 
 
-def _frame(asked: Object, places: list[int]) -> str:
-    """What a claim asks for, selectors and classes replaced by `places`: their positions among the different ones."""
+def _request_frame(asked: Object, places: list[int]) -> str:
+    """The text of a claim's requests in which selectors and classes are replaced by `places`, their positions among the
+    different ones."""
     bodies = [
         {key: value for key, value in body.items() if key not in ("selectors", "deviceClassName")}
         for body in _asked_bodies(asked)
@@ -229,16 +232,17 @@ def _frame(asked: Object, places: list[int]) -> str:
 
 
 def _fits(
-    name: str, texts: Texts, classes: t.Mapping[str, Object], offered: t.Sequence[Offer], memory: SelectorMemory
+    name: str, texts: Texts, classes: t.Mapping[str, Object], offered: t.Sequence[Offer], cache: SelectorCache
 ) -> tuple[t.Hashable, ...]:
-    """The devices that fit the selectors of a request, those of its class `name` among them.
+    """The devices that match the selectors of a request, including those of its class `name`.
 
-    Claims of the same frame for which these are the same get the same devices, or none for the same reason. Selectors
-    that name what the probe does not know stay as they are: for them, what fits is not the whole answer.
+    Claims of the same frame for which these are the same get the same devices, or none for the same reason. If a
+    selector names a value that the probe does not know, the result is the selectors themselves, because the matching
+    devices are uncertain.
     """
-    if name not in classes or not memory.unsure(offered).isdisjoint(memory.mentioned(texts)):
+    if name not in classes or not cache.uncertain_values(offered).isdisjoint(cache.mentioned(texts)):
         return name, texts
-    return memory.fitting(texts, offered)
+    return cache.fitting(texts, offered)
 
 
 def reach_of(
@@ -249,12 +253,12 @@ def reach_of(
     kubernetes: str = f"1.{versions.NEWEST}",
     gates: features.Gates = None,
 ) -> list[Reach]:
-    """Try the claims and templates among `objects`, of any DRA version, on every node (name to topology facts,
-    or to what its drivers publish).
+    """Try the claims and templates among `objects`, of any DRA version, on every node.
 
-    `drivers` is `dra_claims_drivers`. DeviceTaintRules among the objects apply; fields that a server of this release
-    drops are ignored. A class that is not among the objects makes the answer unknown. Raises Problems where a driver
-    or the facts of a node cannot be read, ValueError for a release that is not known.
+    `nodes` maps names to topology facts, or to what the drivers of the node publish. `drivers` is `dra_claims_drivers`.
+    DeviceTaintRules among the objects apply; fields that a server of this release drops are ignored. If a class is not
+    among the objects, the answer is unknown. Raises Problems if a driver or the facts of a node cannot be read, and
+    ValueError for an unknown release.
     """
     for name, options in drivers.items():
         knowledge(name, options)
@@ -262,7 +266,8 @@ def reach_of(
     claims: list[tuple[Claim, Compiled]] = []
     rules = [item for item in objects if item["kind"] == "DeviceTaintRule"]
     server = Server(kubernetes, gates, rules)
-    kept = (server.claim(versions.convert(item, _V1)) for item in objects if (_V1, item["kind"]) in versions.SERVED)
+    served = (versions.convert(item, _V1) for item in objects if (_V1, item["kind"]) in versions.SERVED)
+    kept = (server.without_dropped(item) for item in served)
     for item in kept:
         metadata, spec = item.get("metadata") or {}, item.get("spec") or {}
         name = str(metadata.get("name") or f"{metadata.get('generateName')}*")
@@ -280,7 +285,7 @@ def reach_of(
 
 
 def inventory_words(claim: Claim, compiled: Compiled) -> dict[str, str]:
-    """The CEL expressions of a claim in the words of its inventory: `min_speed 400G`."""
+    """The words of the inventory for the CEL expressions of a claim, by expression: `min_speed 400G`."""
     devices = [choice for group in claim.groups for device in group.devices for choice in device.choices()]
     values = {
         child(child(device.path, "where"), name): f"{name} {value}"
@@ -291,7 +296,7 @@ def inventory_words(claim: Claim, compiled: Compiled) -> dict[str, str]:
         share = child(device.path, "share")
         values[share] = f"shares that namespace {device.namespace} may have"
         values[child(share, "factor")] = f"shares with factor {device.share.get('factor', 'of the site')}"
-    spoken = {}
+    words_by_expression = {}
     for index, request in enumerate(compiled.devices["requests"]):
         bodies = request.get("firstAvailable") or [request["exactly"]]
         ways = [f"firstAvailable[{way}]" for way in range(len(bodies))] if "firstAvailable" in request else ["exactly"]
@@ -299,29 +304,29 @@ def inventory_words(claim: Claim, compiled: Compiled) -> dict[str, str]:
             for number, selector in enumerate(body.get("selectors") or ()):
                 path = compiled.origins.get(f"requests[{index}].{way}.selectors[{number}]", "")
                 if path in values:
-                    spoken.update(dict.fromkeys(expressions([selector]), values[path]))
-    return spoken
+                    words_by_expression.update(dict.fromkeys(expressions([selector]), values[path]))
+    return words_by_expression
 
 
-def in_inventory_words(reason: str, spoken: t.Mapping[str, str]) -> str:
-    for expression in sorted(spoken, key=len, reverse=True):
-        reason = reason.replace(expression, spoken[expression])
+def in_inventory_words(reason: str, words_by_expression: t.Mapping[str, str]) -> str:
+    for expression in sorted(words_by_expression, key=len, reverse=True):
+        reason = reason.replace(expression, words_by_expression[expression])
     return reason
 
 
-def _try(
+def _allocate(
     asked: Object,
     classes: t.Mapping[str, Object],
     offered: t.Sequence[Offer],
     engine: allocator.Engine,
-    unseen: t.Mapping[str, str],
+    uncertain: t.Mapping[str, str],
     kinds: t.Sequence[str],
 ) -> _Answer:
     for body in _asked_bodies(asked):
         name = body["deviceClassName"]
         if name not in classes:
-            return allocator.Refusal(f"class {name!r} is not of this site", "", "unknown")
-    answer = allocator.allocate([{"devices": asked}], classes, offered, engine, blind=unseen, constraints=kinds)
+            return allocator.Refusal(f"class {name!r} does not belong to this site", "", "unknown")
+    answer = allocator.allocate([{"devices": asked}], classes, offered, engine, uncertain=uncertain, constraints=kinds)
     if isinstance(answer, allocator.Refusal) and answer.kind in _LACKING:
         reason = pair_reason(asked, classes, offered, engine)
         if reason:

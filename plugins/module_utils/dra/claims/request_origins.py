@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Where each part of a request was written in the inventory."""
+"""The origin in the inventory of each part of a request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typing as t
 from ..kube.objects import Object
 from ..kube.reader import child
 from .inventory import Device
-from .nearest import Known
+from .nearest import ResolvedDevice
 
 _FIELDS = {
     "deviceClassName": "class",
@@ -25,9 +25,9 @@ _FIELDS = {
 
 
 def request_origins(
-    origins: dict[str, str], prefix: str, request: Object, device: Device, known: t.Mapping[int, Known]
+    origins: dict[str, str], prefix: str, request: Object, device: Device, known: t.Mapping[int, ResolvedDevice]
 ) -> None:
-    """Add where each part of a request, whose path is `prefix`, was written in the inventory."""
+    """Add the origins of the parts of a request, whose path is `prefix`, to `origins`."""
     origins[prefix] = device.path
     origins[f"{prefix}.name"] = child(device.path, "name")
     choices = device.choices()

@@ -3,16 +3,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How often the scheduler looks at devices, at worst, for the nearest pairs of a board.
+"""How many devices the scheduler tries in the worst case for the nearest pairs of a board.
 
-The scheduler searches depth first and takes back one device at a time, so a claim that cannot be satisfied costs it the
-most: it tries every order in which some of its pairs can be taken. A look is one device tried for one alternative.
+The scheduler searches depth first and backtracks one device at a time, so a claim that cannot be satisfied costs it the
+most: it tries every order in which some of its pairs can be taken. A try is one device tested for one alternative.
 
-The bound holds whatever devices other pods have. Say that `pairs` are asked for and at most `pairs - 1` are free. For
-one NIC each, all free pairs then touch one of `pairs - 1` devices (Koenig's theorem), so there are at most
+The bound holds whatever devices other pods have. Assume that `pairs` are requested and at most `pairs - 1` are free.
+With one NIC per GPU, all free pairs then touch one of `pairs - 1` devices (Koenig's theorem), so there are at most
 `P(pairs - 1, d) * degree ** d` ordered choices of `d` pairs, where `degree` is the largest number of partners of one
-device. For several NICs each, boards whose GPUs share all their NICs or none are counted cluster by cluster; for other
-boards every choice counts, whatever is free.
+device. With several NICs per GPU, boards whose GPUs share either all their NICs or none are counted cluster by
+cluster; for other boards every choice counts, whatever is free.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import perm
 
-#: Looks that a claim may cost by this bound. kube-scheduler 1.37.1 did more than eight million of them a second on two
-#: busy processors, so it finishes these in a fifth of its ten seconds for a node.
-MOST_LOOKS = 16_000_000
+#: The most tries that a claim may cost by this bound. kube-scheduler 1.37.1 made more than eight million a second on
+#: two busy processors, so these take a fifth of its limit of ten seconds per node.
+MAX_TRIES = 16_000_000
 
 Partners = t.Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True)
 class Size:
-    """What the search goes through: alternatives of a request, and all devices of the node."""
+    """The size of a search: the number of alternatives of a request, and of all devices of the node."""
 
     alternatives: int
     devices: int
 
 
-def looks(graphs: t.Sequence[Partners], pairs: int, size: Size, more: bool = False) -> int:
-    """An upper bound of the scheduler's looks on one node for `pairs` repetitions of a GPU and its NICs.
+def worst_case_tries(graphs: t.Sequence[Partners], pairs: int, size: Size, more: bool = False) -> int:
+    """An upper bound of the scheduler's tries on one node for `pairs` repetitions of a GPU and its NICs.
 
-    `graphs` has, for each NIC of the group, the devices that each GPU may be given, VFs and partitions counted one by
-    one. `more`: other requests of the claim come after these, and every complete choice is tried for them.
+    `graphs` has, for each NIC of the group, the devices that each GPU may be paired with; each VF and each partition
+    counts. With `more`, other requests of the claim come after these, and every complete choice is tried for them.
     """
     gpus = max((len(graph) for graph in graphs), default=0)
     alike = all(graph == graphs[0] for graph in graphs)
     most = [max(map(len, graph.values()), default=0) for graph in graphs]
-    ways = [1]  # of taking the first NICs of one GPU
+    ways = [1]  # number of ways to choose the first NICs of one GPU
     for number, one in enumerate(most):
         ways.append(ways[-1] * max(one - number if alike else one, 1))
-    row = size.alternatives * size.devices  # the looks of one request
+    row = size.alternatives * size.devices  # the tries of one request
     total = 0
     for done in range(pairs + (1 if more else 0)):
         free = Fraction(perm(gpus, done) * ways[-1] ** done)
         weight = None if more else _weight(graphs, pairs, alike)
         if weight is not None:
             free = min(free, perm(pairs - 1, done) * weight**done)
-        # each GPU that can be taken next has the looks of its first NIC, each of those the looks of the second ...
+        # each GPU that can be taken next costs the tries of its first NIC, each of those the tries of the second ...
         total += int(free * row * (1 + max(gpus - done, 0) * sum(ways[:-1]))) + 1
     return total
 
 
 def _weight(graphs: t.Sequence[Partners], pairs: int, alike: bool) -> Fraction | None:
-    """Choices of one repetition for each that can be free; None where only all choices can be counted."""
+    """The most choices of a repetition, divided by the repetitions that can be free; None if this has no bound."""
     if len(graphs) == 1:
         return Fraction(_degree(graphs[0]))
     if not alike:

@@ -5,10 +5,10 @@
 
 """Writes CEL device selectors that never fail, whatever a device publishes.
 
-A selector that fails on one device aborts the scheduling of the pod on every node. Here, each look-up is preceded by a
-test that the device has the attribute, and where the operator needs it, by a test of its type. Two properties of the
-server's evaluator shape the text: a constant on the left of `==` compares with a value of any type, while a version on
-the left fails with anything but a version; and `type(x) == int` has no bounded cost, while `type(x) in [int]` has.
+A selector that fails on one device aborts the scheduling of the pod on every node. So each look-up is preceded by a
+test that the device has the attribute, and by a test of its type if the operator needs one. Two properties of the
+server's evaluator determine the text: a constant on the left of `==` can be compared with a value of any type, except
+that a version fails with anything but a version; and `type(x) in [int]` has a bounded cost, unlike `type(x) == int`.
 
 Attributes and capacities are named as in a ResourceSlice, always with their domain: `gpu.nvidia.com/architecture`.
 """
@@ -24,7 +24,7 @@ from ..kube.objects import Object
 
 Value = t.Union[bool, int, str]
 
-# Words of the language that cannot follow a point (cel-spec, langdef.md)
+# Reserved words of CEL that cannot follow a dot (cel-spec, langdef.md)
 _RESERVED = frozenset(
     "true false null in as break const continue else for function if import let loop package namespace return var void "
     "while".split()
@@ -67,7 +67,7 @@ def literal(value: Value) -> str:
 
 
 def _path(kind: str, name: str) -> tuple[str, str]:
-    """The look-up of a qualified name, and the test that it is there."""
+    """The look-up of a qualified name, and the test that the device has it."""
     domain, slash, identifier = name.partition("/")
     if not slash or not domain or not _IDENTIFIER.fullmatch(identifier):
         raise ValueError(f"{name!r} is not DOMAIN/NAME")
@@ -99,7 +99,7 @@ def equals(name: str, value: Value) -> Selector:
 
 
 def absent_or_equals(name: str, value: Value) -> Selector:
-    """As `equals`, or the device has no such attribute."""
+    """The device does not have the attribute, or `equals` holds."""
     value_of, present = _path("attributes", name)
     return Selector(f"!{present} || {literal(value)} == {value_of}", "||")
 
@@ -222,21 +222,21 @@ def raw(expression: str) -> Selector:
 
 
 def device_selectors(parts: t.Sequence[Selector]) -> list[Object]:
-    """The `selectors` field of a DeviceClass or request, whose entries must all hold: one for each part, with only as
-    many parts joined as the limit on their number requires.
+    """The `selectors` field of a DeviceClass or request, whose entries must all be true.
 
-    Raises ValueError where a part is longer than the API allows, or all of them do not fit.
+    It has one entry for each part. Parts are joined only if there are more than the API allows. Raises ValueError if a
+    part is longer than the API allows, or if the parts do not fit even when joined.
     """
     texts: list[str] = []
     for part in parts:
         text = part.text
         if limits.size(text) > limits.CEL_BYTES:
-            raise ValueError(f"a selector of {limits.size(text)} bytes; at most {limits.CEL_BYTES} are allowed")
+            raise ValueError(f"a selector has {limits.size(text)} bytes; the limit is {limits.CEL_BYTES}")
         texts.append(text)
-    # what is to be joined may be any expression: a || b, or one that ends in a comment
+    # joined parts may be any expression, such as a || b, or one that ends in a comment
     terms = [part.text if part.joined == "&&" else raw(part.text).text for part in parts]
     while len(texts) > limits.SELECTORS:
-        # The two neighbours that are shortest together
+        # join the two neighbours whose joined text is the shortest
         sizes = [limits.size(f"{one} && {other}") for one, other in zip(terms, terms[1:])]
         at = sizes.index(min(sizes))
         if sizes[at] > limits.CEL_BYTES:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The different sets of devices among the nodes of a site."""
+"""Groups the nodes of a site by their devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..scheduler.published import Nodes, PublishedNode
 from ..scheduler.search_requests import expressions
 from ..vendors.drivers import knowledge
 from ..vendors.offer import Offer
-from ..vendors.offers import blind, offers
+from ..vendors.offers import offers, unpredictable
 from ..vendors.server import Server
 from .claim_compiler import Compiled
 from .inventory import Claim
@@ -26,12 +26,12 @@ from .inventory import Claim
 _MACRO = re.compile(r"\.(?:exists|exists_one|all|map|filter|transform\w+)\s*\(")
 
 
-class Shaped(t.NamedTuple):
-    """A set of devices, the nodes that have it, and the drivers of which nothing is certain there, with the reason."""
+class NodeShape(t.NamedTuple):
+    """A set of devices, the nodes that have it, and the drivers whose devices are uncertain there, with the reason."""
 
     offers: list[Offer]
     nodes: list[str]
-    blind: t.Mapping[str, str]
+    uncertain: t.Mapping[str, str]
 
 
 def shapes(
@@ -40,35 +40,36 @@ def shapes(
     classes: t.Mapping[str, Object],
     nodes: Nodes,
     server: Server | None,
-) -> tuple[list[Shaped], list[Problem]]:
+) -> tuple[list[NodeShape], list[Problem]]:
     """The different sets of devices among the nodes, each with its nodes.
 
-    Attributes that no selector and no constraint names make no difference: serial numbers, MAC addresses. Of those that
-    only constraints name, it counts which devices have the same value, not the value.
+    Attributes that no selector and no constraint names, such as serial numbers and MAC addresses, make no difference.
+    For an attribute that only constraints name, only the equality of values matters, not the values.
     """
     problems = []
-    sight = sight_of([compiled.devices for _claim, compiled in claims], classes)
+    fingerprinter = fingerprinter_of([compiled.devices for _claim, compiled in claims], classes)
     known = {name: knowledge(name, options) for name, options in drivers.items()}
-    unpredicted = {name: not_predicted(name) for name in blind(drivers)}
-    found: dict[str, Shaped] = {}
+    unpredicted = {name: not_predicted(name) for name in unpredictable(drivers)}
+    found: dict[str, NodeShape] = {}
     for node in sorted(nodes):
-        given = nodes[node]
-        if isinstance(given, PublishedNode):
-            offered, unsure = [server.keeps(offer) if server else offer for offer in given.offers], given.unclear
+        node_data = nodes[node]
+        if isinstance(node_data, PublishedNode):
+            offered = [server.stored(offer) if server else offer for offer in node_data.offers]
+            unsure = node_data.unclear
         else:
             try:
-                offered, unsure = offers(node, given, drivers, known, server), unpredicted
+                offered, unsure = offers(node, node_data, drivers, known, server), unpredicted
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 message = f"these are not facts of topology_info: {type(error).__name__} {error}"
                 problems.append(Problem(f"topology_facts of {node}", message, "bad-facts", "probe the node again"))
                 continue
-        key = json.dumps([sight.of(offered), sorted(unsure.items())])
-        found.setdefault(key, Shaped(offered, [], unsure)).nodes.append(node)
+        key = json.dumps([fingerprinter.fingerprint(offered), sorted(unsure.items())])
+        found.setdefault(key, NodeShape(offered, [], unsure)).nodes.append(node)
     return list(found.values()), problems
 
 
-def sight_of(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -> Sight:
-    """What claims with these `devices` can see of a device, with all `classes`, v1 DeviceClasses by name."""
+def fingerprinter_of(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -> Fingerprinter:
+    """The fingerprinter for claims with these `devices`, and for all `classes`, v1 DeviceClasses by name."""
     texts = {text for body in bodies(devices, classes) for text in expressions(body.get("selectors") or ())}
     matched = {
         str(constraint.get("matchAttribute") or constraint.get("distinctAttribute"))
@@ -76,11 +77,11 @@ def sight_of(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -
         for constraint in one.get("constraints", ())
     }
     everything = "\n".join(texts)
-    return Sight(set(re.findall(r"\w+", everything)), matched, bool(_MACRO.search(everything)))
+    return Fingerprinter(set(re.findall(r"\w+", everything)), matched, bool(_MACRO.search(everything)))
 
 
 def bodies(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -> t.Iterator[Object]:
-    """All that has selectors: classes, and the requests and alternatives of claims."""
+    """All parts with selectors: classes, and the requests and alternatives of claims."""
     for item in classes.values():
         yield item["spec"]
     for one in devices:
@@ -88,31 +89,35 @@ def bodies(devices: t.Sequence[ObjectView], classes: t.Mapping[str, Object]) -> 
             yield from request.get("firstAvailable") or [request["exactly"]]
 
 
-class Sight:
-    """What the claims of a site can see of devices: `words` in selectors, attributes `matched` by constraints."""
+class Fingerprinter:
+    """Computes a fingerprint of a node's devices from the parts that the claims of a site can distinguish.
+
+    `words` are the words in selectors, `matched` the attributes that constraints name. With `whole`, some selector may
+    depend on any attribute, so the fingerprint has all of them.
+    """
 
     def __init__(self, words: set[str], matched: set[str], whole: bool) -> None:
         self.words = words
         self.matched = matched
         self.whole = whole
         self.attributes: dict[str, set[str]] = {}  # those met so far, by driver
-        self.visible: dict[str, dict[str, bool]] = {}  # those that claims look at, and whether at the value itself
+        self.visible: dict[str, dict[str, bool]] = {}  # those that matter to claims, and whether the value matters
         self.sorts: dict[tuple[t.Hashable, ...], int] = {}
 
-    def of(self, offered: t.Sequence[Offer]) -> str:
-        """A text that is equal for nodes that no claim can tell apart."""
+    def fingerprint(self, offered: t.Sequence[Offer]) -> str:
+        """A text that is equal for nodes that no claim can distinguish."""
         if self.whole:
-            look = [
+            parts = [
                 [one.driver, one.device, sorted(one.unknown), sorted(one.assumed), one.possible, list(one.counter_sets)]
                 for one in offered
             ]
         else:
-            look = self._look(offered)
-        return json.dumps(look, sort_keys=True)
+            parts = self._relevant_parts(offered)
+        return json.dumps(parts, sort_keys=True)
 
-    def _look(self, offered: t.Sequence[Offer]) -> list[list[object]]:
+    def _relevant_parts(self, offered: t.Sequence[Offer]) -> list[list[object]]:
         numbers: dict[t.Hashable, int] = {}
-        look = []
+        parts = []
         for offer in offered:
             attributes = offer.device.get("attributes") or {}
             seen: Object = {}
@@ -130,11 +135,11 @@ class Sight:
                 for entry in offer.counter_sets
             ]
             sort = (offer.driver, offer.unknown, offer.assumed, offer.possible)
-            look.append([self.sorts.setdefault(sort, len(self.sorts)), seen, rest, counters, sets])
-        return look
+            parts.append([self.sorts.setdefault(sort, len(self.sorts)), seen, rest, counters, sets])
+        return parts
 
     def _visible(self, driver: str, attributes: ObjectView) -> dict[str, bool]:
-        """The attributes of a driver that claims look at. Few are new after the first nodes."""
+        """The attributes of a driver that matter to claims, updated with attributes that are new."""
         known = self.attributes.setdefault(driver, set())
         visible = self.visible.setdefault(driver, {})
         if not known.issuperset(attributes):

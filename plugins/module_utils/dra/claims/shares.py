@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A part of a GPU, written for the engine that the site names: as a filter, as amounts or as a configuration.
+"""Compiles a part of a GPU for the sharing engine of the site: to a filter, to amounts or to a configuration.
 
-Parts of NICs are written by `nic_shares`."""
+`nic_shares` compiles parts of NICs.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from ..kube import quantity
 from ..kube.objects import Object, ObjectView
 from ..kube.reader import Reader, child
 from ..vendors.knowledge import DriverKnowledge
-from ..vendors.sharing import BY_NAME, NVIDIA_API, Engine, that_keep
+from ..vendors.sharing import BY_NAME, NVIDIA_API, Engine, engines_for
 from .inventory import PREFIX, SHARE_ANNOTATION, Claim, Device
 from .selectors import Selector
 
@@ -25,12 +26,12 @@ _MEBIBYTE = 2**20
 
 @dataclass
 class Share:
-    """What a share becomes: filters, selectors with their paths, amounts by neutral name, configurations.
+    """What a share is compiled to: filters, selectors with their paths, amounts by neutral name, configurations.
 
-    `says` describes it: what enforces it, and what is lent. `engine` is that of a GPU.
+    `description` says what enforces the share, and what is lent. `engine` is the sharing engine of a GPU.
     """
 
-    says: str
+    description: str
     engine: Engine | None = None
     where: Object = field(default_factory=dict)
     selectors: list[tuple[Selector, str]] = field(default_factory=list)
@@ -39,34 +40,34 @@ class Share:
 
 
 def share_of(device: Device, driver: DriverKnowledge, options: ObjectView, reader: Reader) -> Share | None:
-    """What a share of a GPU becomes with the site's driver; None where the engine cannot keep it, with a problem."""
+    """What a share of a GPU is compiled to. Reports a problem and returns None if the engine cannot provide it."""
     path, parts = child(device.path, "share"), device.share
     engine = BY_NAME.get(str(options.get("engine") or _only(driver)))
-    could = that_keep(parts)
+    could = engines_for(parts)
     names = ", ".join(f"{one.name} of {one.driver}" for one in could)
-    fix = f"engines that could: {names}" if names else "no engine keeps all of these; ask for fewer"
+    fix = f"engines that support it: {names}" if names else "no engine supports all of these; request fewer"
     if engine is None:
-        message = f"the site names no engine for {driver.name}"
+        message = f"the site sets no engine for {driver.name}"
         reader.problem(path, message, "no-engine", f"set {PREFIX}drivers.{driver.name}.engine; {fix}")
         return None
     if engine not in could:
         lost = [part for part in parts if part not in engine.keeps] or list(engine.needs)
-        word = "cannot keep" if set(lost) & set(parts) else "needs"
+        word = "does not support" if set(lost) & set(parts) else "needs"
         reader.problem(path, f"{engine.name} of {driver.name} {word} {', '.join(lost)}", "engine", fix)
         return None
     for key in ("partition", "memory", "cores", "shares"):
         if key in parts and (key in device.where or key in device.capacity):
-            reader.problem(child(path, key), "is also in where or capacity", "contradiction", "write it once")
+            reader.problem(child(path, key), "is also in where or capacity", "contradiction", "set it only once")
             return None
     if engine.config:
         return _configured(device, engine, path, reader)
     if "shares" in parts and not str(options.get("consumable_shares")).isdigit():
         message = f"the driver counts no shares: consumable_shares is {options.get('consumable_shares')}"
-        reader.problem(child(path, "shares"), message, "engine", "ask for memory, or set consumable_shares to a number")
+        reader.problem(child(path, "shares"), message, "engine", "request memory, or set consumable_shares to a number")
         return None
     where: Object = {"partition": parts["partition"]} if "partition" in parts else {}
     capacity: dict[str, str] = {key: str(parts[key]) for key in ("memory", "cores", "shares") if key in parts}
-    return Share(engine.says(parts), engine, where, capacity=capacity, configs=device.configs)
+    return Share(engine.describe(parts), engine, where, capacity=capacity, configs=device.configs)
 
 
 def _only(driver: DriverKnowledge) -> str:
@@ -76,7 +77,7 @@ def _only(driver: DriverKnowledge) -> str:
 
 
 def _configured(device: Device, engine: Engine, path: str, reader: Reader) -> Share | None:
-    """A share that a GpuConfig requests from the driver."""
+    """A share that the driver provides by a GpuConfig."""
     parts = device.share
     if engine.name == "time-slicing":
         sharing: Object = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": parts["interval"]}}
@@ -91,10 +92,11 @@ def _configured(device: Device, engine: Engine, path: str, reader: Reader) -> Sh
             mps["defaultPinnedDeviceMemoryLimit"] = str(parts["memory"])
         sharing = {"strategy": "MPS", **({"mpsConfig": mps} if mps else {})}
     config: Object = {"apiVersion": NVIDIA_API, "kind": "GpuConfig", "sharing": sharing}
-    return Share(engine.says(parts), engine, configs=[*device.configs, {"driver": engine.driver, "parameters": config}])
+    configs = [*device.configs, {"driver": engine.driver, "parameters": config}]
+    return Share(engine.describe(parts), engine, configs=configs)
 
 
-def alone(device: Device, driver: DriverKnowledge, options: ObjectView) -> list[str]:
+def unshared_warnings(device: Device, driver: DriverKnowledge, options: ObjectView) -> list[str]:
     """Warnings for a GPU that is requested without a share, where the site's driver shares all GPUs."""
     counted = options.get("consumable_shares")
     if driver.name != "gpu.nvidia.com" or device.kind != "gpu" or counted in (None, "memory"):
@@ -108,9 +110,11 @@ def alone(device: Device, driver: DriverKnowledge, options: ObjectView) -> list[
 
 
 def share_notes(claim: Claim, shares: t.Mapping[int, Share]) -> dict[str, str]:
-    """For each share of a claim, the annotation that describes it; `shares` are by the id() of their device."""
+    """The annotation that describes each share of a claim; `shares` are by the id() of their device."""
     return {
-        SHARE_ANNOTATION + choice.name: shares[id(choice)].says for choice in _choices(claim) if id(choice) in shares
+        SHARE_ANNOTATION + choice.name: shares[id(choice)].description
+        for choice in _choices(claim)
+        if id(choice) in shares
     }
 
 
@@ -119,7 +123,7 @@ def _choices(claim: Claim) -> list[Device]:
 
 
 def warnings_of(claim: Claim, shares: t.Mapping[int, Share]) -> list[str]:
-    """What the shares of a claim do not guarantee, although a reader may expect it."""
+    """Warnings about what the shares of a claim do not guarantee, although users may expect it."""
     return [
         words
         for choice in _choices(claim)
@@ -135,15 +139,15 @@ def _warnings(claim: Claim, device: Device, share: Share) -> list[str]:
     path = child(device.path, "share")
     if share.engine.config and claim.template:
         found.append(
-            f"{path}: {share.engine.name} shares the GPU of one claim, and each pod of a template gets a claim of its "
-            f"own: write it in {PREFIX}claims, and name that claim in several pods"
+            f"{path}: {share.engine.name} shares the GPU of one claim, but each pod of a template gets its own claim: "
+            f"define it in {PREFIX}claims instead, and refer to that claim in several pods"
         )
     counted = [part for part in share.engine.accounting if part in device.share]
     if counted:
         found.append(
-            f"{path}: {share.engine.name} only counts {', '.join(counted)}: nothing keeps a process from taking more"
+            f"{path}: {share.engine.name} only counts {', '.join(counted)}: nothing prevents a process from using more"
         )
     rest = [part for part in ("memory", "cores") if part not in device.share]
     if share.engine.name == "hami-core" and rest:
-        found.append(f"{path}: without {rest[0]} it takes all of the GPU's, and no other share fits beside it")
+        found.append(f"{path}: without {rest[0]} it takes all of the GPU's {rest[0]}, so no other share fits")
     return found

@@ -3,11 +3,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A ValidatingAdmissionPolicy that refuses of claims what their DeviceClasses refuse, from the table `tenancy.CHOICES`.
+"""A ValidatingAdmissionPolicy that refuses claims by the policies of their DeviceClasses.
 
-Each DeviceClass of the cluster is a parameter of it: the policy reads what the class sets and allows from the class
-itself, for claims and templates with a request for that class. Left to the driver: classes that do not exist yet, and
-which alternative of a request is allocated; here every alternative must be allowed.
+It is generated from the table `tenancy.CHOICES`. Each DeviceClass of the cluster is a parameter of the policy: for
+claims and templates with a request for the class, the policy reads what the class sets and allows from the class
+itself. The driver checks what the policy cannot: classes that are created later, and which alternative of a request is
+allocated. The policy requires that every alternative is allowed.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ NAME = "lanewise-dra-interface-tenancy"
 _CLASS = "params.metadata.name"
 _DEVICES = "object.kind == 'ResourceClaim' ? object.spec.devices : object.spec.spec.devices"
 _ALTERNATIVES = f"(has(r.firstAvailable) ? r.firstAvailable : []).filter(s, s.deviceClassName == {_CLASS})"
-#: Whether a request `r` asks for the class; admin access gets no device.
+#: Whether a request `r` is for the class. Requests with admin access do not count.
 _ASKS = (
     f"has(r.exactly) ? r.exactly.deviceClassName == {_CLASS} && !(has(r.exactly.adminAccess) && r.exactly.adminAccess) "
     f": size({_ALTERNATIVES}) > 0"
 )
-#: The names by which configurations mean a request `r`: a list, or one for each of its alternatives with this class.
+#: The names by which configurations refer to a request `r`: one list, or one for each alternative with this class.
 _BOTH = "[string(r.name), r.name + '/' + s.name]"
 _NAMES = f"has(r.exactly) ? [[string(r.name)]] : {_ALTERNATIVES}.map(s, {_BOTH})"
 _OURS = f"has(c.opaque) && c.opaque.driver == {literal(DRIVER)}"
 
-#: What the share of a claim must leave as it is where the class sets it.
+#: The fields of a share that a claim must not change if the class sets them.
 _OF_SHARE = ("hard", "guarantee")
 
 
@@ -51,7 +52,7 @@ def objects(labels: t.Mapping[str, str]) -> list[Object]:
         "variables": [{"name": name, "expression": text} for name, text in _variables().items()],
         "validations": validations(),
     }
-    # every class; one that is not there yet has no parameter
+    # applies to every class; without any class, claims are allowed
     classes: Object = {"selector": {}, "parameterNotFoundAction": "Allow"}
     return policy(NAME, labels, ("resourceclaims", "resourceclaimtemplates"), spec, paramRef=classes)
 
@@ -83,7 +84,7 @@ def _variables() -> dict[str, str]:
 
 
 def _constant(value: t.Any) -> str:
-    """A constant in CEL. Values of a mapping are of any type there, which a server only takes if they are marked so."""
+    """A constant in CEL. A server accepts a mapping with values of different types only if they are wrapped in dyn."""
     if isinstance(value, dict):
         return f"{{{', '.join(f'{literal(key)}: dyn({_constant(one)})' for key, one in value.items())}}}"
     if isinstance(value, list):
@@ -92,7 +93,7 @@ def _constant(value: t.Any) -> str:
 
 
 def _last(name: str, configs: str) -> str:
-    """An optional with the last value of a field in a list of configurations."""
+    """A CEL optional with the last value of a field in a list of configurations."""
     found = f"({configs}).filter(s, has(s.{name})).map(s, s.{name})"
     return f"{found}[?size({found}) - 1]"
 
@@ -115,12 +116,12 @@ def validations() -> list[dict[str, str]]:
     for variable, rules in (("merged", RULES), ("shares", FIELDS["share"].rules)):
         for rule in rules:
             test = f"variables.{variable}.all(one, one.all(m, {rule.cel.format(x='m')}))"
-            found.append(_validation(test, f"and the claim together: {rule.says}"))
+            found.append(_validation(test, f"and the claim together: {rule.description}"))
     return found
 
 
 def _keeps_share() -> str:
-    """A test whether the share of a claim `p` keeps that of the class's `s`, as in `changed_by_claim`."""
+    """A test that the share of a claim's `p` does not change that of the class's `s`, as in `changed_by_claim`."""
 
     def below(key: str) -> str:
         return f"(!has(p.share.{key}) || !quantity(p.share.{key}).isGreaterThan(quantity(s.share.burst)))"
@@ -131,7 +132,7 @@ def _keeps_share() -> str:
 
 
 def _every(test: str) -> str:
-    """A test of each configuration `p` that covers a request for the class."""
+    """A test that is true if `test` is true for each configuration `p` that covers a request for the class."""
     return f"variables.wanted.all(one, one.all(ps, ps.all(p, {test})))"
 
 

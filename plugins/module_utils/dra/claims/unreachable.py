@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Why no node can satisfy a claim, and what could be asked for instead."""
+"""Why no node can satisfy a claim, and what could be requested instead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..vendors.knowledge import NUMA_NODE, PCIE_ROOT
 from ..vendors.offer import Offer
 from .claim_compiler import Compiled
 from .inventory import PREFIX, Claim
-from .shapes import Shaped
+from .shapes import NodeShape
 
 
 def by_reason(reasons: t.Mapping[str, str]) -> list[tuple[str, list[str]]]:
@@ -38,35 +38,36 @@ def unreachable(
     compiled: Compiled,
     asked: Object,
     refusals: list[tuple[allocator.Refusal, list[str]]],
-    shapes: t.Sequence[Shaped],
+    shapes: t.Sequence[NodeShape],
     classes: t.Mapping[str, Object],
     engine: allocator.Engine,
 ) -> Problem:
-    # a node that has the devices, but not aligned, explains more than a node without a GPU
+    """The problem that no node can satisfy a claim. `refusals` are the reasons, each with its nodes."""
+    # a node with the devices but without the alignment explains more than a node without any GPU
     order = {"absent": 2, "selector": 1}
     refusals = sorted(refusals, key=lambda item: (order.get(item[0].kind, 0), -len(item[1])))
     first = refusals[0][0]
     details = "; ".join(f"{shown(names)}: {refusal.reason}" for refusal, names in refusals[:3])
     more = f"; and {len(refusals) - 3} more reasons" if len(refusals) > 3 else ""
     path = _origin(compiled, first.path) or claim.path
-    where = f"set {PREFIX}allow_unreachable to render it all the same"
+    allow = f"set {PREFIX}allow_unreachable to render it anyway"
     constraint = constraint_of(asked, first.path)
     roots: dict[str, set[str]] = {}
     rule = "unreachable"
-    fix = where
+    fix = allow
     if first.kind == "constraint" and constraint.get("matchAttribute") == PCIE_ROOT:
         offered = next(one.offers for one in shapes if one.nodes == refusals[0][1])
         roots = _roots(offered, asked, constraint, classes, engine)
         if len(roots) > 1 and all(roots.values()) and not set.intersection(*roots.values()):
             rule = "disjoint-roots"
             who = " and ".join(roots)
-            details = f"PCIe roots are disjoint on this board: {who} never share one. {details}"
+            details = f"the PCIe roots of {who} are disjoint on this board. {details}"
         works = [one.nodes for one in shapes if _with_numa(asked, classes, one.offers, engine)]
         if works:
             numbers = sum(map(len, works))
-            # a preference list needs the attribute of every level, if not its value in common
+            # a preference list is possible only if the devices have the attribute of every level
             other = ", or prefer by [pcie_root, numa_node]" if roots and all(roots.values()) else ""
-            fix = f"align on numa_node{other}: {numbers} node(s) can satisfy that; or {where}"
+            fix = f"align on numa_node{other}: {numbers} node(s) can satisfy that; or {allow}"
     total = sum(len(names) for _refusal, names in refusals)
     return Problem(path, f"none of {total} node(s) can satisfy this: {details}{more}", rule, fix)
 
@@ -111,7 +112,7 @@ def _roots(
 def _with_numa(
     asked: Object, classes: t.Mapping[str, Object], offered: t.Sequence[Offer], engine: allocator.Engine
 ) -> bool:
-    """Whether the claim could be satisfied with the NUMA node in place of the PCIe root."""
+    """Whether the claim could be satisfied if it were aligned on the NUMA node instead of the PCIe root."""
     constraints = [
         {**entry, "matchAttribute": NUMA_NODE} if entry.get("matchAttribute") == PCIE_ROOT else entry
         for entry in asked["constraints"]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""The forms that fields of an InterfaceConfig can have, and rules between them."""
+"""The types of fields of an InterfaceConfig, and rules between fields."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..kube.objects import ObjectView
 
 @dataclass(frozen=True)
 class Rule:
-    """What must hold between the fields of one mapping: for a mapping in Python, and in CEL for `{x}`."""
+    """A condition on the fields of one mapping, in Python (`holds`) and in CEL for the mapping `{x}`."""
 
-    says: str
+    description: str
     holds: t.Callable[[ObjectView], bool]
     cel: str
 
@@ -25,10 +25,10 @@ class Rule:
 @dataclass(frozen=True)
 class Field:
     """One field. `type`: string, int, bool, setting (a string or an int), ip, address (with a prefix), network
-    (without host bits), list, map, object. `says` is what a value must be, in words."""
+    (without host bits), list, map, object. `description` says what a value must be."""
 
     type: str
-    says: str
+    description: str
     pattern: str = ""
     words: tuple[str, ...] = ()
     forbidden: tuple[str, ...] = ()
@@ -41,11 +41,12 @@ class Field:
     rules: tuple[Rule, ...] = ()
 
 
-def number(least: int, most: int, required: bool = False, says: str = "") -> Field:
-    return Field("int", says or f"a whole number from {least} to {most}", least=least, most=most, required=required)
+def number(least: int, most: int, required: bool = False, description: str = "") -> Field:
+    description = description or f"a whole number from {least} to {most}"
+    return Field("int", description, least=least, most=most, required=required)
 
 
-def word(*words: str, required: bool = False) -> Field:
+def enum_of(*words: str, required: bool = False) -> Field:
     return Field("string", f"one of {', '.join(words)}", words=words, required=required)
 
 
@@ -61,16 +62,18 @@ def network(required: bool = False) -> Field:
     return Field("network", "a network such as 10.0.0.0/8, without host bits", required=required)
 
 
-def list_of(item: Field, most: int, says: str) -> Field:
-    return Field("list", f"a list of up to {most} different {says}", item=item, most=most)
+def list_of(item: Field, most: int, what: str) -> Field:
+    return Field("list", f"a list of up to {most} different {what}", item=item, most=most)
 
 
-def object_of(fields: t.Mapping[str, Field], *rules: Rule, says: str = "a mapping", required: bool = False) -> Field:
-    return Field("object", says, fields=fields, rules=rules, required=required)
+def object_of(
+    fields: t.Mapping[str, Field], *rules: Rule, description: str = "a mapping", required: bool = False
+) -> Field:
+    return Field("object", description, fields=fields, rules=rules, required=required)
 
 
-def map_of(key: str, item: Field, most: int, says: str) -> Field:
-    return Field("map", says, key=key, item=item, most=most)
+def map_of(key: str, item: Field, most: int, description: str) -> Field:
+    return Field("map", description, key=key, item=item, most=most)
 
 
 def family(text: str) -> int:
@@ -87,7 +90,7 @@ def same_family(*names: str) -> Rule:
         for index, one in enumerate(names)
         for two in names[index + 1 :]
     ]
-    return Rule(f"{', '.join(names)} must be of one IP family", holds, " && ".join(pairs))
+    return Rule(f"{', '.join(names)} must be of the same IP family", holds, " && ".join(pairs))
 
 
 def not_both(one: str, two: str) -> Rule:

@@ -5,9 +5,9 @@
 
 """InterfaceConfig, the opaque configuration that the driver `lanewise.dev` takes for a claimed network interface.
 
-FIELDS is the only table of what it may say. `validate` reads it, and `interface_policy` writes the CEL of an admission
-policy from it. What only a node can know (that the interface has this feature, ring size, MTU, VF or queue) is left to
-the driver, which refuses to prepare the claim.
+FIELDS is the only definition of its fields. `validate` reads it, and `interface_policy` writes the CEL of an admission
+policy from it. Whether the interface supports a feature, ring size, MTU, VF or queue is known only on
+the node: the driver checks it when it prepares the claim.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from .field_checks import MAX_PROBLEMS, LimitedProblems, TooManyProblems, check
 from .fields import (
     Field,
     Rule,
+    enum_of,
     family,
     flag,
     ip,
@@ -35,7 +36,6 @@ from .fields import (
     number,
     object_of,
     same_family,
-    word,
 )
 
 DRIVER = "lanewise.dev"
@@ -47,7 +47,7 @@ API_VERSION = "lanewise.dev/v1alpha1"
 KIND = "InterfaceConfig"
 
 
-#: In the names of sysctls, where the interface's name goes; sysctls of all interfaces cannot be named.
+#: The placeholder for the interface's name in a sysctl; sysctls for all interfaces are not allowed.
 IFNAME = "IFNAME"
 
 
@@ -122,7 +122,7 @@ _NAME = Field(
 
 
 _HOP = object_of(
-    {"gateway": ip(required=True), "weight": number(1, 256), "onlink": flag()}, says="a next hop with a gateway"
+    {"gateway": ip(required=True), "weight": number(1, 256), "onlink": flag()}, description="a next hop with a gateway"
 )
 
 
@@ -131,7 +131,7 @@ _ROUTE = object_of(
         "destination": network(required=True),
         "gateway": ip(),
         "source": ip(),
-        "scope": word("global", "link"),
+        "scope": enum_of("global", "link"),
         "table": _TABLE,
         "metric": number(0, UINT32),
         "onlink": flag(),
@@ -146,12 +146,12 @@ _ROUTE = object_of(
         "!has({x}.multipath) || {x}.multipath.all(h, h.gateway.contains(':') == {x}.destination.contains(':'))",
     ),
     Rule(
-        "a route of scope link has no gateway, and any other has one, or multipath",
+        "a route needs gateway or multipath, except with scope link, which allows neither",
         lambda v: ("gateway" in v or "multipath" in v) != (v.get("scope", "global") == "link"),
         "(has({x}.gateway) || has({x}.multipath)) != (has({x}.scope) && {x}.scope == 'link')",
     ),
     needs("onlink", "gateway"),
-    says="a route with a destination",
+    description="a route with a destination",
 )
 
 
@@ -166,10 +166,10 @@ _RULE = object_of(
         "iif": _NAME,
         "oif": _NAME,
         "tos": number(0, 255),
-        "ipproto": word("tcp", "udp", "icmp", "icmpv6", "sctp"),
+        "ipproto": enum_of("tcp", "udp", "icmp", "icmpv6", "sctp"),
         "sourcePort": number(1, 65535),
         "destinationPort": number(1, 65535),
-        "family": word("ipv4", "ipv6"),
+        "family": enum_of("ipv4", "ipv6"),
     },
     same_family("source", "destination"),
     needs("fwmask", "fwmark"),
@@ -193,7 +193,7 @@ _RULE = object_of(
         "!(has({x}.sourcePort) || has({x}.destinationPort)) || "
         "(has({x}.ipproto) && {x}.ipproto in ['tcp', 'udp', 'sctp'])",
     ),
-    says="a rule with a table",
+    description="a rule with a table",
 )
 
 
@@ -219,9 +219,9 @@ FIELDS: dict[str, Field] = {
     "groMaxSize": number(1, _GSO),
     "gsoIPv4MaxSize": number(1, _GSO),
     "groIPv4MaxSize": number(1, _GSO),
-    "dhcp": list_of(word("ipv4", "ipv6"), 2, "IP families, ipv4 and ipv6"),
+    "dhcp": list_of(enum_of("ipv4", "ipv6"), 2, "IP families, ipv4 and ipv6"),
     "railAddresses": flag(),
-    "dad": word("optimistic", "wait", "none"),
+    "dad": enum_of("optimistic", "wait", "none"),
     "routes": list_of(_ROUTE, 64, "routes"),
     "rules": list_of(_RULE, 32, "rules"),
     "neighbors": list_of(
@@ -230,7 +230,7 @@ FIELDS: dict[str, Field] = {
                 "destination": ip(required=True),
                 "mac": Field("string", "a MAC address such as 02:00:00:00:00:01", pattern=_MAC, required=True),
             },
-            says="a neighbor with a destination and a mac",
+            description="a neighbor with a destination and a mac",
         ),
         64,
         "neighbors",
@@ -248,36 +248,35 @@ FIELDS: dict[str, Field] = {
                 r"[A-Za-z0-9][A-Za-z0-9_. -]{0,31}", flag(), 32, "a mapping of private flags to true or false"
             ),
             "rings": object_of(
-                {name: number(1, UINT32) for name in ("rx", "rxMini", "rxJumbo", "tx")}, says="sizes of rings"
+                {name: number(1, UINT32) for name in ("rx", "rxMini", "rxJumbo", "tx")}, description="sizes of rings"
             ),
         },
-        says="features, privateFlags and rings",
+        description="features, privateFlags and rings",
     ),
     "vrf": object_of(
         {
             "name": replace(_NAME, required=True),
-            # 253 to 255 are the kernel's own
             "table": _TABLE,
         },
         Rule(
-            "table 253 to 255 are the kernel's own",
+            "table must not be 253, 254 or 255, which the kernel reserves",
             lambda v: v.get("table") not in (253, 254, 255),
             "!has({x}.table) || !({x}.table in [253, 254, 255])",
         ),
-        says="the name of a VRF, and its table",
+        description="the name of a VRF, and its table",
     ),
     "vf": object_of(
         {
             "vlan": number(0, 4094),
             "qos": number(0, 7),
-            "minTxRate": number(0, UINT32, says="Mbit/s, a whole number"),
-            "maxTxRate": number(0, UINT32, says="Mbit/s, a whole number"),
+            "minTxRate": number(0, UINT32, description="Mbit/s, a whole number"),
+            "maxTxRate": number(0, UINT32, description="Mbit/s, a whole number"),
             "trust": flag(),
             "spoofchk": flag(),
             "mac": Field(
                 "string", "a MAC address such as 02:00:00:00:00:01", pattern=_MAC, forbidden=("00:00:00:00:00:00",)
             ),
-            "linkState": word("auto", "enable", "disable"),
+            "linkState": enum_of("auto", "enable", "disable"),
         },
         needs("qos", "vlan"),
         Rule(
@@ -285,24 +284,24 @@ FIELDS: dict[str, Field] = {
             lambda v: not v.get("maxTxRate") or v.get("minTxRate", 0) <= v["maxTxRate"],
             "!has({x}.maxTxRate) || {x}.maxTxRate == 0 || !has({x}.minTxRate) || {x}.minTxRate <= {x}.maxTxRate",
         ),
-        says="settings of a virtual function",
+        description="settings of a virtual function",
     ),
     "child": object_of(
         {
-            "type": word("macvlan", "ipvlan", required=True),
-            "mode": word("bridge", "private", "vepa", "passthru", "l2", "l3", "l3s"),
+            "type": enum_of("macvlan", "ipvlan", required=True),
+            "mode": enum_of("bridge", "private", "vepa", "passthru", "l2", "l3", "l3s"),
         },
         Rule(
             "mode must be bridge, private, vepa or passthru for macvlan, l2, l3 or l3s for ipvlan",
             lambda v: "mode" not in v or v["mode"].startswith("l") == (v["type"] == "ipvlan"),
             "!has({x}.mode) || {x}.mode.startsWith('l') == ({x}.type == 'ipvlan')",
         ),
-        says="the type of a child interface",
+        description="the type of a child interface",
     ),
     "share": object_of(
         {"burst": _RATE, "hard": flag(), "guarantee": _RATE},
         Rule(
-            "guarantee is for hard shares, which need it",
+            "a hard share needs guarantee, and other shares must not set it",
             lambda v: v.get("hard", False) == ("guarantee" in v),
             "(has({x}.hard) && {x}.hard) == has({x}.guarantee)",
         ),
@@ -313,16 +312,16 @@ FIELDS: dict[str, Field] = {
             ),
             "!has({x}.burst) || !has({x}.guarantee) || !quantity({x}.burst).isLessThan(quantity({x}.guarantee))",
         ),
-        says="burst, hard and guarantee of a share",
+        description="burst, hard and guarantee of a share",
     ),
 }
 
 
-#: Fields of `vf` that a share may set: the others would change its VF's rate, or let it send with other addresses.
-VF_OF_SHARE = ("vlan", "qos", "mac", "linkState")
+#: The fields of `vf` that a share may set. The others would change the VF's rate, or allow spoofed addresses.
+SHARE_VF_FIELDS = ("vlan", "qos", "mac", "linkState")
 
 
-#: What must hold between the fields of an InterfaceConfig.
+#: Conditions on the fields of an InterfaceConfig.
 RULES: tuple[Rule, ...] = (
     Rule(
         "addresses and dhcp must not be of the same IP family",
@@ -342,12 +341,12 @@ RULES: tuple[Rule, ...] = (
     not_both("vf", "child"),
     not_both("share", "child"),
     Rule(
-        f"vf of a share must have no more than {', '.join(VF_OF_SHARE)}",
-        lambda v: "share" not in v or set(v.get("vf", ())) <= set(VF_OF_SHARE),
-        f"!has({{x}}.share) || !has({{x}}.vf) || {{x}}.vf.all(k, k in {list(VF_OF_SHARE)})",
+        f"with share, vf may only set {', '.join(SHARE_VF_FIELDS)}",
+        lambda v: "share" not in v or set(v.get("vf", ())) <= set(SHARE_VF_FIELDS),
+        f"!has({{x}}.share) || !has({{x}}.vf) || {{x}}.vf.all(k, k in {list(SHARE_VF_FIELDS)})",
     ),
     Rule(
-        "an ipvlan child has the mac of its parent",
+        "mac cannot be set for an ipvlan child, which uses the mac of its parent",
         lambda v: "mac" not in v or v.get("child", {}).get("type") != "ipvlan",
         "!has({x}.mac) || !has({x}.child) || {x}.child.type != 'ipvlan'",
     ),
@@ -372,7 +371,7 @@ CONFIG = object_of(
         **FIELDS,
     },
     *RULES,
-    says=f"a mapping of kind {KIND}",
+    description=f"a mapping of kind {KIND}",
 )
 
 
@@ -402,13 +401,13 @@ def validate(config: object, path: str, complete: bool = True) -> list[Problem]:
 
 
 def vrf_table(name: str) -> int:
-    """The table of a VRF for which a configuration names none: the same for the same name, on every node."""
+    """The table of a VRF without a configured table. It depends only on the name, so it is the same on every node."""
     return 1000 + zlib.crc32(name.encode()) % 1_000_000
 
 
-def joined(configs: t.Iterable[ObjectView]) -> Object:
+def merge_configs(configs: t.Iterable[ObjectView]) -> Object:
     """The fields that several configurations set together. Later ones replace earlier ones, but those of `share` are
-    joined: a class that caps the burst leaves the rest to claims."""
+    merged: a class that caps the burst leaves the rest to claims."""
     found: Object = {}
     for config in configs:
         for name, value in config.items():
@@ -421,13 +420,13 @@ def changed_by_claim(of_class: ObjectView, of_claim: ObjectView) -> list[str]:
     """The fields of a class's configuration that a claim's configuration would change.
 
     What a class sets is final, each field as a whole: a claim that could add `trust` to the `vf` of its class could
-    leave the VLAN that the class is for. In a share, a claim may set what the class does not set, up to its burst.
+    leave the class's VLAN. In a share, a claim may set what the class does not set, up to its burst.
     """
     both = [name for name in of_claim if name in of_class and name not in ("apiVersion", "kind")]
-    return [name for name in both if not _keeps(name, of_class[name], of_claim[name])]
+    return [name for name in both if not _is_compatible(name, of_class[name], of_claim[name])]
 
 
-def _keeps(name: str, of_class: t.Any, of_claim: t.Any) -> bool:
+def _is_compatible(name: str, of_class: t.Any, of_claim: t.Any) -> bool:
     def same(one: object, other: object) -> bool:
         return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)  # true is not 1
 

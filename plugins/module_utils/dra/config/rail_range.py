@@ -3,14 +3,14 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""The range of addresses that one node has on one rail, as the settings of its driver have it.
+"""The range of addresses that one node has on one rail, in the form of its driver's setting.
 
     rail: 0                     # the rail of the NICs that get these addresses
     range: 10.100.4.64/26       # what the driver hands out
     pool: 10.100.0.0/16         # the addresses of all nodes on this rail
     prefix: 16                  # the prefix length of an address in a pod; default: that of the pool
-    gateway: 10.100.0.1         # for what is not in the subnet of an address; default: none
-    reach: rail                 # what a rail's address can send to: `rail` (its pool alone, the default) or `all`
+    gateway: 10.100.0.1         # for destinations outside the subnet of an address; default: none
+    reach: rail                 # destinations of a rail's address: `rail` (only its pool, the default) or `all`
 
 The site's plan (`addresses`) computes these ranges, and the driver hands out addresses from them. Both read them here.
 """
@@ -28,8 +28,8 @@ Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 Network = t.Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
 REACH = ("rail", "all")
-#: The highest number of a rail, and the most addresses of a node on one: routing tables are numbered by both.
-MOST_RAIL, MOST_ADDRESSES = 1023, 4096
+#: The highest rail number, and the maximum number of a node's addresses on a rail. Table numbers depend on both.
+MAX_RAIL, MAX_ADDRESSES = 1023, 4096
 #: Above the tables of VRFs for which no table is configured (`interface_config.vrf_table`).
 _FIRST_TABLE = 2_000_000
 _KEYS = ("rail", "range", "pool", "prefix", "gateway", "reach")
@@ -82,9 +82,9 @@ class RailRange:
         return (address for address in self.range if address not in reserved)
 
     def table(self, address: Address) -> int:
-        """The routing table of an address in a pod: no other address of the same family on this node has it."""
+        """The routing table of an address in a pod. Each address of a family on this node has its own table."""
         offset = int(address) - int(self.range.network_address)
-        return _FIRST_TABLE + self.rail * MOST_ADDRESSES + offset
+        return _FIRST_TABLE + self.rail * MAX_ADDRESSES + offset
 
     def setting(self) -> Object:
         """As in the driver's settings."""
@@ -107,8 +107,8 @@ def read_ranges(reader: Reader, value: object, path: str) -> tuple[RailRange, ..
             continue
         for other in found:
             if other.rail == one.rail and other.family == one.family:
-                message = f"rail {one.rail} has another range of {one.family}, {other.range}"
-                reader.problem(place, message, "duplicate", "a node has one range of each family on a rail")
+                message = f"rail {one.rail} already has the {one.family} range {other.range}"
+                reader.problem(place, message, "duplicate", "use one range for each rail and family")
             elif overlap(other.range, one.range):
                 message = f"{one.range} overlaps {other.range} of rail {other.rail}"
                 reader.problem(place, message, "duplicate")
@@ -126,28 +126,28 @@ def read_range(reader: Reader, value: object, path: str) -> RailRange | None:
         if key not in given:
             reader.problem(child(path, key), "is missing", "missing")
     rail = read_rail(reader, given.get("rail", 0), child(path, "rail"))
-    own = read_network(reader, given.get("range", "0.0.0.0/32"), child(path, "range"))
+    node_range = read_network(reader, given.get("range", "0.0.0.0/32"), child(path, "range"))
     pool = read_network(reader, given.get("pool", "0.0.0.0/32"), child(path, "pool"))
     reach = reader.choice(given.get("reach", "rail"), child(path, "reach"), REACH)
-    if len(reader.problems) > before or rail is None or own is None or pool is None or reach is None:
+    if len(reader.problems) > before or rail is None or node_range is None or pool is None or reach is None:
         return None
-    if own.num_addresses > MOST_ADDRESSES:
-        reader.problem(child(path, "range"), f"has more than {MOST_ADDRESSES} addresses", "too-many")
-    if not within(own, pool):
-        reader.problem(child(path, "range"), f"{own} is not in the pool {pool}", "bad-value")
-    prefix = read_prefix(reader, given.get("prefix"), pool, own.prefixlen, child(path, "prefix"))
+    if node_range.num_addresses > MAX_ADDRESSES:
+        reader.problem(child(path, "range"), f"has more than {MAX_ADDRESSES} addresses", "too-many")
+    if not within(node_range, pool):
+        reader.problem(child(path, "range"), f"{node_range} is not in the pool {pool}", "bad-value")
+    prefix = read_prefix(reader, given.get("prefix"), pool, node_range.prefixlen, child(path, "prefix"))
     gateway = read_address(reader, given["gateway"], child(path, "gateway")) if "gateway" in given else None
-    if gateway is not None and gateway.version != own.version:
-        reader.problem(child(path, "gateway"), f"is not of the IP family of {own}", "bad-value")
+    if gateway is not None and gateway.version != node_range.version:
+        reader.problem(child(path, "gateway"), f"is not in the same IP family as {node_range}", "bad-value")
     if len(reader.problems) > before or prefix is None:
         return None
-    found = RailRange(rail, own, pool, prefix, gateway, reach)
+    found = RailRange(rail, node_range, pool, prefix, gateway, reach)
     check_gateway(reader, found, child(path, "gateway"))
     return found if len(reader.problems) == before else None
 
 
 def read_rail(reader: Reader, value: object, path: str) -> int | None:
-    return reader.integer(value, path, 0, MOST_RAIL)
+    return reader.integer(value, path, 0, MAX_RAIL)
 
 
 def read_network(reader: Reader, value: object, path: str) -> Network | None:
@@ -183,8 +183,8 @@ def read_prefix(reader: Reader, value: object, pool: Network, longest: int, path
         return pool.prefixlen
     number = reader.integer(value, path, pool.prefixlen, pool.max_prefixlen)
     if number is not None and longest < number < pool.max_prefixlen:
-        message = f"must be from {pool.prefixlen} to {longest}, or {pool.max_prefixlen}: else a node is in many subnets"
-        reader.problem(path, message, "out-of-range")
+        message = f"must be from {pool.prefixlen} to {longest}, or {pool.max_prefixlen}"
+        reader.problem(path, f"{message}: otherwise a node has several subnets", "out-of-range")
         return None
     return number
 
@@ -195,7 +195,7 @@ def check_gateway(reader: Reader, one: RailRange, path: str) -> None:
     if one.gateway is None:
         if one.reach == "all" or subnet != one.pool:
             what = "reach is all" if one.reach == "all" else f"the subnet of an address is not the pool {one.pool}"
-            reader.problem(path, f"is missing, and {what}", "missing", "set the router's address on this rail")
+            reader.problem(path, f"is required because {what}", "missing", "set the router's address on this rail")
     elif subnet is not None and one.gateway not in subnet:
         reader.problem(path, f"{one.gateway} is not in {subnet}, the subnet of this node", "bad-value")
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Reading selectors of devices, as settings of the driver have them."""
+"""Reads the device selectors in the driver's settings."""
 
 from __future__ import annotations
 

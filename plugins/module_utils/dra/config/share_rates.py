@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""What the shares of one NIC get: guarantees in force, ceilings, and what is promised beyond the card. All in bit/s.
+"""The rates of the shares of one NIC: guarantees, ceilings and overcommitment. All in bit/s.
 
-A factor of 1.5 lets shares for 150 % of a card be allocated. The soft ones then get less than they asked for, all by
-the same ratio, but never less than a factor-th of it. A hard share always gets what it asked for, because it consumes
-factor times as much of the capacity.
+A factor of 1.5 lets shares for 150 % of a card be allocated. Soft shares may then get less than they requested,
+all by the same ratio, but never less than the request divided by the factor. A hard share always gets its request,
+because it consumes factor times as much of the capacity.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fractions import Fraction
 
 @dataclass(frozen=True)
 class Share:
-    """What one share asks for. `factor` is the one in force when it was allocated, `consumed` what was taken of the
-    capacity for it then, `burst` what it may use of idle capacity (None: as much as the settings allow)."""
+    """The request of one share. `factor` is the factor at the time of its allocation, `consumed` the capacity that was
+    consumed then, `burst` the limit when it uses idle capacity (None: as much as the settings allow)."""
 
     asked: int
     hard: bool = False
@@ -31,8 +31,8 @@ class Share:
 
 
 @dataclass(frozen=True)
-class InForce:
-    """What one share has now: `rate` is kept for it, `ceiling` is what it may use when others are idle."""
+class EffectiveRate:
+    """The current rate of one share: `rate` is reserved for it, `ceiling` is its limit when others are idle."""
 
     rate: int
     ceiling: int
@@ -41,7 +41,7 @@ class InForce:
 @dataclass(frozen=True)
 class Totals:
     """Sums of one NIC. `promised` counts hard shares factor times, as the capacity does; `debt` is what is promised
-    beyond factor times the physical bandwidth, as after the factor was lowered."""
+    beyond factor times the physical bandwidth, for example after the factor was lowered."""
 
     asked: int
     promised: int
@@ -49,11 +49,13 @@ class Totals:
     debt: int
 
 
-def rates(physical: int, factor: Fraction, shares: t.Sequence[Share], ceiling: int | None = None) -> list[InForce]:
-    """What is in force for each of a NIC's shares, in their order. `ceiling` is the most for any of them, by default
+def rates(
+    physical: int, factor: Fraction, shares: t.Sequence[Share], ceiling: int | None = None
+) -> list[EffectiveRate]:
+    """The effective rates of a NIC's shares, in their order. `ceiling` is the limit for each of them, by default
     `physical`.
 
-    They never exceed `physical` together. As long as the link is as fast as it was when the shares were allocated, each
+    Their sum never exceeds `physical`. As long as the link is as fast as it was when the shares were allocated, each
     gets at least its guarantee (`guarantees`). If it has become slower, hard shares come first.
     """
     most = min(physical, ceiling or physical)
@@ -65,17 +67,17 @@ def rates(physical: int, factor: Fraction, shares: t.Sequence[Share], ceiling: i
     for one in shares:
         rate = math.floor(one.asked * (of_hard if one.hard else of_soft))
         top = most if one.burst is None else min(one.burst, most)
-        found.append(InForce(rate, max(rate, top)))
+        found.append(EffectiveRate(rate, max(rate, top)))
     return found
 
 
 def guarantees(physical: int, factor: Fraction, shares: t.Sequence[Share]) -> list[int]:
-    """What each of a NIC's shares is guaranteed, in their order, whatever is allocated later under this factor: what it
-    asked for if it is hard, or else that divided by the factor.
+    """The guarantee of each of a NIC's shares, in their order, which later allocations under this factor do not reduce:
+    the request of a hard share, or the request of a soft share divided by the factor.
 
     After the factor was lowered the NIC may be promised more than this factor permits. The divisor is then only as low
-    as the shares together allow, and at most the highest factor under which one of them was allocated: a link that has
-    become slower lowers no guarantee of shares that were never thinned.
+    as the shares together allow, and at most the highest factor under which one of them was allocated: a slower
+    link lowers no guarantee if all shares were allocated with factor 1.
     """
     hard = sum(one.asked for one in shares if one.hard)
     soft = sum(one.asked for one in shares if not one.hard)
@@ -85,9 +87,9 @@ def guarantees(physical: int, factor: Fraction, shares: t.Sequence[Share]) -> li
     return [one.asked if one.hard else math.floor(one.asked / divisor) for one in shares]
 
 
-def uncharged(factor: Fraction, shares: t.Iterable[Share]) -> int:
-    """By how much the capacity under this factor must be smaller than factor times the physical bandwidth: hard shares
-    that were allocated under a lower factor have consumed less than they take now."""
+def capacity_deficit(factor: Fraction, shares: t.Iterable[Share]) -> int:
+    """The amount by which the capacity must be smaller than factor times the physical bandwidth: hard shares that were
+    allocated under a lower factor have consumed less than they need under this one."""
     lacking = (math.ceil(one.asked * factor) - max(one.consumed, one.asked) for one in shares if one.hard)
     return sum(one for one in lacking if one > 0)
 

@@ -3,19 +3,19 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection and to the bundled driver.
 
-"""Reading the driver's setting `shares`, which says what NICs a node divides among pods.
+"""Reads the driver's setting `shares`: the NICs that a node divides among pods.
 
-shares:                         # the first entry that matches a NIC counts
+shares:                         # the first entry that matches a NIC applies
   - select: {SELECTOR}          # as in include and exclude; virtual functions are never divided
     mechanism: vfs              # vfs (default) or macvlan
     namespace: team-a           # macvlan: the only namespace whose pods may have shares of this NIC
     mode: private               # macvlan: private (default) or vepa
-    factor: 1                   # by how much the NIC is promised more than it has: 1 (default) or more
+    factor: 1                   # the overcommitment factor: 1 (default) or more
     bandwidth: 100G             # what is divided; default: the speed of the link
-    step: 1G                    # shares are whole steps above min, in bit/s
-    min: 1G                     # the least share; default: step
-    default: 1G                 # the share of a claim that names no amount; default: min
-    ceiling: 100G               # the most that one share may use when others are idle; default: bandwidth
+    step: 1G                    # a share is min plus a multiple of step, in bit/s
+    min: 1G                     # the smallest share; default: step
+    default: 1G                 # the share of a claim without an amount; default: min
+    ceiling: 100G               # the limit of one share when others are idle; default: bandwidth
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from ..kube.reader import Reader, child
 from .selector_settings import read_selector
 
 KEYS = (*("select", "mechanism", "namespace", "mode", "factor", "bandwidth", "step", "min", "default", "ceiling"),)
-#: The least rate in bit/s: below it, one packet would be sent every few milliseconds.
-LEAST_RATE = 10**6
-#: The highest factor, so that a typing error is refused.
-MOST_FACTOR = 100
-_MOST_RATE = 10**15
+#: The minimum rate in bit/s: below it, one packet would be sent every few milliseconds.
+MIN_RATE = 10**6
+#: The highest factor, to catch typing errors.
+MAX_FACTOR = 100
+_MAX_RATE = 10**15
 _RATES = ("bandwidth", "step", "min", "default", "ceiling")
 
 
@@ -45,12 +45,12 @@ def read_shares(reader: Reader, value: object, path: str) -> tuple[ShareRule, ..
 
 
 def read_rate(reader: Reader, value: object, path: str) -> int | None:
-    """A quantity in bit/s, whole and at least LEAST_RATE; None if it is something else. Errors go to the reader."""
+    """A quantity in bit/s, whole and at least MIN_RATE; None if it is something else. Errors go to the reader."""
     text = reader.amount(value, path)
     if text is None:
         return None
     number = quantity.parse(text)
-    if number.denominator != 1 or not LEAST_RATE <= number <= _MOST_RATE:
+    if number.denominator != 1 or not MIN_RATE <= number <= _MAX_RATE:
         reader.problem(path, f"must be a whole number of bit/s from 1M to 1P, not {text}", "out-of-range")
         return None
     return int(number)
@@ -62,7 +62,7 @@ def _rule(reader: Reader, value: object, path: str) -> ShareRule | None:
     if given is None:
         return None
     if "select" not in given:
-        reader.problem(child(path, "select"), "is missing", "missing", "it says which NICs are divided")
+        reader.problem(child(path, "select"), "is missing", "missing", "select the NICs that are divided")
     found: Object = {}
     for key, item in given.items():
         place = child(path, key)
@@ -83,7 +83,7 @@ def _rule(reader: Reader, value: object, path: str) -> ShareRule | None:
 
 
 def read_factor(reader: Reader, value: object, path: str) -> Fraction | None:
-    """A number from 1 to MOST_FACTOR with at most two decimals; None if it is something else. Errors go to the
+    """A number from 1 to MAX_FACTOR with at most two decimals; None if it is something else. Errors go to the
     reader."""
     number = None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -94,8 +94,8 @@ def read_factor(reader: Reader, value: object, path: str) -> Fraction | None:
     if number is None or not number.is_finite():
         reader.wrong_type(value, path, "a number such as 1 or 1.5")
         return None
-    if not 1 <= number <= MOST_FACTOR or number * 100 != int(number * 100):
-        wanted = f"must be from 1 to {MOST_FACTOR}, with at most two decimals"
+    if not 1 <= number <= MAX_FACTOR or number * 100 != int(number * 100):
+        wanted = f"must be from 1 to {MAX_FACTOR}, with at most two decimals"
         reader.problem(path, f"{wanted}, not {value}", "out-of-range")
         return None
     return Fraction(number)
@@ -118,11 +118,11 @@ def _complete(reader: Reader, found: Object, path: str) -> None:
     default: int = found.setdefault("default", least)
     bandwidth = found.get("bandwidth")
     if default < least or (default - least) % step:
-        wanted = f"must be min ({least}) and whole steps ({step}) more"
+        wanted = f"must be min ({least}) plus a multiple of step ({step})"
         reader.problem(child(path, "default"), f"{wanted}, not {default}", "out-of-range")
     if found.get("ceiling", default) < default:
         reader.problem(child(path, "ceiling"), f"is less than the default share, {default}", "out-of-range")
     if bandwidth is not None and bandwidth < least + step:
-        wanted = "must be at least min and a step together"
-        reader.problem(child(path, "bandwidth"), f"{wanted}, {least + step}, not {bandwidth}", "out-of-range")
+        wanted = f"must be at least min plus step ({least + step})"
+        reader.problem(child(path, "bandwidth"), f"{wanted}, not {bandwidth}", "out-of-range")
     found["least"] = found.pop("min")

@@ -5,11 +5,11 @@
 
 """InterfacePolicy: which namespaces may use a DeviceClass, and what their claims may set in an InterfaceConfig.
 
-It is an opaque configuration of a DeviceClass, beside the InterfaceConfig with what the class sets itself:
+It is an opaque configuration of a DeviceClass, in addition to the class's InterfaceConfig:
 
     apiVersion: lanewise.dev/v1alpha1
     kind: InterfacePolicy
-    tenants:                          # the first with the claim's namespace counts; without one, claims are refused
+    tenants:                          # the first with the claim's namespace applies; without one, claims are refused
       - namespaces: [team-a]          # default: all
         allow:                        # {} for any value; what is not listed is refused
           name: {}
@@ -17,8 +17,9 @@ It is an opaque configuration of a DeviceClass, beside the InterfaceConfig with 
           addresses: {within: [10.1.0.0/16]}
           vf: {vlan: {least: 100, most: 199}}
 
-CHOICES is the only table. The driver checks claims by it, and `claims/tenancy_policy.py` writes the CEL of an admission
-policy from it. A class without an InterfacePolicy has DEFAULT.
+CHOICES is the only definition of what a policy can allow. The driver checks claims by it, and
+`claims/tenancy_policy.py` writes the CEL of an admission policy from it. A class without an InterfacePolicy has
+DEFAULT.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dataclasses import dataclass
 from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem
 from .field_checks import MAX_PROBLEMS, LimitedProblems, TooManyProblems, check
-from .fields import Field, Rule, list_of, network, number, object_of, word
+from .fields import Field, Rule, enum_of, list_of, network, number, object_of
 from .interface_config import (
     API_VERSION,
     FIELDS,
@@ -41,19 +42,18 @@ from .interface_config import (
     NEIGH_SYSCTLS,
     UINT32,
     changed_by_claim,
-    joined,
+    merge_configs,
 )
 
 POLICY_KIND = "InterfacePolicy"
 
-#: Sysctls that a claim may set only where its class opens them: with them a pod routes or
-#: answers for others.
+#: Sysctls that a claim may set only if its class allows them: they let a pod route or answer for other hosts.
 CLOSED_SYSCTLS = ("forwarding", "proxy_arp", "proxy_ndp")
 
 
 @dataclass(frozen=True)
 class Bound:
-    """How a policy limits values. `form` is the form of the limit; `holds` tests one item, and `cel` is the same test
+    """How a policy limits values. `form` defines the limit's fields; `holds` tests one item, and `cel` is the same test
     in CEL, for the limit `{b}` and the item `{i}`."""
 
     form: Field
@@ -63,14 +63,14 @@ class Bound:
 
 @dataclass(frozen=True)
 class Choice:
-    """One thing that a claim can set. `items` gives the items of its value that the bound is for, and `cel` the same in
-    CEL, for the value `{v}`. `free` is the limit for classes without a policy; None: their claims must not set it."""
+    """A setting that a policy can allow. `items` returns the items of its value that `bound` limits, and `cel` is the
+    same in CEL, for the value `{v}`. `default` is the limit for classes without a policy (None: not allowed)."""
 
     path: tuple[str, ...]
     bound: Bound
     items: t.Callable[[t.Any], t.Iterable[t.Any]] = lambda value: [value]
     cel: str = "[{v}]"
-    free: ObjectView | None = None
+    default: ObjectView | None = None
 
     @property
     def name(self) -> str:
@@ -78,7 +78,7 @@ class Choice:
 
 
 def _any() -> Bound:
-    return Bound(object_of({}, says="an empty mapping, for any value"), lambda _bound, _item: True, "true")
+    return Bound(object_of({}, description="an empty mapping, for any value"), lambda _bound, _item: True, "true")
 
 
 def _range() -> Bound:
@@ -89,7 +89,7 @@ def _range() -> Bound:
         "!has({x}.least) || !has({x}.most) || {x}.least <= {x}.most",
     )
     return Bound(
-        object_of(fields, ordered, says="a mapping with least and most, or an empty one for any value"),
+        object_of(fields, ordered, description="a mapping with least and most, or an empty one for any value"),
         lambda bound, item: bound.get("least", item) <= item <= bound.get("most", item),
         "(!has({b}.least) || {i} >= {b}.least) && (!has({b}.most) || {i} <= {b}.most)",
     )
@@ -97,7 +97,9 @@ def _range() -> Bound:
 
 def _only(item: Field) -> Bound:
     return Bound(
-        object_of({"only": list_of(item, 64, "values")}, says="a mapping with only, or an empty one for any value"),
+        object_of(
+            {"only": list_of(item, 64, "values")}, description="a mapping with only, or an empty one for any value"
+        ),
         lambda bound, item: "only" not in bound or item in bound["only"],
         "(!has({b}.only) || {i} in {b}.only)",
     )
@@ -106,7 +108,8 @@ def _only(item: Field) -> Bound:
 def _within() -> Bound:
     return Bound(
         object_of(
-            {"within": list_of(network(), 32, "networks")}, says="a mapping with within, or an empty one for any value"
+            {"within": list_of(network(), 32, "networks")},
+            description="a mapping with within, or an empty one for any value",
         ),
         lambda bound, item: "within" not in bound or any(_inside(item, one) for one in bound["within"]),
         "(!has({b}.within) || {b}.within.exists(n, cidr(n).containsCIDR({i})))",
@@ -118,20 +121,20 @@ def _inside(item: str, limit: str) -> bool:
     return one.version == other.version and one.subnet_of(t.cast(t.Any, other))
 
 
-def _prefixes(pattern: str, says: str) -> Bound:
+def _prefixes(pattern: str, description: str) -> Bound:
     return Bound(
         object_of(
-            {"prefixes": list_of(Field("string", says, pattern=pattern), 32, "prefixes")},
-            says="a mapping with prefixes, or an empty one for any value",
+            {"prefixes": list_of(Field("string", description, pattern=pattern), 32, "prefixes")},
+            description="a mapping with prefixes, or an empty one for any value",
         ),
         lambda bound, item: "prefixes" not in bound or any(item.startswith(one) for one in bound["prefixes"]),
         "(!has({b}.prefixes) || {b}.prefixes.exists(n, {i}.startsWith(n)))",
     )
 
 
-def _keys(path: tuple[str, ...], key: str, free: ObjectView | None = None) -> Choice:
+def _keys(path: tuple[str, ...], key: str, default: ObjectView | None = None) -> Choice:
     """A mapping whose keys are limited."""
-    return Choice(path, _only(Field("string", "a key of the mapping", pattern=key)), list, "{v}.map(k, k)", free)
+    return Choice(path, _only(Field("string", "a key of the mapping", pattern=key)), list, "{v}.map(k, k)", default)
 
 
 def _mac(*path: str) -> Choice:
@@ -147,39 +150,45 @@ def _sysctls() -> list[str]:
     return [f"net.{place}.{IFNAME}.{name}" for place, names in conf + neigh for name in names]
 
 
-def _number(*path: str, free: ObjectView | None = None) -> Choice:
-    return Choice(path, _range(), free=free)
+def _number(*path: str, default: ObjectView | None = None) -> Choice:
+    return Choice(path, _range(), default=default)
 
 
-def _whole(name: str, free: ObjectView | None = None) -> Choice:
-    return Choice((name,), _any(), free=free)
+def _any_value_of(name: str, default: ObjectView | None = None) -> Choice:
+    return Choice((name,), _any(), default=default)
 
 
-_FREE: ObjectView = {}
+_ANY_VALUE: ObjectView = {}
 _OPEN_SYSCTLS = [name for name in _sysctls() if name.rpartition(".")[2] not in CLOSED_SYSCTLS]
 _ETHTOOL = FIELDS["ethtool"].fields
 
 CHOICES: tuple[Choice, ...] = (
     Choice(
-        ("name",), _prefixes(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", "the first characters of interface names"), free=_FREE
+        ("name",),
+        _prefixes(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", "the first characters of interface names"),
+        default=_ANY_VALUE,
     ),
-    Choice(("addresses",), _within(), list, "{v}", _FREE),
-    _number("mtu", free=_FREE),
+    Choice(("addresses",), _within(), list, "{v}", _ANY_VALUE),
+    _number("mtu", default=_ANY_VALUE),
     _mac("mac"),
-    *(_number(name, free=_FREE) for name in ("gsoMaxSize", "groMaxSize", "gsoIPv4MaxSize", "groIPv4MaxSize")),
-    Choice(("dhcp",), _only(word("ipv4", "ipv6")), list, "{v}", _FREE),
-    _whole("railAddresses", _FREE),
-    _whole("dad", _FREE),
+    *(_number(name, default=_ANY_VALUE) for name in ("gsoMaxSize", "groMaxSize", "gsoIPv4MaxSize", "groIPv4MaxSize")),
+    Choice(("dhcp",), _only(enum_of("ipv4", "ipv6")), list, "{v}", _ANY_VALUE),
+    _any_value_of("railAddresses", _ANY_VALUE),
+    _any_value_of("dad", _ANY_VALUE),
     Choice(
-        ("routes",), _within(), lambda v: [one["destination"] for one in v], "{v}.map(r, r.destination)", free=_FREE
+        ("routes",),
+        _within(),
+        lambda v: [one["destination"] for one in v],
+        "{v}.map(r, r.destination)",
+        default=_ANY_VALUE,
     ),
-    _whole("rules", _FREE),
-    _whole("neighbors", _FREE),
+    _any_value_of("rules", _ANY_VALUE),
+    _any_value_of("neighbors", _ANY_VALUE),
     _keys(("sysctls",), FIELDS["sysctls"].key, {"only": _OPEN_SYSCTLS}),
-    _keys(("ethtool", "features"), _ETHTOOL["features"].key, _FREE),
+    _keys(("ethtool", "features"), _ETHTOOL["features"].key, _ANY_VALUE),
     _keys(("ethtool", "privateFlags"), _ETHTOOL["privateFlags"].key),
-    Choice(("ethtool", "rings"), _any(), free=_FREE),
-    _whole("vrf", _FREE),
+    Choice(("ethtool", "rings"), _any(), default=_ANY_VALUE),
+    _any_value_of("vrf", _ANY_VALUE),
     _number("vf", "vlan"),
     _number("vf", "qos"),
     _number("vf", "minTxRate"),
@@ -187,9 +196,9 @@ CHOICES: tuple[Choice, ...] = (
     Choice(("vf", "trust"), _any()),
     Choice(("vf", "spoofchk"), _any()),
     _mac("vf", "mac"),
-    Choice(("vf", "linkState"), _only(word("auto", "enable", "disable"))),
-    Choice(("child",), _only(word("macvlan", "ipvlan")), lambda v: [v["type"]], "[{v}.type]", _FREE),
-    _whole("share", _FREE),
+    Choice(("vf", "linkState"), _only(enum_of("auto", "enable", "disable"))),
+    Choice(("child",), _only(enum_of("macvlan", "ipvlan")), lambda v: [v["type"]], "[{v}.type]", _ANY_VALUE),
+    _any_value_of("share", _ANY_VALUE),
 )
 
 
@@ -200,8 +209,8 @@ def _allow() -> Field:
             fields[choice.name] = choice.bound.form
     for top in dict.fromkeys(choice.path[0] for choice in CHOICES if len(choice.path) > 1):
         inner = {choice.path[1]: choice.bound.form for choice in CHOICES if choice.path[0] == top}
-        fields[top] = object_of(inner, says=f"a mapping with any of {', '.join(inner)}")
-    return object_of(fields, says="a mapping of what claims may set", required=True)
+        fields[top] = object_of(inner, description=f"a mapping with any of {', '.join(inner)}")
+    return object_of(fields, description="a mapping of what claims may set", required=True)
 
 
 #: The whole object.
@@ -219,28 +228,28 @@ POLICY = object_of(
                     ),
                     "allow": _allow(),
                 },
-                says="a mapping with allow, and namespaces",
+                description="a mapping with allow, and namespaces",
             ),
             most=32,
             required=True,
         ),
     },
-    says=f"a mapping of kind {POLICY_KIND}",
+    description=f"a mapping of kind {POLICY_KIND}",
 )
 
 
 def _default() -> Object:
     allow: Object = {}
     for choice in CHOICES:
-        if choice.free is not None:
+        if choice.default is not None:
             holder = allow
             for name in choice.path[:-1]:
                 holder = holder.setdefault(name, {})
-            holder[choice.path[-1]] = choice.free
+            holder[choice.path[-1]] = choice.default
     return allow
 
 
-#: What claims may set where the class has no policy.
+#: What claims may set if the class has no policy.
 DEFAULT: ObjectView = _default()
 
 
@@ -262,12 +271,12 @@ def _filled(tenant: t.Any) -> t.Any:
 
 
 def is_policy(config: object) -> bool:
-    """Whether a configuration of a class is to be read as a policy."""
+    """Whether a configuration of a class is an InterfacePolicy."""
     return isinstance(config, dict) and config.get("kind") == POLICY_KIND
 
 
 def validate(policy: object, path: str) -> list[Problem]:
-    """The first MAX_PROBLEMS errors of an InterfacePolicy. Its rules have the names of those of
+    """The first MAX_PROBLEMS errors of an InterfacePolicy. The rule names are those of
     `interface_config.validate`."""
     problems = LimitedProblems()
     try:
@@ -278,9 +287,9 @@ def validate(policy: object, path: str) -> list[Problem]:
     return list(problems)
 
 
-def allowed(policy: ObjectView | None, namespace: str) -> ObjectView | None:
-    """What claims of a namespace may set: by the class's valid `policy`, or DEFAULT where it is None, because the class
-    has none. Returns None if claims of the namespace may not use the class."""
+def allowed_settings(policy: ObjectView | None, namespace: str) -> ObjectView | None:
+    """What claims of a namespace may set: by the class's valid `policy`, or DEFAULT if the class has no policy
+    (None). Returns None if claims of the namespace may not use the class."""
     if policy is None:
         return DEFAULT
     for tenant in policy["tenants"]:
@@ -289,30 +298,30 @@ def allowed(policy: ObjectView | None, namespace: str) -> ObjectView | None:
     return None
 
 
-def refused(allow: ObjectView, of_class: ObjectView, of_claim: ObjectView) -> list[tuple[str, str]]:
+def refused_fields(allow: ObjectView, of_class: ObjectView, of_claim: ObjectView) -> list[tuple[str, str]]:
     """The fields of a claim's valid InterfaceConfig that its class refuses, each with the reason. `allow` is what
-    `allowed` returned, `of_class` what the class sets itself."""
-    found = [(name, _sets(name, of_class[name])) for name in changed_by_claim(of_class, of_claim)]
+    `allowed_settings` returned, `of_class` what the class sets itself."""
+    found = [(name, _class_sets(name, of_class[name])) for name in changed_by_claim(of_class, of_claim)]
     for choice in CHOICES:
-        value, first = _at(of_claim, choice.path), choice.path[0]
+        value, first = _value_at(of_claim, choice.path), choice.path[0]
         if value is None or first in of_class and (first != "share" or value == of_class[first]):
             continue
-        bound = _at(allow, choice.path)
+        bound = _value_at(allow, choice.path)
         if bound is None:
             found.append((choice.name, f"does not let claims set {choice.name}"))
         elif not all(choice.bound.holds(bound, item) for item in choice.items(value)):
-            found.append((choice.name, f"limits what claims may set as {choice.name}: {_words(bound)}"))
+            found.append((choice.name, f"limits what claims may set as {choice.name}: {_limit_text(bound)}"))
     return found
 
 
-def _sets(name: str, value: t.Any) -> str:
-    """For a message: the setting of the class that the claim would change."""
+def _class_sets(name: str, value: t.Any) -> str:
+    """The setting of the class that the claim would change, as text for a message."""
     if name == "share" and "burst" in value:
         return f"sets share, of which a claim can only lower the burst of {value['burst']}bit/s"
     return f"sets {name}, which a claim cannot change or extend"
 
 
-def _at(holder: ObjectView, path: tuple[str, ...]) -> t.Any:
+def _value_at(holder: ObjectView, path: tuple[str, ...]) -> t.Any:
     value: t.Any = holder
     for name in path:
         value = value.get(name)
@@ -321,7 +330,7 @@ def _at(holder: ObjectView, path: tuple[str, ...]) -> t.Any:
     return value
 
 
-def _words(bound: ObjectView) -> str:
+def _limit_text(bound: ObjectView) -> str:
     """A limit, for a message."""
     words = {"least": "at least", "most": "at most", "only": "only", "within": "within", "prefixes": "starting with"}
     parts = []
@@ -332,6 +341,6 @@ def _words(bound: ObjectView) -> str:
     return ", ".join(parts)
 
 
-def settings_of(configs: t.Iterable[ObjectView]) -> Object:
+def class_settings(configs: t.Iterable[ObjectView]) -> Object:
     """The fields that the InterfaceConfigs of a class set together."""
-    return joined(config for config in configs if config.get("kind") == KIND)
+    return merge_configs(config for config in configs if config.get("kind") == KIND)

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Holds: devices that are kept for one job, by DeviceTaintRules that only its claims tolerate.
+"""Holds: DeviceTaintRules that reserve devices for one job, whose claims alone tolerate them.
 
-It imports `apiserver` and `kube`. It never talks to a server: it makes objects, and reads objects that its caller has
-listed. It does not choose devices: the caller names them.
+It imports `apiserver` and `kube`. It never talks to a server: it creates objects, and reads objects that its caller has
+listed. The caller chooses the devices.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The rules to create, replace and delete to make or release a hold."""
+"""The DeviceTaintRules to create, replace and delete in order to make or release a hold."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Changes:
-    """Steps from the existing rules to the wanted ones.
+    """The differences between the existing rules and the wanted ones.
 
-    `create` are whole rules. `replace` are whole rules with the resourceVersion of the existing ones. `delete` are
-    existing rules.
+    `create` has new rules, `replace` new rules with the resourceVersion of the existing ones, `delete` existing rules.
     """
 
     create: tuple[Object, ...] = ()
@@ -35,15 +34,15 @@ class Changes:
         return bool(self.create or self.replace or self.delete)
 
 
-def to_make(wanted: Hold, there: t.Iterable[ObjectView], api_version: str) -> Changes:
-    """The changes that make the `wanted` hold. `there` are the existing rules of all holds.
+def changes_to_make(wanted: Hold, existing: t.Iterable[ObjectView], api_version: str) -> Changes:
+    """The changes that make the `wanted` hold. `existing` are the rules of all holds.
 
     Raises Refused if the hold belongs to another owner or has another purpose, or if another hold has a device.
     """
-    named = {str(one["metadata"]["name"]): one for one in there}
+    named = {str(one["metadata"]["name"]): one for one in existing}
     of_name = forms.holds(one for one in named.values() if _name(one) == wanted.name)
     for old in of_name:
-        refuse(old, wanted.owner)
+        check_owner(old, wanted.owner)
         if old.purpose != wanted.purpose:
             raise Refused(f"{old.title()} was made to {old.purpose}: choose another name, or release it first")
     create, replaced, kept = [], [], set()
@@ -61,24 +60,24 @@ def to_make(wanted: Hold, there: t.Iterable[ObjectView], api_version: str) -> Ch
                 new["metadata"]["resourceVersion"] = old_rule["metadata"].get("resourceVersion")
                 replaced.append(new)
     if taken:
-        raise Refused(f"{'; '.join(taken)}. Ask for other devices, or have that hold released first")
+        raise Refused(f"{'; '.join(taken)}. Choose other devices, or ask the owner to release that hold first")
     delete = [one for name, one in named.items() if _name(one) == wanted.name and name not in kept]
     return Changes(tuple(create), tuple(replaced), tuple(delete))
 
 
-def to_release(name: str, owner: str, there: t.Iterable[ObjectView]) -> Changes:
-    """The changes that remove a hold. Raises Refused if it belongs to another owner than `owner`, if that is given."""
-    rules = [one for one in there if _name(one) == name]
+def changes_to_release(name: str, owner: str, existing: t.Iterable[ObjectView]) -> Changes:
+    """The changes that remove a hold. With an `owner`, raises Refused if the hold belongs to another one."""
+    rules = [one for one in existing if _name(one) == name]
     for old in forms.holds(rules):
         if owner:
-            refuse(old, owner)
+            check_owner(old, owner)
     return Changes(delete=tuple(rules))
 
 
-def refuse(old: Hold, owner: str) -> None:
+def check_owner(old: Hold, owner: str) -> None:
     """Raises Refused for a hold of another owner."""
     if old.owner != owner:
-        raise Refused(f"this is {old.title()}, not of {owner}: choose another name")
+        raise Refused(f"{old.title()} does not belong to {owner}: choose another name")
 
 
 def _name(one: ObjectView) -> str | None:

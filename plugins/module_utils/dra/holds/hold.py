@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A hold as DeviceTaintRules, one for each device, and back.
+"""Converts a hold to DeviceTaintRules, one for each device, and reads holds from such rules.
 
 The name of a rule is a hash of the device alone. Names are unique on a server, so two holds never have the same device,
 even if two runs make them at the same time. Source: k8s.io/api/resource/v1 (DeviceTaintRule, DeviceTaintSelector).
@@ -24,12 +24,12 @@ from ..kube.problems import Problem, Problems
 #: Driver, pool and device.
 DeviceId = tuple[str, str, str]
 
-#: The key of the taint and of the label; their value is the name of the hold.
+#: The key of the taint and of the label. Their value is the name of the hold.
 KEY = "lanewise.dev/hold"
 EFFECT = "NoSchedule"
 OWNER, REASON, EXPIRES, PURPOSE = (f"{KEY}-{name}" for name in ("owner", "reason", "expires", "purpose"))
 #: The purpose of a hold: a reservation for a later job; defragmentation, where pods are moved for the job; or a swap,
-#: where pods are ended for those of a tier.
+#: where pods are evicted for those of a tier.
 RESERVE, DEFRAGMENT, SWAP = "reserve", "defragment", "swap"
 #: The maximum number of bytes of a text, devices of a hold, and days until it expires.
 TEXT_BYTES, DEVICES, DAYS = 256, 4096, 366
@@ -39,10 +39,10 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\
 
 @dataclass(frozen=True)
 class Hold:
-    """Devices that are kept for one job.
+    """Devices that are reserved for one job.
 
-    `expires` is in UTC; None if a rule has no expiry, such as one that another program wrote. `rules` are the names of
-    the DeviceTaintRules. A hold stays until it is released, expired or not.
+    `expires` is in UTC; None if a rule has no expiry, which happens if another program wrote it. `rules` are the names
+    of the DeviceTaintRules. A hold remains until it is released, even after it has expired.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Hold:
 
     def title(self) -> str:
         """Its owner, reason and expiry, in one line."""
-        until = f"until {written(self.expires)}" if self.expires else "without an expiry"
+        until = f"until {format_time(self.expires)}" if self.expires else "without an expiry"
         why = f" ({self.reason})" if self.reason else ""
         return f"hold {self.name} of {self.owner or 'an unknown owner'}, {until}{why}"
 
@@ -69,25 +69,25 @@ class Hold:
             "name": self.name,
             "owner": self.owner,
             "reason": self.reason,
-            "expires": written(self.expires) if self.expires else None,
+            "expires": format_time(self.expires) if self.expires else None,
             "purpose": self.purpose,
             "overdue": self.overdue(now),
             "devices": ["/".join(one) for one in self.devices],
         }
 
 
-def moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """A time such as 2026-12-01T08:00:00Z, in UTC. Raises ValueError."""
     return datetime.strptime(text, _TIME).replace(tzinfo=timezone.utc)
 
 
-def written(when: datetime) -> str:
-    """A time as `moment` reads it."""
+def format_time(when: datetime) -> str:
+    """A time in the format of `parse_time`."""
     return when.strftime(_TIME)
 
 
-def device(text: str) -> DeviceId:
-    """A device from `driver/pool/device`; a pool may have slashes. Raises ValueError."""
+def parse_device(text: str) -> DeviceId:
+    """A device from `driver/pool/device`. Pool names may contain slashes. Raises ValueError."""
     driver, _slash, rest = text.partition("/")
     pool, _slash, name = rest.rpartition("/")
     if not (driver and pool and name):
@@ -96,7 +96,7 @@ def device(text: str) -> DeviceId:
 
 
 def check(hold: Hold, now: datetime) -> None:
-    """Raises Problems with all errors of a hold that is to be made."""
+    """Raises Problems with all errors of a hold before it is made."""
     found = []
     wrong = limits.label_value(hold.name) or ("" if hold.name else "must not be empty")
     if wrong:
@@ -109,9 +109,9 @@ def check(hold: Hold, now: datetime) -> None:
     if hold.expires is None:
         found.append(Problem("expires", "must be given", "missing", "a hold without an expiry is never released"))
     elif not now < hold.expires <= now + timedelta(days=DAYS):
-        found.append(Problem("expires", f"must be in the future, by at most {DAYS} days", "bad-time"))
+        found.append(Problem("expires", f"must be in the future, at most {DAYS} days from now", "bad-time"))
     if len(hold.devices) > DEVICES:
-        found.append(Problem("devices", f"must be at most {DEVICES}, one rule each", "too-many"))
+        found.append(Problem("devices", f"must be at most {DEVICES}, as each needs a rule", "too-many"))
     found += [
         Problem("devices", f"{'/'.join(one)}: {bad}", "bad-device")
         for one in hold.devices
@@ -128,7 +128,7 @@ def _wrong(one: DeviceId) -> list[str]:
 
 
 def rule_name(one: DeviceId) -> str:
-    """The name of the DeviceTaintRule that holds a device, the same in every hold."""
+    """The name of the DeviceTaintRule that holds a device. It is the same for every hold."""
     return f"lanewise-hold-{hashlib.sha256('/'.join(one).encode()).hexdigest()[:40]}"
 
 
@@ -140,12 +140,12 @@ def rule(hold: Hold, one: DeviceId, api_version: str) -> Object:
 
 
 def taint_rule(hold: Hold, one: DeviceId, name: str, taint: tuple[str, str], api_version: str) -> Object:
-    """A DeviceTaintRule of this name for one device of a hold; `taint` is its key and effect."""
+    """A DeviceTaintRule with this name for one device of a hold. `taint` has its key and effect."""
     driver, pool, device = one
     key, effect = taint
     notes = {OWNER: hold.owner, REASON: hold.reason}
     if hold.expires:
-        notes[EXPIRES] = written(hold.expires)
+        notes[EXPIRES] = format_time(hold.expires)
     return {
         "apiVersion": api_version,
         "kind": "DeviceTaintRule",
@@ -158,10 +158,10 @@ def taint_rule(hold: Hold, one: DeviceId, name: str, taint: tuple[str, str], api
 
 
 def holds(rules: t.Iterable[ObjectView]) -> list[Hold]:
-    """The holds in these DeviceTaintRules, sorted by name; rules with other taints are ignored.
+    """The holds in these DeviceTaintRules, sorted by name. Rules with other taints are ignored.
 
-    The taint of a rule decides, not its label. If the rules of a hold differ, for example after a killed run, the
-    earliest expiry counts, and owner, reason and purpose are those of the first rule.
+    The hold of a rule is read from its taint, not from its label. If the rules of a hold differ, for example after a
+    killed run, the earliest expiry counts, and owner, reason and purpose are those of the first rule.
     """
     found: dict[str, Hold] = {}
     for one in sorted(rules, key=lambda one: str(one["metadata"].get("name"))):
@@ -169,7 +169,7 @@ def holds(rules: t.Iterable[ObjectView]) -> list[Hold]:
         if part is None:
             continue
         whole = found.get(part.name)
-        found[part.name] = part if whole is None else _joined(whole, part)
+        found[part.name] = part if whole is None else _merged(whole, part)
     return [found[name] for name in sorted(found)]
 
 
@@ -180,7 +180,7 @@ def _part(one: ObjectView) -> Hold | None:
     selector = (one["spec"].get("deviceSelector")) or {}
     notes: ObjectView = one["metadata"].get("annotations") or {}
     try:
-        expires: datetime | None = moment(str(notes.get(EXPIRES)))
+        expires: datetime | None = parse_time(str(notes.get(EXPIRES)))
     except ValueError:
         expires = None
     return Hold(
@@ -195,7 +195,7 @@ def _part(one: ObjectView) -> Hold | None:
     )
 
 
-def _joined(whole: Hold, part: Hold) -> Hold:
+def _merged(whole: Hold, part: Hold) -> Hold:
     if whole.expires is None or part.expires is None:
         expires = None
     else:
@@ -204,5 +204,5 @@ def _joined(whole: Hold, part: Hold) -> Hold:
 
 
 def printable(text: object) -> str:
-    """Text from outside as one line of bounded length."""
+    """Untrusted text as one printable line of bounded length."""
     return _UNPRINTABLE.sub("?", str(text))[:TEXT_BYTES]

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Whether a server can hold devices, and in which version of the API."""
+"""Whether a server supports DeviceTaintRules, and in which version of the API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KIND = "DeviceTaintRule"
 
 
 class Unsupported(ValueError):
-    """This server does not serve DeviceTaintRules, or ignores them; the text says how to fix it."""
+    """The server does not serve DeviceTaintRules, or ignores them. The message says how to fix it."""
 
 
 def api_version(kubernetes: str) -> str:
@@ -26,10 +26,10 @@ def api_version(kubernetes: str) -> str:
 
 
 def require(kubernetes: str, gates: features.Gates = None) -> str:
-    """`api_version` of a cluster whose scheduler acts on rules.
+    """The `api_version` of a cluster whose scheduler acts on rules.
 
     `gates` are the feature gates that differ from the defaults of the release. Raises Unsupported if the scheduler
-    would ignore the rules, so that nothing would be held; ValueError for an unknown release.
+    would ignore the rules, and ValueError for an unknown release.
     """
     minor = versions.minor_of(kubernetes)
     off = _off(minor, gates)
@@ -37,7 +37,7 @@ def require(kubernetes: str, gates: features.Gates = None) -> str:
         raise Unsupported(
             f"Kubernetes 1.{minor} ignores DeviceTaintRules while its feature gate {' or '.join(sorted(off))} is off, "
             "which is the default before 1.37: no device would be held. If the gates are on in the API server, the "
-            "scheduler and the controller manager, say so with plan_feature_gates; else use Kubernetes 1.37"
+            "scheduler and the controller manager, set them in plan_feature_gates; otherwise use Kubernetes 1.37"
         )
     return api_version(kubernetes)
 
@@ -50,7 +50,7 @@ def active(kubernetes: str, gates: features.Gates = None) -> bool:
 def _off(minor: int, gates: features.Gates) -> list[str]:
     """The disabled feature gates that rules need to have an effect."""
     needed = [gate_of(minor), *features.FEATURES[gate_of(minor)].needs]
-    return [gate for gate in needed if not features.FEATURES[gate].on(minor, gates)]
+    return [gate for gate in needed if not features.FEATURES[gate].is_on(minor, gates)]
 
 
 def gate_of(minor: int) -> str:
@@ -61,6 +61,6 @@ def gate_of(minor: int) -> str:
 def not_served(version: str) -> str:
     """The message for a server that does not serve DeviceTaintRules in this version."""
     return (
-        f"The API server does not serve DeviceTaintRule in {version}: no device can be held. Switch it on "
+        f"The API server does not serve DeviceTaintRule in {version}: no device can be held. Enable it "
         f"(kube-apiserver --runtime-config={version}=true, and the feature gates), or use Kubernetes 1.37"
     )

@@ -3,15 +3,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Swaps: held devices whose pods give way to those of a tier, by a second rule for each device.
+"""Swaps: held devices whose pods give way to those of a tier, by a second DeviceTaintRule for each device.
 
-The hold keeps others from a device when it becomes free (NoSchedule). The second rule ends the pods that have it: its
-effect is first None, for which the controller only counts pods, and then NoExecute. It is removed when the pods have
-gone. One rule could not do both: a toleration of NoExecute with a grace also lets new pods onto the device.
+The rule of the hold (NoSchedule) prevents other pods from getting the device when it becomes free. The second rule
+evicts the pods that have the device. Its effect is first None, for which the controller only counts pods, and then
+NoExecute. The rule is removed after the pods have ended. One rule could not do both, because a toleration of NoExecute
+with a grace also lets new pods use the device.
 
-A claim's tolerations cannot change, so both sides have theirs from the start: the tier tolerates its own hold and
-swap, and pods that give way tolerate every swap for some seconds. When Kubernetes 1.37 ends pods, it acts only on
-tolerations that name NoExecute.
+A claim's tolerations cannot change, so all claims must have theirs when they are created: claims of the tier tolerate
+its hold and its swap, and claims of pods that give way tolerate every swap for some seconds. For evictions, Kubernetes
+1.37 considers only tolerations that name NoExecute.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from .changes import Refused
 from .hold import DeviceId, Hold
 from .tolerations import toleration as hold_toleration
 
-#: The key of the taint that ends pods; its value is the name of the hold, which is that of the tier.
+#: The key of the taint that evicts pods. Its value is the name of the hold, which is the name of the tier.
 KEY = "lanewise.dev/swap"
-#: The effects of a rule: the controller counts pods, or ends them.
+#: The effects of a rule: the controller counts pods, or evicts them.
 COUNT, EVICT = "None", "NoExecute"
-#: The oldest release whose rules have the effect None and are on by default.
+#: The oldest release in which rules support the effect None and are enabled by default.
 MINOR = 37
 _PODS = re.compile(r"([0-9]{1,9}) pods? would be evicted")
 
 
 def tier_tolerations(tier: str) -> list[Object]:
-    """What each request of a tier's claims needs: its hold and its swap."""
+    """The tolerations that each request of a tier's claims needs: for the hold and the swap of the tier."""
     return [hold_toleration(tier), {"key": KEY, "operator": "Equal", "value": tier, "effect": EVICT}]
 
 
@@ -49,7 +50,7 @@ def grace_toleration(seconds: int) -> Object:
 def grace_of(allocated: ObjectView, tier: str) -> int | None:
     """After how many seconds a device's pod gives way to a tier; None if it does not tolerate swaps.
 
-    `allocated` is a result of an allocation, or a request: something with tolerations.
+    `allocated` has the tolerations: it is a result of an allocation, or a request.
     """
     found: int | None = None
     for one in allocated.get("tolerations") or ():
@@ -60,8 +61,8 @@ def grace_of(allocated: ObjectView, tier: str) -> int | None:
     return found
 
 
-def stays(allocated: ObjectView, tier: str) -> bool:
-    """Whether a swap for a tier does not end a device's pod, as it tolerates the swap without a time limit."""
+def is_kept(allocated: ObjectView, tier: str) -> bool:
+    """Whether a swap for a tier does not evict a device's pod, as it tolerates the swap without a time limit."""
     return any(
         one.get("effect") == EVICT
         and one.get("tolerationSeconds") is None
@@ -71,8 +72,8 @@ def stays(allocated: ObjectView, tier: str) -> bool:
     )
 
 
-def of_tier(allocated: ObjectView, tier: str) -> bool:
-    """Whether a device's claim is one of the tier: it names the tier's swap, and no other."""
+def belongs_to_tier(allocated: ObjectView, tier: str) -> bool:
+    """Whether a device's claim belongs to the tier: it has a toleration for the swap of this tier by name."""
     return any(
         one.get("key") == KEY
         and one.get("effect") == EVICT
@@ -84,12 +85,12 @@ def of_tier(allocated: ObjectView, tier: str) -> bool:
 
 
 def rule_name(one: DeviceId) -> str:
-    """The name of the rule that ends the pods of a device, the same in every swap."""
+    """The name of the rule that evicts the pods of a device. It is the same for every swap."""
     return f"lanewise-swap-{hashlib.sha256('/'.join(one).encode()).hexdigest()[:40]}"
 
 
 def rule(hold: Hold, one: DeviceId, effect: str, api_version: str) -> Object:
-    """The rule that counts or ends the pods of one device of a hold."""
+    """The rule that counts or evicts the pods of one device of a hold."""
     return forms.taint_rule(hold, one, rule_name(one), (KEY, effect), api_version)
 
 
@@ -99,19 +100,19 @@ def swap_of(one: ObjectView) -> str | None:
     return forms.printable(taint.get("value") or "") if taint.get("key") == KEY else None
 
 
-def ends(one: ObjectView) -> bool:
-    """Whether a rule of a swap ends pods; others only count them."""
+def evicts(one: ObjectView) -> bool:
+    """Whether a rule of a swap evicts pods; otherwise it only counts them."""
     return bool(one["spec"]["taint"].get("effect") == EVICT)
 
 
-def apart(hold: Hold, devices: t.Iterable[DeviceId], rules: t.Iterable[ObjectView]) -> None:
+def check_no_other_swap(hold: Hold, devices: t.Iterable[DeviceId], rules: t.Iterable[ObjectView]) -> None:
     """Raises Refused for devices that have a rule of another swap."""
     names = {rule_name(one): "/".join(one) for one in devices}
     found = []
     for one in rules:
         device, name = names.get(str(one["metadata"]["name"])), swap_of(one)
         if device and name is not None and name != hold.name:
-            found.append(f"the pods of {device} are {'ended' if ends(one) else 'counted'} for swap {name}")
+            found.append(f"the pods of {device} are {'ended' if evicts(one) else 'counted'} for swap {name}")
     if found:
         raise Refused(
             f"{'; '.join(found[:8])}. Run this again when that swap is done. If its run was interrupted, run it again "
@@ -119,22 +120,22 @@ def apart(hold: Hold, devices: t.Iterable[DeviceId], rules: t.Iterable[ObjectVie
         )
 
 
-def evicting(rules: t.Iterable[ObjectView]) -> dict[str, int]:
-    """The number of rules of each swap that end pods: its eviction has begun and is not known to have ended."""
-    return _numbers(one for one in rules if swap_of(one) is not None and ends(one))
+def evicting_rules(rules: t.Iterable[ObjectView]) -> dict[str, int]:
+    """The number of rules of each swap that evict pods. The eviction has begun, and may not have ended."""
+    return _rules_by_swap(one for one in rules if swap_of(one) is not None and evicts(one))
 
 
-def counting(rules: t.Iterable[ObjectView]) -> dict[str, int]:
-    """The number of rules of each swap that only count pods: a run is at work, or one was interrupted."""
-    return _numbers(one for one in rules if swap_of(one) is not None and not ends(one))
+def counting_rules(rules: t.Iterable[ObjectView]) -> dict[str, int]:
+    """The number of rules of each swap that only count pods. A run is in progress, or was interrupted."""
+    return _rules_by_swap(one for one in rules if swap_of(one) is not None and not evicts(one))
 
 
-def _numbers(rules: t.Iterable[ObjectView]) -> dict[str, int]:
+def _rules_by_swap(rules: t.Iterable[ObjectView]) -> dict[str, int]:
     return dict(Counter(swap_of(one) or "" for one in rules))
 
 
-def counted(one: ObjectView) -> int | None:
-    """How many pods the controller would end for a rule with the effect None; None if it has not counted yet."""
+def counted_pods(one: ObjectView) -> int | None:
+    """How many pods the controller would evict for a rule with the effect None; None if it has not counted yet."""
     for condition in (one.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "EvictionInProgress" and condition.get("reason") == "NoEffect":
             if condition.get("observedGeneration") not in (None, (one["metadata"].get("generation"))):

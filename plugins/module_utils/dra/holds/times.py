@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Times that users write, and when a hold expires."""
+"""Parses times that users write, and determines when a hold expires."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from datetime import date, datetime, timedelta, timezone
 from . import hold as forms
 from .hold import Hold
 
-#: A time with its zone; the second form is that of a time in YAML without quotes, after Ansible made a text of it.
+#: A time with a time zone. The second format is that of an unquoted YAML time that Ansible has converted to a string.
 _TIMES = ("%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S%z")
 _DATE = "%Y-%m-%d"
 
 
-def when(value: object) -> datetime:
-    """A time in UTC from what a user writes: 2026-12-01T08:00:00Z, or 2026-12-01 for its first second.
+def parse_user_time(value: object) -> datetime:
+    """A time in UTC from what a user writes: 2026-12-01T08:00:00Z, or 2026-12-01 for the first second of that day.
 
-    YAML reads the former without quotes as a time, and the latter as a date; without a zone that time is in UTC.
-    Raises ValueError.
+    YAML reads unquoted values as a time or a date. Times without a time zone are in UTC. Raises ValueError.
     """
     if isinstance(value, datetime):
         return _utc(value)
@@ -44,13 +43,13 @@ def _utc(found: datetime) -> datetime:
 
 
 def expiry(expires: str | None, hours: int, old: Hold | None, now: datetime) -> datetime:
-    """The expiry that is asked for. A hold that exists and is not overdue keeps its own, unless `expires` is given.
+    """The expiry of a hold: `expires` if given, else that of the `old` hold unless overdue, else in `hours` hours.
 
     Raises ValueError.
     """
     if expires:
         try:
-            return when(expires)
+            return parse_user_time(expires)
         except ValueError as error:
             raise ValueError(f"expires: {expires!r} is not a time such as 2026-12-01T08:00:00Z") from error
     if not 0 < hours <= forms.DAYS * 24:

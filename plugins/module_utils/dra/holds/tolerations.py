@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which claims tolerate a hold."""
+"""The tolerations of holds in claims."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .hold import EFFECT, KEY
 
 
 def toleration(name: str) -> Object:
-    """The v1 DeviceToleration of a hold, to add to each request of the job's claims."""
+    """The v1 DeviceToleration of a hold, which each request of the job's claims needs."""
     return {"key": KEY, "operator": "Equal", "value": name, "effect": EFFECT}
 
 
-def ways(request: ObjectView) -> list[Object]:
-    """A request's alternatives, or itself alone."""
+def alternatives(request: ObjectView) -> list[Object]:
+    """A request's alternatives; for a request without alternatives, its only body."""
     return list(request.get("firstAvailable") or [request.get("exactly") or {}])
 
 
-def bodies(claim: ObjectView) -> t.Iterator[tuple[str, Object]]:
+def request_bodies(claim: ObjectView) -> t.Iterator[tuple[str, Object]]:
     """The parts of a v1 claim's spec that have tolerations: requests and alternatives, with their names."""
     for request in claim["devices"].get("requests") or ():
         if request.get("firstAvailable"):
@@ -33,24 +33,28 @@ def bodies(claim: ObjectView) -> t.Iterator[tuple[str, Object]]:
             yield str(request["name"]), request.get("exactly") or {}
 
 
-def lacking(claim: ObjectView, name: str) -> list[str]:
+def not_tolerating(claim: ObjectView, name: str) -> list[str]:
     """The requests of a claim that do not tolerate a hold."""
-    return [path for path, body in bodies(claim) if not any(_is_for(one, name) for one in _tolerations(body))]
-
-
-def others(claim: ObjectView, name: str) -> list[str]:
-    """The requests of a claim that tolerate other holds, too: they could take devices that are kept for other jobs."""
     return [
-        path for path, body in bodies(claim) if any(_is_for(one) and not _only(one, name) for one in _tolerations(body))
+        path for path, body in request_bodies(claim) if not any(_matches_hold(one, name) for one in _tolerations(body))
     ]
 
 
-def tolerating(claim: ObjectView, name: str) -> Object:
+def tolerating_others(claim: ObjectView, name: str) -> list[str]:
+    """The requests of a claim that also tolerate other holds, so they could take devices of other jobs."""
+    return [
+        path
+        for path, body in request_bodies(claim)
+        if any(_matches_hold(one) and not _matches_only(one, name) for one in _tolerations(body))
+    ]
+
+
+def with_toleration(claim: ObjectView, name: str) -> Object:
     """A copy of a claim's spec that tolerates a hold in every request."""
     found: Object = json.loads(json.dumps(claim))
     for request in found["devices"].get("requests") or ():
         for body in request.get("firstAvailable") or [request.setdefault("exactly", {})]:
-            if not any(_is_for(one, name) for one in _tolerations(body)):
+            if not any(_matches_hold(one, name) for one in _tolerations(body)):
                 body["tolerations"] = [*_tolerations(body), toleration(name)]
     return found
 
@@ -59,12 +63,12 @@ def _tolerations(body: ObjectView) -> list[ObjectView]:
     return list(body.get("tolerations") or ())
 
 
-def _is_for(one: ObjectView, name: str | None = None) -> bool:
-    """Whether a toleration is for a hold of this name, or for any."""
+def _matches_hold(one: ObjectView, name: str | None = None) -> bool:
+    """Whether a toleration matches the hold of this name, or without a name, any hold."""
     if one.get("key") not in (None, "", KEY) or one.get("effect") not in (None, "", EFFECT):
         return False
     return name is None or one.get("operator") == "Exists" or (one.get("value") or "") == name
 
 
-def _only(one: ObjectView, name: str) -> bool:
+def _matches_only(one: ObjectView, name: str) -> bool:
     return one.get("key") == KEY and one.get("operator") != "Exists" and one.get("value") == name

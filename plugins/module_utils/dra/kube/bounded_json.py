@@ -26,29 +26,29 @@ LIST_BYTES = 256 << 20
 _STRING = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
 _STRINGS = re.compile(_STRING, re.DOTALL)
 _TOKENS = re.compile(_STRING + rb"|[][{}]", re.DOTALL)
-_ALIKE = bytes.maketrans(b"{}", b"[]")
+_AS_SQUARE_BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class JsonError(ValueError):
-    """It is not JSON, too long, or nested too deep; the message says which."""
+    """The text is not JSON, too long, or nested too deep; the message says which."""
 
 
 def loads(text: bytes, most: int = OBJECT_BYTES, depth: int = DEPTH) -> t.Any:
     """The value of a JSON text in UTF-8. Raises JsonError if it is invalid, longer than `most` bytes or nested
     deeper than `depth`."""
     _check_length(text, most)
-    if _is_deeper(text, depth):
+    if _is_nested_deeper(text, depth):
         raise JsonError(f"it is nested deeper than {depth} levels, or its brackets do not match")
     return _value(text, "strict")
 
 
-def loads_cut(text: bytes, most: int = LIST_BYTES, depth: int = DEPTH) -> t.Any:
-    """Like `loads`, but deeper values become None, and invalid UTF-8 becomes U+FFFD: one invalid part of an object
-    must not hide the others. Raises JsonError for other errors."""
+def loads_pruned(text: bytes, most: int = LIST_BYTES, depth: int = DEPTH) -> t.Any:
+    """Like `loads`, but values below `depth` become None and invalid UTF-8 becomes U+FFFD, so that one invalid part
+    does not make the whole object unreadable. Raises JsonError for other errors."""
     _check_length(text, most)
-    return _value(_cut(text, depth) if _is_deeper(text, depth) else text, "replace")
+    return _value(_prune(text, depth) if _is_nested_deeper(text, depth) else text, "replace")
 
 
 def is_nested_deeper(value: t.Any, depth: int = DEPTH) -> bool:
@@ -67,10 +67,10 @@ def _check_length(text: bytes, most: int) -> None:
         raise JsonError(f"it has {len(text)} bytes; at most {most} are allowed")
 
 
-def _is_deeper(text: bytes, depth: int) -> bool:
-    """Whether it is nested deeper, or its brackets do not match. Removes the innermost pairs, one level at a time, to
-    avoid a loop over bytes."""
-    brackets = _STRINGS.sub(b"", text).translate(_ALIKE, _NO_BRACKETS)
+def _is_nested_deeper(text: bytes, depth: int) -> bool:
+    """Whether a JSON text is nested deeper, or its brackets do not match. Removes the innermost pairs, one level at a
+    time, to avoid a loop over bytes."""
+    brackets = _STRINGS.sub(b"", text).translate(_AS_SQUARE_BRACKETS, _NO_BRACKETS)
     for _level in range(depth):
         brackets, before = brackets.replace(b"[]", b""), len(brackets)
         if len(brackets) in (0, before):
@@ -78,7 +78,7 @@ def _is_deeper(text: bytes, depth: int) -> bool:
     return bool(brackets)
 
 
-def _cut(text: bytes, depth: int) -> bytes:
+def _prune(text: bytes, depth: int) -> bytes:
     kept, start, level = [], 0, 0
     for token in _TOKENS.finditer(text):
         sign = token.group()[:1]

@@ -51,7 +51,7 @@ def _compare(sent: object, returned: object, path: str, lost: list[str]) -> None
             inner = f"{path}[{name}]" if _MAPS.search(path) else f"{path}.{name}" if path else name
             if name in returned:
                 _compare(value, returned[name], inner, lost)
-            elif carries(value):
+            elif is_nonempty(value):
                 lost.append(inner)
     elif isinstance(sent, list) and isinstance(returned, list):
         for index, value in enumerate(sent):
@@ -59,13 +59,13 @@ def _compare(sent: object, returned: object, path: str, lost: list[str]) -> None
                 _compare(value, returned[index], f"{path}[{index}]", lost)
             else:
                 lost.append(f"{path}[{index}]")
-    elif sent != returned and not _same(sent, returned) and carries(sent):
+    elif sent != returned and not _same(sent, returned) and is_nonempty(sent):
         lost.append(path)
 
 
-def carries(value: object) -> bool:
-    """Whether a value is not empty. Null, zero, false, "", a list without items and a map of empty values are."""
-    return any(map(carries, value.values())) if isinstance(value, dict) else bool(value)
+def is_nonempty(value: object) -> bool:
+    """Whether a value is not empty. Null, zero, false, "", a list without items and a map of empty values are empty."""
+    return any(map(is_nonempty, value.values())) if isinstance(value, dict) else bool(value)
 
 
 def _same(sent: object, returned: object) -> bool:

@@ -27,7 +27,7 @@ SELECTORS = 32
 FIRST_AVAILABLE = 8
 DERIVED_ATTRIBUTES = 32
 ALLOCATION_RESULTS = 32
-# Declared in types.go, but not enforced by any released server; tolerations that we write respect it.
+# Declared in types.go, but not enforced by any released server; rendered tolerations respect it.
 TOLERATIONS = 16
 OPAQUE_BYTES = 10 * 1024
 CEL_BYTES = 10 * 1024

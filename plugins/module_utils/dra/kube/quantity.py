@@ -22,7 +22,7 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _FORM = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*(?:[-+]?[0-9]*))", re.ASCII)
 _EXPONENT = re.compile(r"[eE]([+-]?[0-9]+)", re.ASCII)
 _NANO = Fraction(1, 10**9)
-# Far above any exponent that a device needs; larger powers of ten would only use memory.
+# Larger exponents are capped to this: no device needs them, and their powers of ten would use much memory.
 _EXPONENT_MAX = 4096
 
 #: A quantity in JSON.
@@ -48,7 +48,7 @@ def _parse(text: str) -> tuple[Fraction, str]:
     number = Fraction(int((whole + rest) or "0"), 10 ** len(rest))
     if suffix in _BINARY:
         form = BINARY_SI
-        number = min(_up(number * 2 ** _BINARY[suffix]), Fraction(limits.INT64_MAX))
+        number = min(_round_up(number * 2 ** _BINARY[suffix]), Fraction(limits.INT64_MAX))
         if 0 < number < 1:
             form = DECIMAL_SI
     else:
@@ -59,11 +59,11 @@ def _parse(text: str) -> tuple[Fraction, str]:
             form, power = DECIMAL_EXPONENT, int(exponent.group(1))
         else:
             raise QuantityError(f"{text!r} has the unknown suffix {suffix!r}")
-        number = _up(number * Fraction(10) ** max(-_EXPONENT_MAX, min(_EXPONENT_MAX, power)))
+        number = _round_up(number * Fraction(10) ** max(-_EXPONENT_MAX, min(_EXPONENT_MAX, power)))
     return (-number if sign == "-" else number), form
 
 
-def _up(number: Fraction) -> Fraction:
+def _round_up(number: Fraction) -> Fraction:
     """The number rounded away from zero to 10^-9, the smallest unit of a quantity."""
     return Fraction(math.ceil(number / _NANO)) * _NANO
 

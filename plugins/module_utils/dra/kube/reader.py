@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Reads values that people wrote: each error is recorded with its path, and reading continues."""
+"""Reads a site's input: each error is recorded with its path, and reading continues."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ class Reader:
         found: Object = {}
         for key, item in value.items():
             if key not in known:
-                fix = nearest(key, known) or f"known are {', '.join(known)}"
+                fix = nearest(key, known) or f"known: {', '.join(known)}"
                 self.problem(child(path, key), f"is not known in {what}", "unknown-key", fix)
             elif item is not None:
                 found[key] = item
         return found
 
-    def free_mapping(self, value: object, path: str) -> Object:
+    def any_mapping(self, value: object, path: str) -> Object:
         """A mapping whose keys are any strings."""
         if not isinstance(value, dict):
             self.wrong_type(value, path, "a mapping")

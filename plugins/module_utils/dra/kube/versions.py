@@ -6,7 +6,7 @@
 """The API versions of `resource.k8s.io`: the kinds of each by release, and conversion between them.
 
 Sources: pkg/api/resourceclaimspec/util.go and pkg/apis/resource/v1beta1/conversion.go of Kubernetes 1.34 to 1.37. In
-memory everything is `resource.k8s.io/v1`.
+memory all objects are in the form of `resource.k8s.io/v1`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The flavors of a queue of Kueue: a job gets the node labels and tolerations of its flavor, and so only some nodes.
+"""The flavors of a Kueue queue. A job gets the node labels and tolerations of its flavor, and so only some nodes.
 
 Source: pkg/scheduler/flavorassigner (checkFlavorForPodSets, findFlavorForPodSets) and pkg/podset of Kueue 0.19.2.
 """
@@ -17,16 +17,17 @@ from ..kube.objects import Object, ObjectView
 from . import pods
 from .fleet import Node, Queues, Workload
 
-_SPECIAL = ("nodeLabels", "nodeTaints", "tolerations")
+#: The fields of a flavor that change where pods run.
+_PLACEMENT_FIELDS = ("nodeLabels", "nodeTaints", "tolerations")
 
 
 @dataclass(frozen=True)
 class Flavors:
     """The flavors of a queue.
 
-    `workloads` has the workload as Kueue starts it in each flavor that suits it, in the order in which Kueue tries
-    them; None if no flavor changes where the pod runs. With `ordered`, Kueue takes the next flavor only when the quota
-    of one, with what it may borrow, is used up. `notes` say why the count is an upper bound.
+    `workloads` has, by flavor, the workload as Kueue starts it, for the flavors that suit it and in the order in which
+    Kueue tries them; None if no flavor changes where the pod runs. With `ordered`, Kueue takes the next flavor only
+    after the flavor's quota, including what it may borrow, is used up. `notes` say why the count is an upper bound.
     """
 
     workloads: t.Mapping[str, Workload] | None = None
@@ -45,11 +46,11 @@ def flavors_of(queues: Queues, queue: ObjectView, workload: Workload) -> Flavors
     notes = []
     unread = sorted(set(names) - set(specs))
     if unread:
-        notes.append(f"{title}: flavor {', '.join(unread)} is not among the objects, so its nodes are not known")
+        notes.append(f"{title}: flavor {', '.join(unread)} is not among the objects, so its nodes are unknown")
     topology = [name for name, spec in specs.items() if spec.get("topologyName")]
     if topology:
-        notes.append(f"{title}: flavor {', '.join(topology)} has a topology, by which Kueue may admit fewer")
-    if not any(spec.get(field) for spec in specs.values() for field in _SPECIAL):
+        notes.append(f"{title}: flavor {', '.join(topology)} has a topology, so Kueue may admit fewer")
+    if not any(spec.get(field) for spec in specs.values() for field in _PLACEMENT_FIELDS):
         return Flavors(notes=tuple(notes))
     if len(groups) > 1:
         notes.append(f"{title} has {len(groups)} resource groups: the node labels of its flavors are not modelled")
@@ -61,15 +62,18 @@ def flavors_of(queues: Queues, queue: ObjectView, workload: Workload) -> Flavors
 
 
 def _suits(spec: ObjectView, workload: Workload) -> bool:
-    """Whether Kueue considers a flavor for a pod: by the taints and labels that the flavor says its nodes have."""
+    """Whether Kueue considers a flavor for a pod, judged by the taints and labels of nodes that the flavor declares."""
     labels: t.Mapping[str, str] = spec.get("nodeLabels") or {}
     tolerations = [*(workload.pod.get("tolerations") or ()), *(spec.get("tolerations") or ())]
     node = Node("", labels=labels, taints=tuple(spec.get("nodeTaints") or ()))
-    return not pods.refuses(node, {"tolerations": tolerations, **_about(workload.pod, labels)})
+    return not pods.refuses(node, {"tolerations": tolerations, **_node_requirements(workload.pod, labels)})
 
 
-def _about(pod: ObjectView, labels: t.Mapping[str, str]) -> Object:
-    """What a pod requires of these labels of its node. A term of its affinity that requires none of them allows all."""
+def _node_requirements(pod: ObjectView, labels: t.Mapping[str, str]) -> Object:
+    """The parts of a pod's node selector and required node affinity that concern these labels.
+
+    An affinity term that concerns none of them allows every value.
+    """
     found: Object = {
         "nodeSelector": {key: one for key, one in (pod.get("nodeSelector") or {}).items() if key in labels}
     }

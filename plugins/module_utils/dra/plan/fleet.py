@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The state of a fleet: its nodes with their devices, what holds these, and the room for pods."""
+"""The state of a fleet: its nodes, their devices, the claims that hold them, and the resources left for pods."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ PODS = "pods"
 
 
 @dataclass(frozen=True)
-class Held:
-    """A device that a claim has. `owner` is `namespace/name` of the claim."""
+class HeldDevice:
+    """A device that is allocated to a claim. `owner` is `namespace/name` of the claim."""
 
     result: Result
     owner: str
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A pod that runs on a node, or is bound to it.
+class PlacedPod:
+    """A pod that is bound to a node, running or not.
 
     `requests` are units of each resource, CPU in thousandths. `claims` are `namespace/name` of the claims it uses.
     """
@@ -46,9 +46,9 @@ class Placed:
 class Node:
     """A node as the scheduler sees it.
 
-    `allocatable` are units of each resource, CPU in thousandths (v1 NodeStatus); None if they are unknown, as for a
-    node that was only probed: then there is room for every pod. `unclear` are drivers whose devices on this node are
-    uncertain, with the reason.
+    `allocatable` are units of each resource, CPU in thousandths (v1 NodeStatus). They are None if unknown, as for a
+    node that was only probed: any number of pods then has room. `unclear` maps drivers whose devices on this node are
+    uncertain to the reason.
     """
 
     name: str
@@ -56,13 +56,13 @@ class Node:
     taints: tuple[ObjectView, ...] = ()
     cordoned: bool = False
     allocatable: t.Mapping[str, int] | None = None
-    pods: tuple[Placed, ...] = ()
+    pods: tuple[PlacedPod, ...] = ()
     offers: tuple[Offer, ...] = ()
-    held: tuple[Held, ...] = ()
+    held: tuple[HeldDevice, ...] = ()
     unclear: t.Mapping[str, str] = field(default_factory=dict)
 
-    def free(self) -> dict[str, int] | None:
-        """The units of each resource that no pod has asked for, CPU in thousandths; None where that is not known."""
+    def free_resources(self) -> dict[str, int] | None:
+        """The units of each resource that no pod has requested, CPU in thousandths; None if unknown."""
         if self.allocatable is None:
             return None
         left = dict(self.allocatable)
@@ -72,11 +72,11 @@ class Node:
         return left
 
     def owners(self) -> dict[DeviceId, str]:
-        """The claim of each device that is held, admin access aside."""
+        """The claim of each allocated device, without claims with admin access."""
         return {one.result.id: one.owner for one in self.held if not one.result.admin}
 
     def without(self, owners: t.Collection[str]) -> Node:
-        """The node after these claims have gone, with the pods that use them."""
+        """The node after these claims and the pods that use them are deleted."""
         return replace(
             self,
             held=tuple(one for one in self.held if one.owner not in owners),
@@ -86,9 +86,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Quota:
-    """What a ResourceQuota leaves of each resource, CPU in thousandths; `name` is `namespace/name`.
+    """The rest of a ResourceQuota by resource, CPU in thousandths; `name` is `namespace/name`.
 
-    `scoped` is whether it has scopes: it then counts only some pods.
+    `scoped` says that it has scopes, so it counts only some pods.
     """
 
     namespace: str
@@ -101,7 +101,7 @@ class Quota:
 class Queues:
     """The queues of Kueue: ClusterQueues, cohorts and ResourceFlavors by name, LocalQueues by `namespace/name`.
 
-    `configuration` are fields of Kueue's Configuration, those that lanewise.dra.queues writes; None if not known.
+    `configuration` has the fields of Kueue's Configuration that lanewise.dra.queues writes; None if unknown.
     """
 
     cluster: t.Mapping[str, ObjectView] = field(default_factory=dict)
@@ -113,10 +113,10 @@ class Queues:
 
 @dataclass(frozen=True)
 class Fleet:
-    """All nodes by name, the DeviceClasses by name, and what the server makes of objects.
+    """All nodes by name, the DeviceClasses by name, and the server that stores the objects.
 
-    `notes` say what was read and is left out, or is not certain; each names its object. `quotas` are those
-    of all namespaces. `doubts` name what was not read and could reduce every count, `gaps` what could raise it.
+    `notes` name objects that are left out or uncertain, with the reason. `quotas` are those of all namespaces.
+    `upper_bound_notes` name what was not read and could reduce every count, `lower_bound_notes` what could raise it.
     """
 
     nodes: t.Mapping[str, Node]
@@ -125,16 +125,16 @@ class Fleet:
     notes: tuple[str, ...] = ()
     quotas: tuple[Quota, ...] = ()
     queues: Queues = field(default_factory=Queues)
-    doubts: tuple[str, ...] = ()
-    gaps: tuple[str, ...] = ()
+    upper_bound_notes: tuple[str, ...] = ()
+    lower_bound_notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A pod to place, any number of times.
+    """A pod to place any number of times.
 
-    `pod` is a v1 PodSpec, or empty: then every node has room for it. `claims` are the specs of its v1 ResourceClaims.
-    `labels` and `namespace` are the pod's, which spread constraints select.
+    `pod` is a v1 PodSpec. If it is empty, every node has room for the pod. `claims` are the specs of its v1
+    ResourceClaims. `labels` and `namespace` are those of the pod, for spread constraints.
     """
 
     name: str

@@ -17,7 +17,8 @@ from ..vendors.offer import Offer
 from .fleet import Fleet, Node
 from .stranded import Stranded
 
-#: The letter of each state. A device in use is that, whatever else it is; a hold comes before other taints.
+#: The letter of each state. A device that is used and also held or degraded counts as used. A held device that has
+#: other taints too counts as held.
 STATES = {
     "u": "used",
     "h": "held",
@@ -31,9 +32,10 @@ STATES = {
 def fleet_map(fleet: Fleet, lost: t.Sequence[Stranded], labels: t.Sequence[str] = ()) -> dict[str, t.Any]:
     """The devices of all nodes, each with its state.
 
-    `shapes` are lists of devices, `driver/device` and kind (gpu, nic, cpu, other), which nodes have in common; `nodes`
-    have `node`, `shape` (its number) and `states`, a letter of STATES for each device of the shape. `unclear` are the
-    drivers of whose devices on the node nothing is known, with the reason; `labels` the values of these labels.
+    `shapes` are lists of devices, each with its `driver/device` and kind (gpu, nic, cpu, other), that nodes have in
+    common. Each entry of `nodes` has `node`, `shape` (the position in `shapes`) and `states`, a letter of STATES for
+    each device of the shape. `unclear` maps drivers whose devices on the node are unknown to the reason; `labels` has
+    the values of the labels that were asked for.
     """
     stranded: dict[str, dict[str, bool]] = {}
     for one in lost:
@@ -41,10 +43,10 @@ def fleet_map(fleet: Fleet, lost: t.Sequence[Stranded], labels: t.Sequence[str] 
     shapes: dict[tuple[tuple[str, str], ...], int] = {}
     nodes = []
     for node in fleet.nodes.values():
-        there = [offer for offer in node.offers if not offer.possible]
-        shape = tuple((f"{one.driver}/{one.device['name']}", kind_of(one.driver, None, None)) for one in there)
-        held = node.owners()
-        states = "".join(_state(one, identify(one) in held, stranded.get(node.name, {})) for one in there)
+        offers = [offer for offer in node.offers if not offer.possible]
+        shape = tuple((f"{one.driver}/{one.device['name']}", kind_of(one.driver, None, None)) for one in offers)
+        owners = node.owners()
+        states = "".join(_state(one, identify(one) in owners, stranded.get(node.name, {})) for one in offers)
         nodes.append(
             {
                 "node": node.name,
@@ -75,7 +77,7 @@ def _state(offer: Offer, used: bool, stranded: t.Mapping[str, bool]) -> str:
 
 
 def _closed(node: Node) -> str:
-    """Why the node takes no pod without tolerations; empty where it does."""
+    """Why the node takes no pod without tolerations; empty if it does."""
     if node.cordoned:
         return "cordoned"
     keys = sorted(str(one.get("key")) for one in node.taints if one.get("effect") in ("NoSchedule", "NoExecute"))
@@ -83,6 +85,6 @@ def _closed(node: Node) -> str:
 
 
 def counts(found: t.Mapping[str, t.Any]) -> dict[str, int]:
-    """How many devices of a map are in each state, by its word."""
-    text = "".join(one["states"] for one in found["nodes"])
-    return {word: text.count(letter) for letter, word in STATES.items()}
+    """How many devices of a map are in each state, by the name of the state."""
+    letters = "".join(node["states"] for node in found["nodes"])
+    return {state: letters.count(letter) for letter, state in STATES.items()}

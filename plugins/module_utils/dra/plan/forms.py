@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The fields of objects that a plan uses, and their check in damaged dumps.
+"""The fields of objects that a plan uses, and the check that finds wrong fields in damaged dumps.
 
-An object that an API server would not return is refused with its name and the path of each wrong field, as its meaning
-is unknown. Servers leave out fields that are not set, so null is wrong, too. Kinds of resource.k8s.io are read by the
-tables of `apiserver.schema`.
+An object that an API server would not return is refused with its name and the path of each wrong field. Servers leave
+out fields that are not set, so null is wrong too. Kinds of resource.k8s.io are checked by the tables of
+`apiserver.schema`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from ..kube.objects import Object, ObjectView
 from ..kube.problems import Problem, Problems
 
 #: The maximum number of problems listed; further ones are only counted.
-MOST = 20
+MAX_LISTED = 20
 
 
 class Leaf(t.NamedTuple):
-    """A plain value: its types, and what they are called."""
+    """A scalar value: its types, and their description for messages."""
 
     types: tuple[type, ...]
-    words: str
+    description: str
 
 
 TEXT, FLAG, NUMBER = Leaf((str,), "text"), Leaf((bool,), "true or false"), Leaf((int,), "a whole number")
 AMOUNT, ANY = Leaf((str, int, float), "a quantity"), Leaf((dict,), "a mapping")
 
 #: A form is a leaf, a list with the form of each item, a mapping of `*` to the form of every value, or the fields of an
-#: object, of which those that end with `!` have to be there. Fields that a form does not have are not used.
+#: object. Fields whose name ends with `!` are required. Fields that are not in a form are not used.
 Form = t.Union[Leaf, list[t.Any], t.Mapping[str, t.Any]]
 
 AMOUNTS: Form = {"*": AMOUNT}
@@ -52,7 +52,7 @@ _FLAVOR: Form = {
 }
 _GROUPS: Form = [{"coveredResources!": [TEXT], "flavors!": [_FLAVOR]}]
 
-#: What a plan uses of a running pod's spec: all of this is kept in a snapshot.
+#: The fields of a running pod's spec that a plan uses. A snapshot keeps all of them.
 RUNNING: t.Mapping[str, Form] = {
     "containers": [_CONTAINER],
     "initContainers": [_CONTAINER],
@@ -62,7 +62,7 @@ RUNNING: t.Mapping[str, Form] = {
     "resources": _RESOURCES,
     "schedulerName": TEXT,
 }
-#: What a plan uses of the spec of a pod that is to be placed.
+#: The fields of the spec of a pod to place that a plan uses.
 POD_SPEC: Form = {
     **RUNNING,
     "nodeSelector": LABELS,
@@ -87,7 +87,7 @@ POD_SPEC: Form = {
         }
     ],
 }
-#: By kind; each has `metadata`, too. `spec` and `status` of kinds of resource.k8s.io are read by their schema.
+#: The fields by kind, besides `metadata`. Kinds of resource.k8s.io are checked by their schema instead.
 FORMS: t.Mapping[str, Form] = {
     "Node": {"spec": {"taints": [_TAINT], "unschedulable": FLAG}, "status": {"allocatable": AMOUNTS}},
     "Pod": {
@@ -124,7 +124,7 @@ _NAMESPACED = ("Pod", "ResourceClaim", "ResourceClaimTemplate", "ResourceQuota",
 
 
 def check(objects: t.Sequence[ObjectView]) -> None:
-    """Raises Problems for the wrong fields of all objects of kinds that a plan uses."""
+    """Raises Problems with the wrong fields of all objects of the kinds that a plan uses."""
     found: list[Problem] = []
     seen: dict[str, int] = {}
     for one in objects:
@@ -133,8 +133,8 @@ def check(objects: t.Sequence[ObjectView]) -> None:
         if kind in FORMS or kind in _DRA:
             found += problems(one, f"{kind}[{number}]")
     if found:
-        more = len(found) - MOST
-        listed = found[:MOST]
+        more = len(found) - MAX_LISTED
+        listed = found[:MAX_LISTED]
         if more > 0:
             listed.append(Problem("objects", f"{more} more fields are wrong", "damaged"))
         raise Problems(listed)
@@ -159,11 +159,11 @@ def problems(one: ObjectView, place: str) -> list[Problem]:
     return found
 
 
-def given(value: t.Any) -> t.Any:
-    """A value of a playbook without nulls, which mean `not set` there."""
+def without_nulls(value: t.Any) -> t.Any:
+    """A value from a playbook without its nulls, which mean `not set` there."""
     if isinstance(value, dict):
-        return {name: given(item) for name, item in value.items() if item is not None}
-    return [given(item) for item in value] if isinstance(value, list) else value
+        return {name: without_nulls(item) for name, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def spec_problems(spec: object, form: Form, place: str) -> list[Problem]:
@@ -181,7 +181,7 @@ def claim_problems(spec: object, place: str) -> list[Problem]:
 def _walk(value: object, form: Form, place: str, found: list[Problem]) -> None:
     if isinstance(form, Leaf):
         if not _fits(value, form):
-            found.append(_wrong(place, form.words, value))
+            found.append(_wrong(place, form.description, value))
     elif isinstance(form, list):
         if not isinstance(value, list):
             found.append(_wrong(place, "a list", value))
@@ -237,8 +237,8 @@ def _of_schema(one: ObjectView, kind: str, place: str) -> list[Problem]:
     return found
 
 
-class _Strict(Decoder):
-    """Rejects null, which a server reads as not set."""
+class _StrictDecoder(Decoder):
+    """A decoder that rejects null, which a server would read as not set."""
 
     def struct(self, value: object, name: str, path: str) -> Object:
         if isinstance(value, dict):
@@ -254,13 +254,13 @@ class _Strict(Decoder):
 
 
 def _decoded(value: object, struct: str, version: str, place: str) -> list[Problem]:
-    decoder = _Strict(version, versions.NEWEST)
+    decoder = _StrictDecoder(version, versions.NEWEST)
     read = decoder.struct(_without_config(value), struct, place)
     return decoder.types or list(_missing(read, struct, version, place))
 
 
 def _without_config(value: object) -> object:
-    """Opaque configurations are the drivers' own."""
+    """A value without opaque configurations, whose format is known only to their drivers."""
     if not isinstance(value, dict):
         return value
     return {
@@ -305,15 +305,15 @@ def _inner(value: object, kind: str, version: str, place: str) -> t.Iterator[Pro
         yield from _missing(value, kind, version, place)
 
 
-#: The types of attributes' values. Lists of them are read by the schema.
+#: The types of attribute values. Attributes that are lists are checked by the schema.
 _ATTRIBUTES = {"string": str, "int": int, "bool": bool, "version": str}
 _CHECKED = ("name", "attributes", "capacity")
 _SLICE = ("ResourceSliceSpec", versions.V1, "")
 
 
 def _plain(spec: t.Any) -> bool:
-    """Whether all devices have the usual form and are valid. A large fleet would take too long with the whole
-    schema."""
+    """Whether all devices have the usual form and are valid. Checking a large fleet by the whole schema would take too
+    long."""
     try:
         pool = spec["pool"]
         rest = {name: value for name, value in spec.items() if name != "devices"}

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How many more pods of a workload a queue of Kueue admits, each as a job of its own.
+"""How many more pods of a workload a Kueue queue admits, each as a separate job.
 
-A workload is in a queue if it has the label of one. Preemption and fair sharing are not modelled: quota in use
-stays in use. Source: pkg/cache/scheduler/resource_node.go and pkg/dra of Kueue 0.19.2.
+A workload is in a queue if it has the queue label. Preemption and fair sharing are not modelled: used quota stays used.
+Source: pkg/cache/scheduler/resource_node.go and pkg/dra of Kueue 0.19.2.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import replace
 from fractions import Fraction
 
 from ..cel.errors import EvaluationError, Uncheckable
-from ..claims.selector_memory import SelectorMemory
+from ..claims.selector_cache import SelectorCache
 from ..kube import quantity
 from ..kube.objects import ObjectView
 from ..queues.objects import API_VERSION
-from ..queues.variants import charge_of
+from ..queues.variants import kueue_charge
 from ..scheduler.search_requests import class_selectors, expressions
 from . import pods
 from .flavors import Flavors, flavors_of
@@ -35,12 +35,12 @@ KINDS = ("ClusterQueue", "Cohort", "LocalQueue", "ResourceFlavor")
 _NAMESPACE = "kubernetes.io/metadata.name"
 _STOPPED = ("Hold", "HoldAndDrain")
 
-#: A flavor and a resource.
+#: A flavor and a resource, for which Kueue keeps one quota.
 Unit = tuple[str, str]
 
 
 class _Refused(ValueError):
-    """The queue admits no such pod; the text is the reason."""
+    """The queue admits no pod of the workload; the message is the reason."""
 
 
 def read(objects: t.Iterable[ObjectView], configuration: ObjectView | None = None) -> Queues:
@@ -54,7 +54,7 @@ def read(objects: t.Iterable[ObjectView], configuration: ObjectView | None = Non
 
 
 def flavors_for(fleet: Fleet, workload: Workload) -> Flavors:
-    """The flavors of a workload's queue; without a queue, or with one that admits nothing, none matters."""
+    """The flavors of a workload's queue; empty if it has no queue, or one that admits nothing."""
     name = workload.labels.get(QUEUE_LABEL)
     if not name:
         return Flavors()
@@ -65,12 +65,12 @@ def flavors_for(fleet: Fleet, workload: Workload) -> Flavors:
 
 
 def admitted(
-    fleet: Fleet, workload: Workload, memory: SelectorMemory, flavors: Flavors, fitting: t.Mapping[str, int]
+    fleet: Fleet, workload: Workload, cache: SelectorCache, flavors: Flavors, fitting: t.Mapping[str, int]
 ) -> Admission:
     """How many more pods of a workload its queue admits.
 
-    `flavors` are those of `flavors_for`; if they matter, `fitting` has how many pods fit on the nodes of each. Raises
-    QuantityError for quantities that cannot be read.
+    `flavors` is the result of `flavors_for`. If it has workloads, `fitting` says how many pods fit on the nodes of each
+    flavor. Raises QuantityError for quantities that cannot be read.
     """
     name = workload.labels.get(QUEUE_LABEL)
     if not name:
@@ -78,12 +78,12 @@ def admitted(
     try:
         queue = _queue_of(fleet.queues, workload, name)
         if fleet.queues.configuration is None:
-            note = f"{_title(queue)}: Kueue's configuration is not known, so it may admit fewer"
+            note = f"{_title(queue)}: Kueue's configuration is unknown, so it may admit fewer"
             return Admission(None, notes=(note, *flavors.notes), certain=False)
         if flavors.workloads is not None and not flavors.workloads:
             raise _Refused(f"{_title(queue)} has no flavor whose node labels and taints suit the pod")
-        charges = _charges(fleet, workload, fleet.queues.configuration, memory)
-        found = _most(fleet.queues, queue, charges, flavors, fitting)
+        charges = _charges(fleet, workload, fleet.queues.configuration, cache)
+        found = _admitted_by_quota(fleet.queues, queue, charges, flavors, fitting)
     except _Refused as refused:
         return Admission(0, str(refused))
     notes = (*found.notes, *flavors.notes)
@@ -115,10 +115,8 @@ def _queue_of(queues: Queues, workload: Workload, name: str) -> ObjectView:
     return queue
 
 
-def _charges(
-    fleet: Fleet, workload: Workload, configuration: ObjectView, memory: SelectorMemory
-) -> t.Mapping[str, int]:
-    """What one pod with its claims is charged, by resource. Raises _Refused."""
+def _charges(fleet: Fleet, workload: Workload, configuration: ObjectView, cache: SelectorCache) -> t.Mapping[str, int]:
+    """The quota that one pod with its claims is charged, by resource. Raises _Refused."""
     resources = configuration.get("resources") or {}
     excluded = tuple(resources.get("excludeResourcePrefixes") or ())
     found = {
@@ -136,7 +134,7 @@ def _charges(
             body = request.get("exactly") or {}
             if request.get("firstAvailable") or body.get("adminAccess") or body.get("allocationMode") == "All":
                 raise _Refused(
-                    f"Kueue does not support request {request['name']}: use the template's variant for queues"
+                    f"Kueue does not support request {request['name']}: use the variant of its template for queues"
                 )
             device_class = str(body.get("deviceClassName"))
             if device_class not in mappings:
@@ -144,13 +142,13 @@ def _charges(
                     f"class {device_class} is not in Kueue's configuration, so claims of it are not admitted"
                 )
             for one in mappings[device_class]:
-                amount = int(body.get("count") or 1) * _each(fleet, one, body, memory)
+                amount = int(body.get("count") or 1) * _charge_of_device(fleet, one, body, cache)
                 found[str(one["name"])] = found.get(str(one["name"]), 0) + amount
     return found
 
 
-def _each(fleet: Fleet, mapping: ObjectView, body: ObjectView, memory: SelectorMemory) -> int:
-    """What one device of a request is charged: one, or the largest amount of a capacity or counter that it may take."""
+def _charge_of_device(fleet: Fleet, mapping: ObjectView, body: ObjectView, cache: SelectorCache) -> int:
+    """The charge of one device of a request: one, or the largest amount of a capacity or counter that it may take."""
     sources = mapping.get("sources") or ()
     if not sources:
         return 1
@@ -162,11 +160,11 @@ def _each(fleet: Fleet, mapping: ObjectView, body: ObjectView, memory: SelectorM
         wanted = ((body.get("capacity") or {}).get("requests") or {}).get(name)
         devices = {id(one.device): one for node in fleet.nodes.values() for one in node.offers if one.driver == driver}
         for offer in devices.values():
-            if not all(_matches(memory, text, offer.device, offer.driver) for text in texts):
+            if not all(_matches(cache, text, offer.device, offer.driver) for text in texts):
                 continue
             entry = (offer.device.get("capacity") or {}).get(name)
             if kind == "capacity" and entry is not None:
-                charges.append(charge_of(wanted, entry) or Fraction())
+                charges.append(kueue_charge(wanted, entry) or Fraction())
             for used in offer.device.get("consumesCounters") or () if kind == "counter" else ():
                 if name in used["counters"]:
                     charges.append(quantity.parse(used["counters"][name]["value"]))
@@ -175,25 +173,25 @@ def _each(fleet: Fleet, mapping: ObjectView, body: ObjectView, memory: SelectorM
     return math.ceil(max(charges))
 
 
-def _matches(memory: SelectorMemory, text: str, device: ObjectView, driver: str) -> bool:
+def _matches(cache: SelectorCache, text: str, device: ObjectView, driver: str) -> bool:
     try:
-        return bool(memory.matches(text, device, driver))
+        return bool(cache.matches(text, device, driver))
     except (EvaluationError, Uncheckable):
         return False
 
 
-def _most(
+def _admitted_by_quota(
     queues: Queues, queue: ObjectView, charges: t.Mapping[str, int], flavors: Flavors, fitting: t.Mapping[str, int]
 ) -> Admission:
     """How many times the charges fit into the remaining quota, over all flavors of the queue. Raises _Refused."""
-    tree = _Tree(queues)
+    tree = _QuotaTree(queues)
     name = str(queue["metadata"]["name"])
     notes: list[str] = []
     certain = True
     covered = {str(one) for group in queue["spec"].get("resourceGroups") or () for one in group["coveredResources"]}
     missing = sorted(set(charges) - covered - {"pods"})
     if missing:
-        raise _Refused(f"{_title(queue)} has no quota of {missing[0]}, and admits no pod that requests it")
+        raise _Refused(f"{_title(queue)} has no quota of {missing[0]}, so it admits no pod that requests it")
     found: tuple[int, str] | None = None
     for group in queue["spec"].get("resourceGroups") or ():
         asked = {str(one): charges[one] for one in group["coveredResources"] if charges.get(one)}
@@ -207,7 +205,7 @@ def _most(
                 counts[unit] = min((left[one] // amount, one) for one, amount in asked.items())
         if not counts:
             raise _Refused(f"{_title(queue)} has no flavor of {min(asked)}")
-        total, full = _in_order(counts, fitting, flavors.ordered)
+        total, full = _fill_flavors(counts, fitting, flavors.ordered)
         why = f"leaves {min(counts.values())[1]} for {total} more"
         if full:
             why = f"admits {counts[full][0]} to flavor {full} first, and its nodes have room for {fitting[full]}"
@@ -222,9 +220,14 @@ def _most(
     return Admission(found[0], found[1], tuple(notes), certain)
 
 
-def _in_order(counts: t.Mapping[str, tuple[int, str]], fitting: t.Mapping[str, int], ordered: bool) -> tuple[int, str]:
-    """How many pods of a queue run, and the flavor whose nodes are full before its quota is used; the next pod then
-    waits for a node, and keeps its quota. If flavors are not used in this order, no more than this many run."""
+def _fill_flavors(
+    counts: t.Mapping[str, tuple[int, str]], fitting: t.Mapping[str, int], ordered: bool
+) -> tuple[int, str]:
+    """How many pods of a queue run, and the first flavor whose nodes are full before its quota is used up.
+
+    The next pod is then admitted to that flavor, holds its quota and waits for a node. If Kueue does not use flavors in
+    this order, the number is an upper bound.
+    """
     total, full = 0, ""
     for flavor, (count, _resource) in counts.items():
         total += min(count, fitting.get(flavor, count))
@@ -235,8 +238,9 @@ def _in_order(counts: t.Mapping[str, tuple[int, str]], fitting: t.Mapping[str, i
     return total, full
 
 
-class _Tree:
-    """The quotas of ClusterQueues and cohorts, and their usage. A node is `queue` or `cohort`, and a name."""
+class _QuotaTree:
+    """The quotas of ClusterQueues and cohorts, and their usage. The key of a tree node is `queue` or `cohort`, and a
+    name."""
 
     def __init__(self, queues: Queues) -> None:
         self.objects: dict[tuple[str, str], ObjectView] = {}
@@ -275,20 +279,20 @@ class _Tree:
         return None
 
     def _total(self, key: tuple[str, str], unit: Unit) -> int:
-        """The quota of a node with what its children lend."""
-        lent = sum(self._total(one, unit) - self._kept(one, unit) for one in self.children.get(key, ()))
+        """The quota of a tree node, including what its children lend."""
+        lent = sum(self._total(one, unit) - self._not_lent(one, unit) for one in self.children.get(key, ()))
         return (self._quota(key, unit, "nominalQuota") or 0) + lent
 
-    def _kept(self, key: tuple[str, str], unit: Unit) -> int:
-        """The quota that a node does not lend."""
-        lends = self._quota(key, unit, "lendingLimit")
-        return 0 if lends is None else max(0, self._total(key, unit) - lends)
+    def _not_lent(self, key: tuple[str, str], unit: Unit) -> int:
+        """The quota that a tree node does not lend."""
+        lending_limit = self._quota(key, unit, "lendingLimit")
+        return 0 if lending_limit is None else max(0, self._total(key, unit) - lending_limit)
 
     def _used(self, key: tuple[str, str], unit: Unit) -> int:
-        """What jobs with reserved quota use, as far as it counts against this node."""
+        """The quota of a tree node that jobs have reserved."""
         if key[0] == "cohort":
             children = self.children.get(key, ())
-            return sum(max(0, self._used(one, unit) - self._kept(one, unit)) for one in children)
+            return sum(max(0, self._used(one, unit) - self._not_lent(one, unit)) for one in children)
         for flavor in (self.objects[key].get("status") or {}).get("flavorsReservation") or ():
             for one in flavor.get("resources") or () if flavor["name"] == unit[0] else ():
                 if one["name"] == unit[1]:
@@ -296,13 +300,13 @@ class _Tree:
         return 0
 
     def available(self, key: tuple[str, str], unit: Unit) -> int:
-        """The remaining quota of a node: its own, and what it may borrow."""
+        """The remaining quota of a tree node: the rest of its own quota, and what it may borrow."""
         parent = self.parents[key]
         total, used = self._total(key, unit), self._used(key, unit)
         if parent is None:
             return total - used
-        kept, above = self._kept(key, unit), self.available(parent, unit)
-        borrows = self._quota(key, unit, "borrowingLimit")
-        if borrows is not None:
-            above = min(total - kept - max(0, used - kept) + borrows, above)
-        return max(0, kept - used) + above
+        not_lent, above = self._not_lent(key, unit), self.available(parent, unit)
+        borrowing_limit = self._quota(key, unit, "borrowingLimit")
+        if borrowing_limit is not None:
+            above = min(total - not_lent - max(0, used - not_lent) + borrowing_limit, above)
+        return max(0, not_lent - used) + above

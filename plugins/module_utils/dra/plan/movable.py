@@ -5,8 +5,8 @@
 
 """Which pods may be moved so that another one fits, and why the others may not.
 
-A pod may be moved if its controller makes a new one elsewhere, and no other pod depends on its claims or its place. If
-it is not known to be safe, the pod is not moved.
+A pod may be moved if its controller creates a replacement elsewhere, and no other pod depends on its claims or its
+node. A pod is moved only if this is known to be safe.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..scheduler.published import v1
 from .fleet import Workload
 from .pods import SCHEDULER, requests, selected
 
-#: Controllers that replace a single pod, wherever there is room.
+#: Controllers that replace a deleted pod on any suitable node.
 CONTROLLERS = ("ReplicaSet", "ReplicationController", "StatefulSet")
-#: Controllers whose pods come back to the same node, whatever a site allows.
+#: Controllers that replace a pod on the same node, so its pods are never moved.
 _PINNED = ("DaemonSet", "Node")
 #: Labels and annotations of pods that run only together with others.
 GANGS = (
@@ -42,14 +42,14 @@ GANGS = (
 )
 #: Fields of a pod's spec by which the scheduler places it together with others (KEP-4671).
 _GANG_FIELDS = ("workloadRef", "schedulingGroup")
-SAFE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 _ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
-class Protect:
-    """What a site never moves: pods in these namespaces, with one of these labels (key and value; an empty value is
-    any), of this priority and above, and of other controllers than these."""
+class Protection:
+    """The pods that a site never moves: those in `namespaces`, those with one of `labels` (an empty value means any
+    value), those of at least this `priority`, and those whose controller is not one of `controllers`."""
 
     namespaces: t.Collection[str] = ("kube-system",)
     labels: t.Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Protect:
 
 @dataclass(frozen=True)
 class Movable:
-    """A pod that may be moved: `namespace/name`, its UID, its node, its own claims, and what a new one asks for."""
+    """A pod that may be moved: `namespace/name`, its UID, node and claims, and the workload that its replacement is."""
 
     pod: str
     uid: str
@@ -69,12 +69,12 @@ class Movable:
 
 
 def movable(
-    objects: t.Iterable[ObjectView], protect: Protect = Protect(), never: t.Collection[str] = ()
+    objects: t.Iterable[ObjectView], protect: Protection = Protection(), never: t.Collection[str] = ()
 ) -> tuple[list[Movable], dict[str, str]]:
-    """The pods that may be moved, and of the others that have devices the reason why not.
+    """The pods that may be moved, and for each other pod with devices the reason why not.
 
-    `objects` are Pods, ResourceClaims and PodDisruptionBudgets; `never` are pods, `namespace/name`, that are not moved
-    in any case. Raises ValueError for objects of an unknown version.
+    `objects` are Pods, ResourceClaims and PodDisruptionBudgets; `never` are pods, `namespace/name`, that must not be
+    moved. Raises ValueError for objects of an unknown version.
     """
     claims: dict[str, Object] = {}
     pods: list[ObjectView] = []
@@ -92,10 +92,12 @@ def movable(
         if not spec.get("nodeName") or not spec.get("resourceClaims") or status.get("phase") in _ENDED:
             continue
         own = [name for name in claim_names(pod) if name in claims]
-        reason = "it must not be moved again" if title(pod) in never else _kept(pod, claims, budgets, protect)
-        made = _movable(pod, own, claims) if own and not reason else None
-        if made:
-            found.append(made)
+        reason = "it must not be moved again"
+        if title(pod) not in never:
+            reason = _why_not_movable(pod, claims, budgets, protect)
+        moved = _movable(pod, own, claims) if own and not reason else None
+        if moved:
+            found.append(moved)
         else:
             kept[title(pod)] = reason or "its requests cannot be read"
     return found, kept
@@ -113,30 +115,32 @@ def _movable(pod: ObjectView, own: t.Sequence[str], claims: t.Mapping[str, Objec
     return Movable(title(pod), str(metadata.get("uid") or ""), str(spec["nodeName"]), tuple(own), work)
 
 
-def _kept(pod: ObjectView, claims: t.Mapping[str, Object], budgets: t.Sequence[ObjectView], protect: Protect) -> str:
-    """Why a pod is not moved; empty if it may be."""
+def _why_not_movable(
+    pod: ObjectView, claims: t.Mapping[str, Object], budgets: t.Sequence[ObjectView], protect: Protection
+) -> str:
+    """Why a pod must not be moved; empty if it may be."""
     metadata, spec = pod["metadata"], pod["spec"]
     labels: t.Mapping[str, str] = metadata.get("labels") or {}
     notes: t.Mapping[str, str] = metadata.get("annotations") or {}
     if metadata.get("deletionTimestamp"):
-        return "it is ending"
+        return "it is being deleted"
     controller = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
     if controller is None:
-        return "it has no controller that would make a new one"
+        return "it has no controller that would replace it"
     if controller.get("kind") not in protect.controllers or controller.get("kind") in _PINNED:
         return f"its controller is a {controller.get('kind')}"
     gang = next((name for name in GANGS if name in labels or name in notes), None)
     gang = gang or next((name for name in _GANG_FIELDS if spec.get(name)), None)
     if gang:
-        return f"it is one of a gang ({gang})"
+        return f"it belongs to a gang ({gang})"
     if (spec.get("schedulerName") or SCHEDULER) != SCHEDULER:
         return f"scheduler {spec['schedulerName']} places it"
     return _protected(pod, labels, notes, protect) or _shared(pod, claims) or _no_disruption(pod, labels, budgets)
 
 
-def _protected(pod: ObjectView, labels: t.Mapping[str, str], notes: t.Mapping[str, str], protect: Protect) -> str:
-    if notes.get(SAFE) == "false":
-        return f"its annotation {SAFE} is false"
+def _protected(pod: ObjectView, labels: t.Mapping[str, str], notes: t.Mapping[str, str], protect: Protection) -> str:
+    if notes.get(SAFE_TO_EVICT) == "false":
+        return f"its annotation {SAFE_TO_EVICT} is false"
     if pod["metadata"]["namespace"] in protect.namespaces:
         return f"namespace {pod['metadata']['namespace']} is protected"
     label = next((name for name, value in protect.labels.items() if name in labels and value in ("", labels[name])), "")
@@ -149,10 +153,10 @@ def _protected(pod: ObjectView, labels: t.Mapping[str, str], notes: t.Mapping[st
 
 
 def _shared(pod: ObjectView, claims: t.Mapping[str, Object]) -> str:
-    """Why a pod's claims keep it where it is. A claim that is not made for the pod stays with its devices."""
+    """Why a pod's claims prevent a move. A claim that was not created for the pod alone keeps its devices."""
     for entry in pod["spec"]["resourceClaims"]:
         if not entry.get("resourceClaimTemplateName"):
-            return f"its claim {entry.get('resourceClaimName')} is not made for it alone"
+            return f"its claim {entry.get('resourceClaimName')} was not created for this pod alone"
     for name in claim_names(pod):
         claim = claims.get(name)
         if claim is None:
@@ -180,7 +184,7 @@ def _no_disruption(pod: ObjectView, labels: t.Mapping[str, str], budgets: t.Sequ
 
 
 def claim_names(pod: ObjectView) -> list[str]:
-    """`namespace/name` of the claims that were made for a pod, or are given by name."""
+    """`namespace/name` of the claims of a pod: those created for it from templates, and those it refers to by name."""
     namespace = pod["metadata"]["namespace"]
     made = {
         one["name"]: one.get("resourceClaimName")

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Whether a node takes a pod, devices aside: what kube-scheduler's filters for resources, taints and labels say.
+"""Whether a node takes a pod, devices aside, by kube-scheduler's filters for resources, taints and labels.
 
 Source: kube-scheduler 1.37, plugins NodeResourcesFit, NodeUnschedulable, TaintToleration, NodeAffinity and NodeName;
 k8s.io/component-helpers/resource (PodRequests).
@@ -19,11 +19,11 @@ from ..kube.objects import ObjectView
 from .fleet import PODS, Node
 
 UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
-#: The scheduler of Kubernetes, whose rules these are.
+#: The default scheduler of Kubernetes, whose rules are modelled here.
 SCHEDULER = "default-scheduler"
 _BLOCKING = ("NoSchedule", "NoExecute")
-#: What a pod may ask for as a whole (KEP-2837).
-_OF_POD = ("cpu", "memory")
+#: The resources that a pod may request at pod level, besides huge pages (KEP-2837).
+_POD_LEVEL = ("cpu", "memory")
 
 
 def units(amounts: ObjectView | None) -> dict[str, int]:
@@ -38,29 +38,29 @@ def _add(one: t.Mapping[str, int], other: t.Mapping[str, int]) -> dict[str, int]
     return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
-def _most(one: t.Mapping[str, int], other: t.Mapping[str, int]) -> dict[str, int]:
+def _maximum(one: t.Mapping[str, int], other: t.Mapping[str, int]) -> dict[str, int]:
     return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}
 
 
 def requests(spec: ObjectView, part: str = "requests") -> dict[str, int]:
-    """What a v1 PodSpec asks for, in units as `units` has them; with `part` limits its limits. Raises QuantityError.
+    """The requests of a v1 PodSpec, in the units of `units`; with `part` limits, its limits. Raises QuantityError.
 
-    Init containers run one after the other, alongside those that began before and stay (restartPolicy Always).
+    Init containers run one after the other. Those with restartPolicy Always (sidecars) keep running beside the others.
     """
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
         total = _add(total, _asked(container, part))
-    staying: dict[str, int] = {}
+    sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
         asked = _asked(container, part)
         if container.get("restartPolicy") == "Always":
-            total, staying = _add(total, asked), _add(staying, asked)
-            peak = _most(peak, staying)
+            total, sidecars = _add(total, asked), _add(sidecars, asked)
+            peak = _maximum(peak, sidecars)
         else:
-            peak = _most(peak, _add(asked, staying))
-    total = _most(total, peak)
-    total.update(_as_a_whole(spec, part, total))
+            peak = _maximum(peak, _add(asked, sidecars))
+    total = _maximum(total, peak)
+    total.update(_pod_level(spec, part, total))
     return _add(total, units(spec.get("overhead")))
 
 
@@ -71,20 +71,22 @@ def _asked(container: ObjectView, part: str) -> dict[str, int]:
     return {**units(resources.get("limits")), **found} if part == "requests" else found
 
 
-def _as_a_whole(spec: ObjectView, part: str, containers: t.Mapping[str, int]) -> dict[str, int]:
-    """What a pod asks for as a whole, given what its containers do: for the API server a limit of the pod is a request
-    only of what no container requests."""
+def _pod_level(spec: ObjectView, part: str, containers: t.Mapping[str, int]) -> dict[str, int]:
+    """The resources that a pod requests at pod level. `containers` are the requests of its containers.
+
+    As in the API server, a limit of the pod counts as a request only of resources that no container requests.
+    """
     resources = spec.get("resources") or {}
     found = units(resources.get(part))
     if part == "requests":
         limits = units(resources.get("limits"))
         found = {**{name: value for name, value in limits.items() if not containers.get(name)}, **found}
-    return {name: value for name, value in found.items() if name in _OF_POD or name.startswith("hugepages-")}
+    return {name: value for name, value in found.items() if name in _POD_LEVEL or name.startswith("hugepages-")}
 
 
 def room(node: Node, asked: t.Mapping[str, int]) -> tuple[int | None, str]:
-    """How many pods with these requests have room on a node, and the resource that limits it; None for any number."""
-    free = node.free()
+    """How many pods with these requests have room on a node, and the limiting resource; None for any number."""
+    free = node.free_resources()
     if free is None:
         return None, ""
     found = [
@@ -94,9 +96,9 @@ def room(node: Node, asked: t.Mapping[str, int]) -> tuple[int | None, str]:
 
 
 def refuses(node: Node, spec: ObjectView) -> str:
-    """Why a node does not take a pod of this spec at all; empty where it does, devices and room aside."""
+    """Why a node refuses a pod of this spec, whatever its devices and resources; empty if it does not."""
     if spec.get("nodeName") and spec["nodeName"] != node.name:
-        return f"the pod is for node {spec['nodeName']}"
+        return f"the pod is bound to node {spec['nodeName']}"
     tolerations = spec.get("tolerations") or ()
     if node.cordoned and not tolerates(tolerations, UNSCHEDULABLE):
         return "the node is cordoned"
@@ -115,7 +117,7 @@ def refuses(node: Node, spec: ObjectView) -> str:
 
 
 def tolerates(tolerations: t.Iterable[ObjectView], taint: ObjectView) -> bool:
-    """Whether one of a pod's tolerations is for a node's taint (v1 Toleration.ToleratesTaint)."""
+    """Whether one of a pod's tolerations matches a node's taint (v1 Toleration.ToleratesTaint)."""
     for one in tolerations:
         if one.get("effect") and one["effect"] != taint.get("effect"):
             continue
@@ -128,7 +130,7 @@ def tolerates(tolerations: t.Iterable[ObjectView], taint: ObjectView) -> bool:
 
 
 def selects(selector: ObjectView, node: Node) -> bool:
-    """Whether a v1 NodeSelector selects a node: one of its terms does, and an empty term selects nothing."""
+    """Whether a v1 NodeSelector selects a node: one of its terms must match, and an empty term matches nothing."""
     return any(_term(term, node) for term in selector.get("nodeSelectorTerms") or ())
 
 
@@ -142,7 +144,7 @@ def _term(term: ObjectView, node: Node) -> bool:
 
 
 def matches(requirement: ObjectView, labels: t.Mapping[str, str]) -> bool:
-    """Whether labels meet a requirement of a node selector or label selector; one that is not understood is not met."""
+    """Whether labels meet a requirement of a node or label selector. An unknown operator is never met."""
     key, operator = requirement.get("key", ""), requirement.get("operator")
     values: t.Sequence[str] = requirement.get("values") or ()
     if operator == "In":
@@ -163,7 +165,7 @@ def matches(requirement: ObjectView, labels: t.Mapping[str, str]) -> bool:
 
 
 def selected(selector: ObjectView | None, labels: t.Mapping[str, str]) -> bool:
-    """Whether a v1 LabelSelector selects labels: none selects nothing, an empty one all."""
+    """Whether a v1 LabelSelector selects labels: None selects nothing, and an empty selector selects everything."""
     if selector is None:
         return False
     wanted = selector.get("matchLabels") or {}

@@ -5,8 +5,8 @@
 
 """How many more pods of a workload the ResourceQuotas of its namespace admit.
 
-Source: pkg/quota/v1/evaluator/core of Kubernetes 1.37 (pods.go, resource_claims.go). A quota with scopes counts some
-pods only, and never claims: it is not modelled, and noted.
+Source: pkg/quota/v1/evaluator/core of Kubernetes 1.37 (pods.go, resource_claims.go). Quotas with scopes, which count
+only some pods and never claims, are not modelled: the result has a note instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLASS = ".deviceclass.resource.k8s.io/devices"
 _IMPLICIT = "requests.deviceclass.resource.kubernetes.io/"
 _CLAIMS = ("count/resourceclaims.resource.k8s.io",)
 _PODS = ("pods", "count/pods")
-#: What a pod is charged for by the plain name, as are huge pages, and by its limits.
+#: The resources that a quota may also name without the prefix `requests.`, like huge pages, and with `limits.`.
 _NATIVE = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -40,7 +40,7 @@ def read(quota: ObjectView) -> Quota:
 
 
 def admitted(fleet: Fleet, workload: Workload) -> Admission:
-    """How many more pods of a workload, with their claims, its namespace's quotas admit; count None without a limit.
+    """How many more pods of a workload, with their claims, the quotas of its namespace admit.
 
     Raises QuantityError for requests and limits of the pod that cannot be read.
     """
@@ -51,7 +51,7 @@ def admitted(fleet: Fleet, workload: Workload) -> Admission:
         if quota.namespace != workload.namespace:
             continue
         if quota.scoped:
-            notes.append(f"quota {quota.name} has scopes: it is not modelled, and may admit fewer")
+            notes.append(f"quota {quota.name} has scopes, which are not modelled: it may admit fewer")
             continue
         for resource, amount in asked.items():
             if amount and resource in quota.left:
@@ -64,8 +64,7 @@ def admitted(fleet: Fleet, workload: Workload) -> Admission:
 
 
 def usage(workload: Workload, classes: t.Mapping[str, ObjectView]) -> dict[str, int]:
-    """What one pod with its claims takes from quotas, by the names that a quota gives resources; `classes` are v1
-    DeviceClasses by name."""
+    """The usage of one pod with its claims, by the resource names of quotas; `classes` are v1 DeviceClasses by name."""
     found = dict.fromkeys(_PODS, 1)
     found.update(dict.fromkeys(_CLAIMS, len(workload.claims)))
     for name, amount in pods.requests(workload.pod).items():
@@ -84,8 +83,10 @@ def usage(workload: Workload, classes: t.Mapping[str, ObjectView]) -> dict[str, 
 
 
 def _devices(claim: ObjectView) -> dict[str, int]:
-    """The devices of each class that a claim is charged for: of alternatives the most, of `All` the most there can
-    be."""
+    """The number of devices of each class that a claim is charged for.
+
+    Of alternatives, the largest number counts. Mode `All` counts as the largest possible number.
+    """
     total: dict[str, int] = {}
     for request in claim["devices"].get("requests") or ():
         most: dict[str, int] = {}

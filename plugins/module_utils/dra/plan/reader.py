@@ -21,18 +21,18 @@ from ..vendors.drivers import knowledge
 from ..vendors.offers import offers
 from ..vendors.server import Server
 from . import kueue, quotas
-from .fleet import Fleet, Held, Node, Placed, Quota
+from .fleet import Fleet, HeldDevice, Node, PlacedPod, Quota
 from .pods import SCHEDULER, requests, units
 
-#: Kinds that a fleet is made of; others are passed over.
+#: The kinds that a fleet is read from; others are ignored.
 KINDS = (
     *("Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "DeviceTaintRule", "ResourceQuota"),
     *kueue.KINDS,
 )
 _ENDED = ("Succeeded", "Failed")
-_EMPTY = "nothing is in use there, nodes have no labels and taints, and there is room for every pod"
-#: Objects that a line names before it only counts the others.
-_NAMED = 4
+_PROBED_NOTE = "nothing is in use there, nodes have no labels and taints, and there is room for every pod"
+#: The maximum number of names in a line; further ones are only counted.
+_MAX_NAMES = 4
 
 
 def read(
@@ -43,8 +43,8 @@ def read(
 ) -> Fleet:
     """The fleet that these objects describe, in the API versions that the server serves.
 
-    Without Nodes, each node that a slice names is one with room for every pod. What cannot be used is left out and
-    noted, never guessed. Raises ValueError for an object that is not of its kind, and for a release that is not known.
+    Without Nodes, each node that a slice names has room for every pod. Unusable objects are left out and noted. Raises
+    ValueError for an object that does not have the form of its kind, and for an unknown release.
     """
     by_kind: dict[str, list[ObjectView]] = {kind: [] for kind in KINDS}
     for one in objects:
@@ -53,24 +53,24 @@ def read(
     rules = [v1_rule(one) for one in by_kind["DeviceTaintRule"]]
     active = serving.active(kubernetes, gates)
     server = Server(kubernetes, gates, rules if active else ())
-    reading = _Reading(PublishedNodes(by_kind["ResourceSlice"], server))
+    builder = _FleetBuilder(PublishedNodes(by_kind["ResourceSlice"], server))
     if rules and not active:
-        reading.notes.append(f"{len(rules)} DeviceTaintRule(s) have no effect: their feature gates are off")
-    reading.claims([v1(one, "ResourceClaim") for one in by_kind["ResourceClaim"]])
-    reading.pods(by_kind["Pod"])
+        builder.notes.append(f"{len(rules)} DeviceTaintRule(s) have no effect: their feature gates are off")
+    builder.claims([v1(one, "ResourceClaim") for one in by_kind["ResourceClaim"]])
+    builder.pods(by_kind["Pod"])
     classes = {one["metadata"]["name"]: v1(one, "DeviceClass") for one in by_kind["DeviceClass"]}
-    nodes = {one["metadata"]["name"]: reading.node(one) for one in by_kind["Node"]}
+    nodes = {one["metadata"]["name"]: builder.node(one) for one in by_kind["Node"]}
     if not by_kind["Node"]:
-        nodes = {name: reading.node({"metadata": {"name": name}}) for name in reading.published}
-    reading.note_strangers(nodes)
-    found = tuple(reading.quotas(by_kind["ResourceQuota"]))
+        nodes = {name: builder.node({"metadata": {"name": name}}) for name in builder.published}
+    builder.note_unknown_nodes(nodes)
+    found = tuple(builder.quotas(by_kind["ResourceQuota"]))
     queues = kueue.read([one for kind in kueue.KINDS for one in by_kind[kind]], kueue_configuration)
-    doubts, gaps = tuple(reading.doubts), tuple(reading.gaps)
-    return Fleet(nodes, classes, server, tuple(reading.notes), found, queues, doubts, gaps)
+    upper_bound_notes, lower_bound_notes = tuple(builder.upper_bound_notes), tuple(builder.lower_bound_notes)
+    return Fleet(nodes, classes, server, tuple(builder.notes), found, queues, upper_bound_notes, lower_bound_notes)
 
 
 def v1_rule(rule: ObjectView) -> ObjectView:
-    """A DeviceTaintRule of any served version; its spec has been the same in all. Raises ValueError for other kinds."""
+    """A DeviceTaintRule of any served version; all have the same spec. Raises ValueError for other kinds."""
     if rule.get("kind") != "DeviceTaintRule" or not isinstance(rule.get("spec"), dict):
         raise ValueError(f"this is not a DeviceTaintRule: {str(rule)[:80]}")
     return rule
@@ -83,68 +83,71 @@ def probed(
     kubernetes: str = f"1.{versions.NEWEST}",
     gates: features.Gates = None,
 ) -> Fleet:
-    """A fleet without a cluster: topology facts by node, and `dra_claims_drivers`.
+    """A fleet without a cluster, from topology facts by node and `dra_claims_drivers`.
 
-    Nothing is held, and there is room for every pod. Raises kube.problems.Problems for a driver that is not known,
-    ValueError for a release that is not, KeyError and TypeError for facts that topology_info does not return.
+    No device is allocated, and there is room for every pod. Raises kube.problems.Problems for an unknown driver,
+    ValueError for an unknown release, KeyError and TypeError for facts that topology_info does not return.
     """
     server = Server(kubernetes, gates)
     known = {name: knowledge(name, options) for name, options in drivers.items()}
     nodes = {
         name: Node(name, offers=tuple(offers(name, facts[name], drivers, known, server))) for name in sorted(facts)
     }
-    return Fleet(nodes, classes, server, (f"the fleet is {len(nodes)} probed machine(s): {_EMPTY}",))
+    return Fleet(nodes, classes, server, (f"the fleet is {len(nodes)} probed machine(s): {_PROBED_NOTE}",))
 
 
-class _Reading:
-    """Collects by node what objects say; `notes` are what cannot be used, `doubts` what is missing and may be in the
-    way of pods, `gaps` what is missing and may take pods."""
+class _FleetBuilder:
+    """Collects the contents of objects by node.
+
+    `notes` name unusable objects, `upper_bound_notes` missing ones that may reduce the counts, `lower_bound_notes`
+    missing ones that may raise them.
+    """
 
     def __init__(self, published: PublishedNodes) -> None:
         self.published = published.nodes
         self.notes = list(published.notes)
-        self.doubts: list[str] = []
-        self.gaps: list[str] = []
+        self.upper_bound_notes: list[str] = []
+        self.lower_bound_notes: list[str] = []
         self._pools = published.pools
         self._unlisted: dict[str, list[DeviceId]] = {}  # by claim, its devices of pools without any slice
         self._unclear: dict[str, dict[str, str]] = {}  # by node and driver
-        self._served: set[str] = set()  # claims that have devices
+        self._allocated: set[str] = set()  # claims that have devices
         self._holder: dict[DeviceId, str] = {}  # of devices that are not shared
-        self.held: dict[str, list[Held]] = {}
-        self.placed: dict[str, list[Placed]] = {}
-        self._where = {identify(offer): offer for node in self.published.values() for offer in node.offers}
+        self.held: dict[str, list[HeldDevice]] = {}
+        self.placed: dict[str, list[PlacedPod]] = {}
+        self._offer_by_id = {identify(offer): offer for node in self.published.values() for offer in node.offers}
 
     def claims(self, claims: t.Iterable[Object]) -> None:
-        """What claims hold, by the node of the device."""
+        """Collect the allocated devices of claims, by the node of the device."""
         for claim in claims:
             for index, result in enumerate(results(claim)):
-                self._served.add(title(claim))
+                self._allocated.add(title(claim))
                 key: DeviceId = (result["driver"], result["pool"], result["device"])
-                offer = self._where.get(key)
+                offer = self._offer_by_id.get(key)
                 if offer is None:
                     self.notes.append(f"claim {title(claim)} has {'/'.join(key)}, which no complete pool lists")
                     if self._pools.pool(*key[:2]) is None:
                         self._unlisted.setdefault(title(claim), []).append(key)
-                        self._unlist(key[1], title(claim))
+                        self._mark_unclear(key[1], title(claim))
                     continue
                 consumed = {name: str(value) for name, value in (result.get("consumedCapacity") or {}).items()}
                 admin = bool(result.get("adminAccess"))
                 found = Result(index, str(result["request"]), offer, admin, consumed)
-                self.held.setdefault(offer.node, []).append(Held(found, title(claim)))
+                self.held.setdefault(offer.node, []).append(HeldDevice(found, title(claim)))
                 if not admin and not offer.device.get("allowMultipleAllocations"):
                     first = self._holder.setdefault(key, title(claim))
                     if first != title(claim):
                         self.notes.append(f"{'/'.join(key)} is allocated to two claims, {first} and {title(claim)}")
 
-    def _unlist(self, node: str, claim: str) -> None:
-        """A driver of which a claim has a device publishes nothing: what there is on the claim's node is unknown."""
+    def _mark_unclear(self, node: str, claim: str) -> None:
+        """Mark drivers on a node as unclear if a claim there has a device of a pool that has no slice."""
         for driver, pool, device in self._unlisted.get(claim, ()):
-            reason = f"claim {claim} has {device} of pool {pool} of {driver}, of which there is no slice"
+            reason = f"claim {claim} has {device} of pool {pool} of {driver}, which has no slice"
             self._unclear.setdefault(node, {}).setdefault(driver, reason)
 
     def pods(self, pods: t.Iterable[ObjectView]) -> None:
-        """The pods of each node; those that wait for one are noted."""
-        waiting, strangers, lost = 0, [], []
+        """Collect the pods of each node, and note those that have no node yet."""
+        waiting, other_schedulers, missing = 0, [], []
         for pod in pods:
             spec, status = pod.get("spec") or {}, pod.get("status") or {}
             if status.get("phase") in _ENDED:
@@ -152,7 +155,7 @@ class _Reading:
             if not spec.get("nodeName"):
                 waiting += bool(spec.get("resourceClaims"))
                 if spec.get("resourceClaims") and (spec.get("schedulerName") or SCHEDULER) != SCHEDULER:
-                    strangers.append(f"{title(pod)} ({spec['schedulerName']})")
+                    other_schedulers.append(f"{title(pod)} ({spec['schedulerName']})")
                 continue
             metadata = pod["metadata"]
             try:
@@ -160,20 +163,20 @@ class _Reading:
             except quantity.QuantityError as error:
                 self.notes.append(f"pod {title(pod)}: its requests cannot be read: {error}")
                 asked = {}
-            placed = Placed(
+            placed = PlacedPod(
                 str(metadata["namespace"]), str(metadata["name"]), metadata.get("labels") or {}, asked, _claims(pod)
             )
             self.placed.setdefault(spec["nodeName"], []).append(placed)
             for one in placed.claims:
-                self._unlist(spec["nodeName"], one)
-            lost += [f"{one} of pod {title(pod)}" for one in placed.claims if one not in self._served]
+                self._mark_unclear(spec["nodeName"], one)
+            missing += [f"{one} of pod {title(pod)}" for one in placed.claims if one not in self._allocated]
         if waiting:
-            self.notes.append(f"{waiting} pod(s) with claims wait for a node, and need the same devices")
-        if strangers:
-            self.notes.append(f"other schedulers place {some(strangers)} of these, possibly on any node")
-        if lost:
-            self.doubts.append(
-                f"{some(lost)}: no such claim has devices, although its pod has a node: they count as free"
+            self.notes.append(f"{waiting} pod(s) with claims wait for a node, and need devices too")
+        if other_schedulers:
+            self.notes.append(f"other schedulers place {shortened(other_schedulers)} of these, possibly on any node")
+        if missing:
+            self.upper_bound_notes.append(
+                f"{shortened(missing)}: no device is allocated, although the pod has a node: its devices count as free"
             )
 
     def quotas(self, found: t.Iterable[ObjectView]) -> t.Iterator[Quota]:
@@ -181,7 +184,7 @@ class _Reading:
             try:
                 yield quotas.read(one)
             except quantity.QuantityError as error:
-                self.notes.append(f"quota {title(one)} cannot be read, and does not count: {error}")
+                self.notes.append(f"quota {title(one)} cannot be read and is ignored: {error}")
 
     def node(self, node: ObjectView) -> Node:
         """A v1 Node with everything collected about it."""
@@ -206,30 +209,32 @@ class _Reading:
             unclear={**published.unclear, **self._unclear.get(name, {})},
         )
 
-    def note_strangers(self, nodes: t.Mapping[str, Node]) -> None:
-        silent = [name for name, node in nodes.items() if node.allocatable is None]
-        if silent and len(silent) < len(nodes):
-            self.doubts.append(f"node(s) {some(silent)} report no resources, so any number of pods has room there")
-        lost = sorted(set(self.placed) - set(nodes))
-        if lost:
-            self.notes.append(f"pods run on node(s) {some(lost)}, which are not among the objects")
-        unread = [name for name in lost if name in self.published and self.published[name].offers]
+    def note_unknown_nodes(self, nodes: t.Mapping[str, Node]) -> None:
+        """Note nodes that report no resources, and nodes of pods and devices that are not among the objects."""
+        without_resources = [name for name, node in nodes.items() if node.allocatable is None]
+        if without_resources and len(without_resources) < len(nodes):
+            names = shortened(without_resources)
+            self.upper_bound_notes.append(f"node(s) {names} report no resources, so any number of pods has room there")
+        missing = sorted(set(self.placed) - set(nodes))
+        if missing:
+            self.notes.append(f"pods run on node(s) {shortened(missing)}, which are not among the objects")
+        unread = [name for name in missing if name in self.published and self.published[name].offers]
         if unread:
-            self.gaps.append(
-                f"node(s) {some(unread)} have pods and devices, but are not among the objects: more may fit"
+            self.lower_bound_notes.append(
+                f"node(s) {shortened(unread)} have pods and devices, but are not among the objects: more may fit"
             )
         for name, published in self.published.items():
             if name not in nodes and published.offers:
-                self.notes.append(f"{len(published.offers)} device(s) are of node {name}, which does not exist")
+                self.notes.append(f"{len(published.offers)} device(s) belong to node {name}, which does not exist")
 
 
-def some(names: t.Sequence[str]) -> str:
+def shortened(names: t.Sequence[str]) -> str:
     """The first names, and how many more there are."""
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
 
 
 def _claims(pod: ObjectView) -> tuple[str, ...]:
-    """`namespace/name` of the claims of a pod, those made for it from templates among them."""
+    """`namespace/name` of the claims of a pod, including those created for it from templates."""
     namespace = pod["metadata"]["namespace"]
     made = {
         entry["name"]: entry.get("resourceClaimName")

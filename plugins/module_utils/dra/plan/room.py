@@ -5,8 +5,8 @@
 
 """Room for a job: the devices to hold for it, and the fewest pods to move so that it fits.
 
-The number of moves is proven to be within two bounds. `at_least` is the fewest without which the job cannot fit,
-wherever the moved pods go; the moves found are an upper bound. Where both are the same, no plan has fewer.
+The result has a proven lower bound of the number of moves, `at_least`: with fewer moves the job cannot fit, wherever
+the moved pods go. If the plan has exactly this number of moves, it is optimal.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from dataclasses import dataclass, replace
 
 from ..cel.engine import Engine
 from ..holds.hold import KEY
-from ..holds.tolerations import tolerating
+from ..holds.tolerations import with_toleration
 from ..kube import quantity
 from ..kube.objects import ObjectView
 from ..scheduler.answers import Result
 from ..scheduler.search_devices import DeviceId, identify
 from . import pods
-from .fewest import Choice, Row, fewest
+from .cheapest_choice import Choice, Row, cheapest_choice
 from .fleet import Fleet, Node, Workload
 from .movable import Movable
-from .options import Budget, NodeOptions, Option, Question, alike
-from .scene import Scene
+from .options import NodeOptions, Option, Question, SearchBudget, options_key
+from .simulation import PlacementSimulation
 from .states import States
 
-#: Sets of pods that are searched, and plans that are tried for whether the moved pods find another place.
-SEARCHES, TRIES = 20_000, 200
+#: The maximum number of sets of pods that are searched, and of plans for which the moved pods are placed.
+SEARCHES, MAX_PLANS = 20_000, 200
 
 
 @dataclass(frozen=True)
 class Move:
-    """A pod, `namespace/name`, that is to leave a node; `to` is a node that has room for it, empty where none has."""
+    """A pod, `namespace/name`, to move away from a node. `to` is a node that has room for it; empty if none has."""
 
     pod: str
     uid: str
@@ -47,9 +47,10 @@ class Move:
 class Room:
     """Whether a job fits after some moves.
 
-    `devices` are to be held; `placements` are those of each pod of the job, by node. `at_least` is a lower bound of the
-    number of moves, None where moves cannot help. `optimal` says that no plan has fewer moves. Where the job does not
-    fit, `reason` says why, and all but the bound is empty. `arrived` pods of the job run on the hold already.
+    `devices` are the ones to hold; `placements` has the node and the devices of each pod of the job. `at_least` is a
+    lower bound of the number of moves, None if moves cannot help. `optimal` says that no plan has fewer moves. If the
+    job does not fit, `reason` says why, and the other fields except `at_least` are empty. `arrived` is the number of
+    pods of the job that already run on held devices.
     """
 
     fits: bool
@@ -64,9 +65,9 @@ class Room:
 
 @dataclass(frozen=True)
 class Job:
-    """`count` pods of a workload, for which the hold of this name is kept; at most `moves` pods are moved.
+    """`count` pods of a workload, for which devices are held by the hold of this name; at most `moves` pods are moved.
 
-    `may_wait` lets moved pods wait where no node has room for them.
+    `may_wait` allows moved pods to wait if no node has room for them.
     """
 
     workload: Workload
@@ -82,31 +83,32 @@ def room(
 ) -> Room:
     """The devices to hold and the pods to move for a job.
 
-    The job's claims are taken to tolerate the hold. Devices that the hold has are used first: where they suffice, it
-    stays as it is. Pods with claims of `tolerant`, `namespace/name`, that have devices of the hold are pods of the job
-    that have arrived. Raises ValueError for a workload without claims or with requests that cannot be read.
+    The job's claims are treated as if they tolerate the hold. Devices of the hold are used first: if they suffice, the
+    hold is not changed. `tolerant` are the claims, `namespace/name`, that tolerate the hold: pods that have devices of
+    the hold through such a claim count as arrived pods of the job. Raises ValueError for a workload without claims or
+    with requests that cannot be read.
     """
     if not job.workload.claims:
         raise ValueError(f"workload {job.workload.name} has no claims: there is nothing to hold")
-    claims = tuple(tolerating(claim, job.hold) for claim in job.workload.claims)
+    claims = tuple(with_toleration(claim, job.hold) for claim in job.workload.claims)
     job = replace(job, workload=replace(job.workload, claims=claims))
     held = _held(fleet, job.hold)
     job, arrived, used = _arrived(fleet, job, held, tolerant)
     if job.count == 0:
         return Room(True, devices=tuple(used), optimal=True, arrived=arrived)
     if held:
-        found = _search(_only(fleet, held), replace(job, moves=0), (), engine)
+        found = _search(_only_held(fleet, held), replace(job, moves=0), (), engine)
         if found.fits:
-            return _with(found, used, arrived)
-    return _with(_search(fleet, job, movable, engine), used, arrived)
+            return _with_arrived(found, used, arrived)
+    return _with_arrived(_search(fleet, job, movable, engine), used, arrived)
 
 
-def _with(found: Room, used: t.Sequence[DeviceId], arrived: int) -> Room:
+def _with_arrived(found: Room, used: t.Sequence[DeviceId], arrived: int) -> Room:
     return replace(found, devices=tuple(dict.fromkeys([*used, *found.devices])), arrived=arrived)
 
 
 def _held(fleet: Fleet, name: str) -> set[DeviceId]:
-    """The devices that the hold of this name has."""
+    """The devices of the hold of this name."""
     return {
         identify(offer)
         for node in fleet.nodes.values()
@@ -119,18 +121,19 @@ def _held(fleet: Fleet, name: str) -> set[DeviceId]:
 def _arrived(
     fleet: Fleet, job: Job, held: t.Collection[DeviceId], tolerant: t.Collection[str]
 ) -> tuple[Job, int, list[DeviceId]]:
-    """The job without its pods that run on the hold already, how many these are, and the devices that they have."""
+    """The job without its arrived pods, the number of arrived pods, and the devices that they have."""
     users: dict[str, list[DeviceId]] = {}
     for node in fleet.nodes.values():
         for one in node.held:
             if one.owner in tolerant and one.result.id in held:
                 users.setdefault(one.owner, []).append(one.result.id)
-    there = sum(1 for node in fleet.nodes.values() for pod in node.pods if any(claim in users for claim in pod.claims))
-    return replace(job, count=max(0, job.count - there)), there, [one for some in users.values() for one in some]
+    pods_of_job = [pod for node in fleet.nodes.values() for pod in node.pods if users.keys() & set(pod.claims)]
+    arrived = len(pods_of_job)
+    return replace(job, count=max(0, job.count - arrived)), arrived, [one for some in users.values() for one in some]
 
 
-def _only(fleet: Fleet, held: t.Collection[DeviceId]) -> Fleet:
-    """The fleet in which nothing is free but these devices."""
+def _only_held(fleet: Fleet, held: t.Collection[DeviceId]) -> Fleet:
+    """The fleet with all devices but these tainted."""
     taint = {"key": f"{KEY}-outside", "effect": "NoSchedule"}
 
     def closed(node: Node) -> Node:
@@ -146,30 +149,28 @@ def _only(fleet: Fleet, held: t.Collection[DeviceId]) -> Fleet:
 
 def _search(fleet: Fleet, job: Job, movable: t.Sequence[Movable], engine: Engine) -> Room:
     search = _Search(fleet, job, movable, engine)
-    at_least, upper = search.bounds()
+    at_least, choice = search.bounds()
     if at_least is None:
-        return Room(False, at_least=None, reason=search.why_never())
-    if upper is None or upper.cost > job.moves:
-        too_many = f"at least {at_least} pod(s) would have to be moved, and {job.moves} may be"
-        reason = "within the budget of the search, no way was found" if at_least <= job.moves else too_many
+        return Room(False, at_least=None, reason=search.why_impossible())
+    if choice is None or choice.cost > job.moves:
+        too_many = f"at least {at_least} pod(s) would have to be moved, but only {job.moves} may be"
+        reason = "no plan was found within the budget of the search" if at_least <= job.moves else too_many
         return Room(False, at_least=at_least, reason=reason)
-    for _turn in range(TRIES):
-        if upper is None or upper.cost > job.moves:
+    for _turn in range(MAX_PLANS):
+        if choice is None or choice.cost > job.moves:
             break
-        found = _realize(fleet, job, search, upper, engine)
-        if not upper.of and not isinstance(found, Room):
-            return Room(False, at_least=at_least, reason="the spread constraints of the job keep it from fitting")
+        found = _plan_for(fleet, job, search, choice, engine)
+        if not choice.entries and not isinstance(found, Room):
+            return Room(False, at_least=at_least, reason="the spread constraints of the job prevent it from fitting")
         if isinstance(found, Room):
             return replace(found, at_least=at_least, optimal=len(found.moves) == at_least)
         search.ban(found)
-        upper = search.cheapest()
-    return Room(
-        False, at_least=at_least, reason="no plan was found in which the job fits and each moved pod has a place"
-    )
+        choice = search.cheapest()
+    return Room(False, at_least=at_least, reason="no plan was found in which the job and each moved pod fit")
 
 
 class _Search:
-    """The options of all nodes; nodes in the same state share theirs."""
+    """The options of all nodes. Nodes in the same state share one NodeOptions."""
 
     def __init__(self, fleet: Fleet, job: Job, movable: t.Sequence[Movable], engine: Engine) -> None:
         try:
@@ -178,20 +179,20 @@ class _Search:
             raise ValueError(f"workload {job.workload.name}: its requests cannot be read: {error}") from error
         self.job, self.fleet = job, fleet
         self.states = States(fleet, [job.workload], engine)
-        self.own: dict[str, list[Movable]] = {name: [] for name in fleet.nodes}
+        self.movable: dict[str, list[Movable]] = {name: [] for name in fleet.nodes}
         for one in sorted(movable, key=lambda one: one.pod) if job.moves else ():
-            if one.node in self.own:
-                self.own[one.node].append(one)
+            if one.node in self.movable:
+                self.movable[one.node].append(one)
         self.options: dict[str, NodeOptions] = {}
         self.banned: set[tuple[str, tuple[int, ...]]] = set()
-        self.budget = Budget(job.searches)
+        self.budget = SearchBudget(job.searches)
         question = Question(self.states, job.workload, asked, job.count)
         groups: dict[tuple[t.Hashable, ...], NodeOptions] = {}
         for name in self._order():
             node = fleet.nodes[name]
-            key = alike(self.states, node, self.own[name], job.workload)
+            key = options_key(self.states, node, self.movable[name], job.workload)
             if key not in groups:
-                groups[key] = NodeOptions(question, node, self.own[name])
+                groups[key] = NodeOptions(question, node, self.movable[name])
             self.options[name] = groups[key]
         self.groups = list(groups.values())
 
@@ -201,52 +202,52 @@ class _Search:
         return sorted(self.fleet.nodes, key=lambda name: (name not in names, name))
 
     def bounds(self) -> tuple[int | None, Choice | None]:
-        """The lower bound, None where the job can never fit, and the cheapest plan that is known."""
+        """The lower bound, None if the job can never fit, and the cheapest known plan."""
         for size in range(self.job.moves + 1):
-            inside = [group.level(size, self.budget) for group in self.groups]  # all, even after one has failed
-            upper, lower = self.cheapest(), self._lower()
+            inside = [group.try_sets(size, self.budget) for group in self.groups]  # all, even after one has failed
+            choice, lower = self.cheapest(), self._lower_bound()
             if lower is None:
                 return None, None
-            if not all(inside) or (upper and upper.cost <= lower) or lower > self.job.moves:
-                return lower, upper
-            if all(group.whole for group in self.groups):
+            if not all(inside) or (choice and choice.cost <= lower) or lower > self.job.moves:
+                return lower, choice
+            if all(group.complete for group in self.groups):
                 break
-        return self._lower(), self.cheapest()
+        return self._lower_bound(), self.cheapest()
 
     def free(self, name: str) -> int:
         """How many pods of the job fit on a node as it is."""
-        return max((one.count for one in self.options[name].options if not one.gone), default=0)
+        return max((one.count for one in self.options[name].options if not one.moved), default=0)
 
     def _need(self) -> int:
         return max(0, self.job.count - sum(self.free(name) for name in self.options))
 
-    def _lower(self) -> int | None:
+    def _lower_bound(self) -> int | None:
         rows: list[Row] = []
         for name, options in self.options.items():
-            rows.append((name, [(cost, count - self.free(name)) for cost, count in options.lower()]))
-        found = fewest(rows, self._need())
+            rows.append((name, [(cost, count - self.free(name)) for cost, count in options.lower_bounds()]))
+        found = cheapest_choice(rows, self._need())
         return found.cost if found else None
 
     def cheapest(self) -> Choice | None:
-        """The cheapest plan that is known and not banned; its numbers are those of a node's options."""
+        """The cheapest known plan without banned options; its entries are positions in the options of each node."""
         rows: list[Row] = []
         for name, options in self.options.items():
             free = self.free(name)
             gains = [
-                (len(one.gone), 0 if (name, one.gone) in self.banned else one.count - free) for one in options.options
+                (len(one.moved), 0 if (name, one.moved) in self.banned else one.count - free) for one in options.options
             ]
             rows.append((name, gains))
-        return fewest(rows, self._need())
+        return cheapest_choice(rows, self._need())
 
     def ban(self, option: tuple[str, tuple[int, ...]]) -> None:
         self.banned.add(option)
 
-    def why_never(self) -> str:
+    def why_impossible(self) -> str:
         refused = sorted({pods.refuses(node, self.job.workload.pod) for node in self.fleet.nodes.values()} - {""})
-        there = sum(group.most for group in map(self.options.__getitem__, self.options))
-        more = f"; {refused[0]}" if refused and not there else ""
+        most = sum(group.most for group in map(self.options.__getitem__, self.options))
+        more = f"; {refused[0]}" if refused and not most else ""
         what = "whatever pods are moved" if self.job.moves else "without moving pods"
-        return f"{self.job.count} pod(s) do not fit, {what}: {there} fit at most{more}"
+        return f"{self.job.count} pod(s) do not fit, {what}: at most {most} fit{more}"
 
 
 def _places(fleet: Fleet, hold: str) -> set[tuple[str, str, str]]:
@@ -259,25 +260,25 @@ def _places(fleet: Fleet, hold: str) -> set[tuple[str, str, str]]:
     }
 
 
-def _realize(
+def _plan_for(
     fleet: Fleet, job: Job, search: _Search, choice: Choice, engine: Engine
 ) -> Room | tuple[str, tuple[int, ...]]:
-    """The plan for a choice of options, or, if there is none, the node and its option that prevent it."""
-    chosen: dict[str, Option] = {name: search.options[name].options[number] for name, number in choice.of.items()}
-    gone = [search.own[name][number] for name, one in chosen.items() for number in one.gone]
-    scene = Scene(fleet, [job.workload, *(one.workload for one in gone)], engine)
+    """The plan for a choice of options, or the node and the option that make it fail."""
+    chosen: dict[str, Option] = {name: search.options[name].options[number] for name, number in choice.entries.items()}
+    moved = [search.movable[name][number] for name, one in chosen.items() for number in one.moved]
+    simulation = PlacementSimulation(fleet, [job.workload, *(one.workload for one in moved)], engine)
     for name, one in chosen.items():
-        owners = [claim for number in one.gone for claim in search.own[name][number].claims]
-        scene.put(fleet.nodes[name].without(owners))
-    placements = _arrive(job, search, chosen, scene)
+        owners = [claim for number in one.moved for claim in search.movable[name][number].claims]
+        simulation.replace_node(fleet.nodes[name].without(owners))
+    placements = _place_job(job, search, chosen, simulation)
     if len(placements) < job.count:
         last = next(reversed(chosen), None)
-        return (last, chosen[last].gone) if last else ("", ())
+        return (last, chosen[last].moved) if last else ("", ())
     moves = []
-    for leaving in gone:
-        to = _elsewhere(leaving, scene)
+    for leaving in moved:
+        to = _place_elsewhere(leaving, simulation)
         if not to and not job.may_wait:
-            return leaving.node, chosen[leaving.node].gone
+            return leaving.node, chosen[leaving.node].moved
         moves.append(Move(leaving.pod, leaving.uid, leaving.node, to))
     order = list(chosen)
     moves.sort(key=lambda move: (order.index(move.node), move.pod))
@@ -286,10 +287,10 @@ def _realize(
     return Room(True, tuple(moves), devices, by_node)
 
 
-def _arrive(
-    job: Job, search: _Search, chosen: t.Mapping[str, Option], scene: Scene
+def _place_job(
+    job: Job, search: _Search, chosen: t.Mapping[str, Option], simulation: PlacementSimulation
 ) -> list[tuple[str, tuple[Result, ...]]]:
-    """The pods of the job, placed on the nodes that were chosen and on others that have room, the fullest first."""
+    """Place the pods of the job on the chosen nodes, then on nodes of the hold, then on those with the least room."""
     ours = {node for node, _driver, _device in _places(search.fleet, job.hold)}
     others = [name for name in search.options if name not in chosen and search.free(name)]
     others.sort(key=lambda name: (name not in ours, search.free(name), name))
@@ -298,9 +299,9 @@ def _arrive(
     progress = True
     while progress and len(found) < job.count:
         progress = False
-        for name in names:  # again from the start where a spread constraint kept nodes back
+        for name in names:  # tried again after each round: a spread constraint may allow more pods then
             while len(found) < job.count:
-                results = scene.place(job.workload, name, f"hold {job.hold}/{len(found)}")
+                results = simulation.place(job.workload, name, f"hold {job.hold}/{len(found)}")
                 if results is None:
                     break
                 found.append((name, results))
@@ -308,16 +309,16 @@ def _arrive(
     return found
 
 
-def _elsewhere(one: Movable, scene: Scene) -> str:
-    """A node that takes a moved pod, which is then there; empty where none does."""
-    for name in sorted(scene.nodes, key=lambda name: (name == one.node, name)):
-        if scene.place(one.workload, name, one.claims[0]) is not None:
+def _place_elsewhere(one: Movable, simulation: PlacementSimulation) -> str:
+    """Place a moved pod on a node. Returns the node; empty if none has room."""
+    for name in sorted(simulation.nodes, key=lambda name: (name == one.node, name)):
+        if simulation.place(one.workload, name, one.claims[0]) is not None:
             return name
     return ""
 
 
 def _to_hold(fleet: Fleet, placements: t.Iterable[tuple[str, tuple[Result, ...]]]) -> tuple[DeviceId, ...]:
-    """The devices of placements, and those that could take counters away from them."""
+    """The devices of placements, and all other devices that use the same counter sets."""
     found: dict[DeviceId, None] = {}
     for name, results in placements:
         sets = {key for one in results if not one.admin for key in _counter_sets(one.offer.device, one.id)}

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Changes of a fleet, its server, drivers and workloads, one after the other."""
+"""A sequence of changes to a fleet, its server, drivers and workloads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .pods import units
 
 #: The steps besides those of `what_if`, and what each means.
 STEPS = {
-    "add": "nodes that come: like one that is there or that was probed, empty, and with these labels",
+    "add": "new empty nodes like an existing or a probed one, with these labels",
     "server": "another version of Kubernetes, or other feature gates",
     "driver": "another version of a driver, on nodes that were probed",
     "workload": "another claim template, or another pod, of a workload",
@@ -33,10 +33,10 @@ STEPS = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """A fleet and the workloads to place on it. `facts` are topology facts by node, as far as nodes were probed.
+    """A fleet and the workloads to place on it. `facts` are the topology facts of probed nodes, by node.
 
-    `drivers` are those of the site with their options, `dra_claims_drivers`. `workload` makes a workload of what a step
-    of that name has. It raises ValueError.
+    `drivers` are those of the site with their options, `dra_claims_drivers`. `workload` creates a workload from the
+    arguments of a step `workload`, and raises ValueError if they are wrong.
     """
 
     fleet: Fleet
@@ -49,44 +49,45 @@ class Scenario:
 def after(start: Scenario, steps: t.Sequence[ObjectView], path: str = "what_if") -> list[Scenario]:
     """The scenario after each step. A step is one of `what_if.after`, or a mapping of one of STEPS to its arguments:
 
-    `add` takes the arguments of `add` in `what_if.after`; `like` may also be a machine among the facts that is not a
-    node, and `allocatable` is then the room of the new nodes. `server` takes `version` and `feature_gates`, `driver`
-    takes `name` and its options as in `dra_claims_drivers`, `workload` takes what a workload is made of.
+    `add` takes the arguments of `add` in `what_if.after`. Its `like` may also be a machine that has facts but is not a
+    node; `allocatable` then says what the new nodes have. `server` takes `version` and `feature_gates`, `driver` takes
+    `name` and the options of the driver as in `dra_claims_drivers`, `workload` takes the options of a workload.
 
     Raises Problems with all errors of the first invalid step.
     """
     found = [start]
     for number, step in enumerate(steps):
         name = next(iter(step), None) if isinstance(step, dict) and len(step) == 1 else None
-        here = found[-1]
+        scenario = found[-1]
         place = f"{path}[{number}]"
         if name in STEPS:
             value = step[str(name)]
             if not isinstance(value, dict):
                 message = "is not a mapping"
                 raise Problems([Problem(f"{place}.{name}", message, "wrong-type", "see the documentation of the step")])
-            found.append(_TAKE[str(name)](here, value, f"{place}.{name}"))
+            found.append(_APPLY[str(name)](scenario, value, f"{place}.{name}"))
         elif isinstance(step, dict) and len(step) == 1 and name in what_if.STEPS:
-            found.append(replace(here, fleet=what_if.take(here.fleet, step, place)))
+            found.append(replace(scenario, fleet=what_if.apply_step(scenario.fleet, step, place)))
         else:
             known = ", ".join(dict.fromkeys([*what_if.STEPS, *STEPS]))
             raise Problems([Problem(place, "is not a mapping with one step", "bad-step", f"give one of {known}")])
     return found[1:]
 
 
-def _add(here: Scenario, value: ObjectView, place: str) -> Scenario:
+def _add(scenario: Scenario, value: ObjectView, place: str) -> Scenario:
     like, room, whole = value.get("like"), value.get("allocatable"), place.rpartition(".")[0]
     step = {"add": {key: one for key, one in value.items() if key != "allocatable"}}
-    if not isinstance(like, str) or like in here.fleet.nodes or like not in here.facts:
+    if not isinstance(like, str) or like in scenario.fleet.nodes or like not in scenario.facts:
         if room is not None:
-            message = "is only for a machine that has facts and is not a node"
+            message = "is only allowed for a machine that has facts and is not a node"
             raise Problems([Problem(f"{place}.allocatable", message, "bad-step", "leave it out")])
-        return _with_facts(here, replace(here, fleet=what_if.take(here.fleet, step, whole)), like)
+        return _with_facts(scenario, replace(scenario, fleet=what_if.apply_step(scenario.fleet, step, whole)), like)
     name = str(like)
-    known = {driver: knowledge(driver, options) for driver, options in here.drivers.items()}
-    found = tuple(offers(name, here.facts[name], here.drivers, known, here.fleet.server))
+    known = {driver: knowledge(driver, options) for driver, options in scenario.drivers.items()}
+    found = tuple(offers(name, scenario.facts[name], scenario.drivers, known, scenario.fleet.server))
     if not found:
-        message = f"{name}: no driver publishes a device of this machine; drivers: {', '.join(here.drivers) or 'none'}"
+        drivers = ", ".join(scenario.drivers) or "none"
+        message = f"{name}: no driver publishes a device of this machine; drivers: {drivers}"
         raise Problems([Problem(f"{place}.like", message, "bad-step", "give the drivers of the site")])
     if room is not None and not isinstance(room, dict):
         raise Problems([Problem(f"{place}.allocatable", "is not a mapping", "wrong-type", "such as cpu: '128'")])
@@ -94,50 +95,50 @@ def _add(here: Scenario, value: ObjectView, place: str) -> Scenario:
         model = Node(name, allocatable=units(room) if room else None, offers=found)
     except quantity.QuantityError as error:
         raise Problems([Problem(f"{place}.allocatable", str(error), "wrong-type", "such as cpu: '128'")]) from error
-    notes = list(here.fleet.notes)
+    notes = list(scenario.fleet.notes)
     if not room:
         notes.append(f"what_if: add has no allocatable, so nodes like {name} have room for any number of pods")
-    with_model = replace(here.fleet, nodes={**here.fleet.nodes, name: model}, notes=tuple(notes))
-    nodes = dict(what_if.take(with_model, step, whole).nodes)
+    with_model = replace(scenario.fleet, nodes={**scenario.fleet.nodes, name: model}, notes=tuple(notes))
+    nodes = dict(what_if.apply_step(with_model, step, whole).nodes)
     del nodes[name]
-    return _with_facts(here, replace(here, fleet=replace(with_model, nodes=nodes)), like)
+    return _with_facts(scenario, replace(scenario, fleet=replace(with_model, nodes=nodes)), like)
 
 
-def _with_facts(here: Scenario, then: Scenario, like: t.Any) -> Scenario:
-    """Give the new nodes the facts of `like`, if that was probed."""
-    if like not in here.facts:
+def _with_facts(scenario: Scenario, then: Scenario, like: t.Any) -> Scenario:
+    """Give the new nodes the facts of `like`, if it was probed."""
+    if like not in scenario.facts:
         return then
-    new = {name: here.facts[like] for name in then.fleet.nodes if name not in here.fleet.nodes}
-    return replace(then, facts={**here.facts, **new})
+    new = {name: scenario.facts[like] for name in then.fleet.nodes if name not in scenario.fleet.nodes}
+    return replace(then, facts={**scenario.facts, **new})
 
 
-def _server(here: Scenario, value: ObjectView, place: str) -> Scenario:
+def _server(scenario: Scenario, value: ObjectView, place: str) -> Scenario:
     if set(value) - {"version", "feature_gates"} or not value:
         raise Problems([Problem(place, "must have version or feature_gates, and nothing else", "bad-step", "")])
-    old = here.fleet.server
+    old = scenario.fleet.server
     gates = value.get("feature_gates", old.gates)
     try:
         server = Server(str(value.get("version", f"1.{old.minor}")), gates, [{"spec": one} for one in old.rules])
     except (ValueError, AttributeError) as error:
         raise Problems([Problem(place, str(error), "bad-step", f"1.{versions.OLDEST} and later are known")]) from error
-    notes = list(here.fleet.notes)
-    back = sorted(old.lost - server.lost)
+    notes = list(scenario.fleet.notes)
+    back = sorted(old.dropped - server.dropped)
     if back:
         notes.append(
-            f"what_if: a server of 1.{server.minor} keeps {', '.join(back)} of devices, which this one has dropped: "
-            "what drivers would publish there is unknown"
+            f"what_if: a server of 1.{server.minor} stores {', '.join(back)} of devices, which the current server has "
+            "dropped: what drivers would publish there is unknown"
         )
-    nodes = {name: _served(node, old, server) for name, node in here.fleet.nodes.items()}
-    return replace(here, fleet=replace(here.fleet, nodes=nodes, server=server, notes=tuple(notes)))
+    nodes = {name: _served(node, old, server) for name, node in scenario.fleet.nodes.items()}
+    return replace(scenario, fleet=replace(scenario.fleet, nodes=nodes, server=server, notes=tuple(notes)))
 
 
 def _served(node: Node, old: Server, server: Server) -> Node:
-    """The node's devices as another server has them, which may drop fields and taint rules."""
-    return _with(node, [server.again(one, old) for one in node.offers])
+    """The node with its devices as another server stores them. The server may drop fields and taint rules."""
+    return _with_offers(node, [server.stored_from(one, old) for one in node.offers])
 
 
-def _with(node: Node, found: t.Sequence[Offer]) -> Node:
-    """The node with other devices; claims keep those that are still there."""
+def _with_offers(node: Node, found: t.Sequence[Offer]) -> Node:
+    """The node with other devices; claims keep those that still exist."""
     by_id = {identify(one): one for one in found}
     held = tuple(
         replace(one, result=replace(one.result, offer=by_id[one.result.id]))
@@ -147,50 +148,52 @@ def _with(node: Node, found: t.Sequence[Offer]) -> Node:
     return replace(node, offers=tuple(found), held=held)
 
 
-def _driver(here: Scenario, value: ObjectView, place: str) -> Scenario:
-    """Nodes with facts get what the driver would publish; about the others nothing is certain."""
+def _driver(scenario: Scenario, value: ObjectView, place: str) -> Scenario:
+    """Nodes with facts get the devices that the driver would publish; on other nodes they are unclear."""
     name = str(value.get("name"))
     if name not in DRIVERS:
         message = f"{name!r} is not a driver whose devices a probe can predict"
         raise Problems([Problem(f"{place}.name", message, "bad-step", f"give one of {', '.join(DRIVERS)}")])
     options = {name: {key: one for key, one in value.items() if key != "name"}}
     known = {name: knowledge(name, options[name])}
-    fleet, notes = here.fleet, list(here.fleet.notes)
+    fleet, notes = scenario.fleet, list(scenario.fleet.notes)
     nodes: dict[str, Node] = {}
     for node in fleet.nodes.values():
         if not any(one.driver == name for one in node.offers):
             nodes[node.name] = node
             continue
         others = [one for one in node.offers if one.driver != name]
-        if node.name not in here.facts:
-            reason = f"what another version of {name} publishes on a node that was not probed is unknown"
-            nodes[node.name] = replace(_with(node, others), unclear={**node.unclear, name: reason})
+        if node.name not in scenario.facts:
+            reason = f"the node was not probed, so what another version of {name} publishes on it is unknown"
+            nodes[node.name] = replace(_with_offers(node, others), unclear={**node.unclear, name: reason})
             continue
-        made = offers(node.name, here.facts[node.name], options, known, fleet.server)
-        nodes[node.name] = _with(node, sorted([*others, *made], key=lambda one: (one.driver, one.pool)))
+        made = offers(node.name, scenario.facts[node.name], options, known, fleet.server)
+        nodes[node.name] = _with_offers(node, sorted([*others, *made], key=lambda one: (one.driver, one.pool)))
         gone = len(node.held) - len(nodes[node.name].held)
         if gone:
-            notes.append(f"what_if: {gone} device(s) that claims have on node {node.name} are not published any more")
-    unknown = sorted(name for name, node in nodes.items() if name not in here.facts and node is not fleet.nodes[name])
+            notes.append(f"what_if: {gone} allocated device(s) on node {node.name} would no longer be published")
+    unknown = sorted(
+        name for name, node in nodes.items() if name not in scenario.facts and node is not fleet.nodes[name]
+    )
     if unknown:
-        notes.append(f"what_if: {len(unknown)} node(s) with {value['name']} were not probed, and are unknown")
-    return replace(here, fleet=replace(fleet, nodes=nodes, notes=tuple(notes)))
+        notes.append(f"what_if: {len(unknown)} node(s) with {value['name']} were not probed: their devices are unknown")
+    return replace(scenario, fleet=replace(fleet, nodes=nodes, notes=tuple(notes)))
 
 
-def _workload(here: Scenario, value: ObjectView, place: str) -> Scenario:
+def _workload(scenario: Scenario, value: ObjectView, place: str) -> Scenario:
     name = value.get("name")
-    names = [one.name for one in here.workloads]
-    if name not in names or here.workload is None:
+    names = [one.name for one in scenario.workloads]
+    if name not in names or scenario.workload is None:
         message = f"there is no workload {name!r}"
         raise Problems([Problem(f"{place}.name", message, "bad-step", f"name one of {', '.join(names)}")])
     try:
-        new = here.workload(value)
+        new = scenario.workload(value)
     except ValueError as error:
         raise Problems([Problem(place, str(error), "bad-step", "")]) from error
-    return replace(here, workloads=tuple(new if one.name == name else one for one in here.workloads))
+    return replace(scenario, workloads=tuple(new if one.name == name else one for one in scenario.workloads))
 
 
-_TAKE: dict[str, t.Callable[[Scenario, ObjectView, str], Scenario]] = {
+_APPLY: dict[str, t.Callable[[Scenario, ObjectView, str], Scenario]] = {
     "add": _add,
     "server": _server,
     "driver": _driver,

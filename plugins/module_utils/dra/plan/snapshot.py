@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The part of a cluster's objects that a plan uses: all else stays out of a snapshot."""
+"""The part of a cluster's objects that a plan uses. A snapshot contains nothing else."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ import typing as t
 from ..kube.objects import Object, ObjectView
 from .forms import FORMS, Leaf
 
-#: The format of snapshots. A release reads that of its own number only.
+#: The version of the snapshot format. A release reads only snapshots of its own version.
 FORMAT = 1
 
-_META = ("name", "namespace", "labels")
-_ASKED: t.Mapping[str, t.Any] = {"requests": ..., "constraints": ...}
-#: By kind what is kept: fields by name, `...` for all of a field. A list stands for each of its items.
-_KEPT: t.Mapping[str, t.Any] = {
+_METADATA = ("name", "namespace", "labels")
+_CLAIM_DEVICES: t.Mapping[str, t.Any] = {"requests": ..., "constraints": ...}
+#: The fields that are kept, by kind and name; `...` means the whole field. A form in a list applies to each item.
+_KEPT_FIELDS: t.Mapping[str, t.Any] = {
     **FORMS,
     "ResourceSlice": {"spec": ...},
     "ResourceClaim": {
-        "spec": {"devices": _ASKED},
+        "spec": {"devices": _CLAIM_DEVICES},
         "status": {"allocation": {"devices": {"results": ...}}},
     },
-    "ResourceClaimTemplate": {"spec": {"spec": {"devices": _ASKED}}},
+    "ResourceClaimTemplate": {"spec": {"spec": {"devices": _CLAIM_DEVICES}}},
     "DeviceClass": {"spec": {"selectors": ..., "extendedResourceName": ...}},
     "DeviceTaintRule": {"spec": ...},
 }
 
 
-def kept(one: ObjectView) -> Object:
-    """An object without what no plan uses: annotations, owners, opaque configurations, images, addresses of pods and
-    the like. Of a kind that a plan does not use, only name, namespace and labels are kept."""
-    found: Object = {name: one[name] for name in ("apiVersion", "kind") if name in one}
-    found["metadata"] = {name: one["metadata"][name] for name in _META if one["metadata"].get(name)}
-    found.update(_part(one, _KEPT.get(str(one.get("kind")), {})))
+def snapshot_of(item: ObjectView) -> Object:
+    """An object without the fields that no plan uses, such as annotations, owners, opaque configurations, images and
+    pod addresses. Of kinds that a plan does not use, only name, namespace and labels are kept."""
+    found: Object = {name: item[name] for name in ("apiVersion", "kind") if name in item}
+    found["metadata"] = {name: item["metadata"][name] for name in _METADATA if item["metadata"].get(name)}
+    found.update(_part(item, _KEPT_FIELDS.get(str(item.get("kind")), {})))
     return found
 
 

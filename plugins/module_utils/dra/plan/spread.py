@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How far spread constraints let a workload grow.
+"""How many more pods of a workload the topology spread constraints allow.
 
-Source: kube-scheduler's plugin PodTopologySpread (KEP-895, KEP-3022, KEP-3094, KEP-3243). Constraints of ScheduleAnyway
-only affect the order and are ignored.
+Source: kube-scheduler's plugin PodTopologySpread (KEP-895, KEP-3022, KEP-3094, KEP-3243). Constraints with
+ScheduleAnyway only affect the order of nodes and are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .fleet import Fleet, Node, Workload
 
 
 def constraints(workload: Workload) -> list[ObjectView]:
-    """The spread constraints that can keep a pod of the workload waiting."""
+    """The spread constraints that can keep a pod of the workload pending."""
     return [
         one
         for one in workload.pod.get("topologySpreadConstraints") or ()
@@ -28,32 +28,32 @@ def constraints(workload: Workload) -> list[ObjectView]:
 
 
 def limit(constraint: ObjectView, workload: Workload, fleet: Fleet, capacity: t.Mapping[str, int]) -> dict[str, int]:
-    """How many more pods each domain takes, by its label's value, where nodes have room for `capacity` pods.
+    """How many more pods each domain takes, by the value of its label. `capacity` is the room for pods of each node.
 
-    Pods are counted up evenly: a domain may be ahead of the one with the fewest pods by maxSkew, and that one grows
-    until it is full. Nodes without the label take none.
+    A domain may have up to maxSkew more pods than the domain with the fewest pods, which is assumed to grow until it is
+    full. Nodes without the label take none.
     """
     key = str(constraint["topologyKey"])
     selector = _selector(constraint, workload)
-    itself = pods.selected(selector, workload.labels)
-    there: dict[str, int] = {}
-    most: dict[str, int] = {}
+    matches_itself = pods.selected(selector, workload.labels)
+    existing: dict[str, int] = {}
+    room: dict[str, int] = {}
     for node in fleet.nodes.values():
         if key not in node.labels:
             continue
-        if _counts(constraint, workload, node):
+        if _is_counted(constraint, workload, node):
             domain = node.labels[key]
-            there[domain] = there.get(domain, 0) + _matching(node, workload, selector)
+            existing[domain] = existing.get(domain, 0) + _matching_pods(node, workload, selector)
         if capacity.get(node.name):
             domain = node.labels[key]
-            most[domain] = most.get(domain, 0) + capacity[node.name]
+            room[domain] = room.get(domain, 0) + capacity[node.name]
     skew = int(constraint.get("maxSkew", 1))
-    few = len(there) < int(constraint.get("minDomains") or 1)
-    if not itself:  # its pods change no count: a domain is open or not
-        lowest = 0 if few else min(there.values(), default=0)
-        return {name: amount for name, amount in most.items() if there.get(name, 0) - lowest <= skew}
-    lowest = 0 if few else min((count + most.get(name, 0) for name, count in there.items()), default=0)
-    return {name: max(0, min(amount, lowest + skew - there.get(name, 0))) for name, amount in most.items()}
+    too_few_domains = len(existing) < int(constraint.get("minDomains") or 1)
+    if not matches_itself:  # new pods change no count, so a domain takes either all pods or none
+        lowest = 0 if too_few_domains else min(existing.values(), default=0)
+        return {name: amount for name, amount in room.items() if existing.get(name, 0) - lowest <= skew}
+    lowest = 0 if too_few_domains else min((count + room.get(name, 0) for name, count in existing.items()), default=0)
+    return {name: max(0, min(amount, lowest + skew - existing.get(name, 0))) for name, amount in room.items()}
 
 
 def _selector(constraint: ObjectView, workload: Workload) -> ObjectView | None:
@@ -65,21 +65,17 @@ def _selector(constraint: ObjectView, workload: Workload) -> ObjectView | None:
     return {**selector, "matchLabels": labels}
 
 
-def _counts(constraint: ObjectView, workload: Workload, node: Node) -> bool:
-    """Whether a node's domain counts: by default if the pod's affinity selects the node."""
+def _is_counted(constraint: ObjectView, workload: Workload, node: Node) -> bool:
+    """Whether the pods of a node count. By default they count if the pod's node selector and affinity select it."""
     spec = workload.pod
     if constraint.get("nodeAffinityPolicy", "Honor") == "Honor":
         only = {name: spec[name] for name in ("nodeSelector", "affinity") if name in spec}
-        if pods.refuses(_open(node), only):
+        if pods.refuses(Node(node.name, labels=node.labels), only):
             return False
     if constraint.get("nodeTaintsPolicy", "Ignore") == "Honor":
         return not pods.refuses(node, {"tolerations": spec.get("tolerations") or ()})
     return True
 
 
-def _open(node: Node) -> Node:
-    return Node(node.name, labels=node.labels)
-
-
-def _matching(node: Node, workload: Workload, selector: ObjectView | None) -> int:
+def _matching_pods(node: Node, workload: Workload, selector: ObjectView | None) -> int:
     return sum(pod.namespace == workload.namespace and pods.selected(selector, pod.labels) for pod in node.pods)

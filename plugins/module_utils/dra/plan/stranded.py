@@ -5,8 +5,8 @@
 
 """Free devices that no workload can use in the current state, and what blocks each.
 
-A device can be used by a workload if some allocation of its claims on the node has the device. The scheduler takes the
-first devices that fit, but it comes to the others once these are taken.
+A workload can use a device if some allocation of its claims on the node includes the device. The scheduler takes the
+first devices that fit, so it takes the others only after these are in use.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import typing as t
 from dataclasses import dataclass, field, replace
 
 from ..cel.engine import Engine
-from ..claims.selector_memory import SelectorMemory
+from ..claims.selector_cache import SelectorCache
 from ..kube.objects import ObjectView
 from ..scheduler.answers import Allocation, Refusal
-from ..scheduler.node_memory import NodeMemory
+from ..scheduler.node_cache import NodeCache
 from ..scheduler.search_devices import identify
 from ..vendors.offer import Offer
 from . import pods
 from .fleet import Fleet, Node, Workload
-from .states import MOST, States, placed
-from .wanted import THIS, Ask, Wanted, pinned, ways
+from .request_matches import THIS_DEVICE, RequestKey, RequestMatches, alternatives, with_pinned_device
+from .states import MAX_PLACEMENTS, States, allocate_pod
 
 
 @dataclass(frozen=True)
 class Stranded:
     """A free device that none of the workloads can use.
 
-    `holders` are claims, `namespace/name`, each of which makes the device usable if it alone ends; where there are
-    none, `together` are those that all have to end, and without these too `reason` is a fact about the device or the
-    node. `certain` is False where it may be usable.
+    `holders` are claims, `namespace/name`. The device becomes usable as soon as one of them ends. If there are none,
+    `together` are claims that must all end. If both are empty, `reason` is a fact about the device or the node that no
+    claim causes. `certain` is False if the device may be usable.
     """
 
     node: str
@@ -47,15 +47,14 @@ class Stranded:
 def stranded(
     fleet: Fleet, workloads: t.Sequence[Workload], engine: Engine, states: States | None = None
 ) -> list[Stranded]:
-    """The stranded devices of a fleet by node, in the order of its drivers and pools.
+    """The stranded devices of a fleet by node, in the order of drivers and pools.
 
-    Devices that a claim has are not free. Devices that a selector of no workload can ever select are left out: they
-    do not concern these workloads. `states` are those of `fit` for the same fleet and workloads: what was
-    searched for there is not searched for again.
+    Allocated devices are not free. Devices that no workload's selectors select are left out. `states` are those that
+    `fit` used for the same fleet and workloads, so that its searches are not repeated.
     """
     if states is None or not states.serves(fleet):
         states = States(fleet, workloads, engine)
-    question = _Question(fleet, workloads, states)
+    search = _StrandedSearch(fleet, workloads, states)
     known: dict[tuple[t.Hashable, ...], list[tuple[int, Stranded]]] = {}
     found = []
     for node in fleet.nodes.values():
@@ -63,13 +62,16 @@ def stranded(
         owners = list(dict.fromkeys(one.owner for one in node.held))
         key = (states.key(node), refusals, tuple(owners.index(one.owner) for one in node.held))
         if key not in known:
-            known[key] = _of_node(question, node, refusals)
-        found += [_for(node, owners, number, one) for number, one in known[key]]
+            known[key] = _stranded_on(search, node, refusals)
+        found += [_renamed_for(node, owners, number, one) for number, one in known[key]]
     return found
 
 
-def _for(node: Node, owners: t.Sequence[str], number: int, one: Stranded) -> Stranded:
-    """A result for a node in the same state, with the names of this node. Holders are positions among `owners`."""
+def _renamed_for(node: Node, owners: t.Sequence[str], number: int, one: Stranded) -> Stranded:
+    """A result of another node in the same state, with the names of this node.
+
+    `holders` and `together` of `one` are positions in `owners`.
+    """
     return replace(
         one,
         node=node.name,
@@ -80,132 +82,143 @@ def _for(node: Node, owners: t.Sequence[str], number: int, one: Stranded) -> Str
 
 
 @dataclass
-class _Question:
-    """What is asked about every node. `_hopeless` are devices that are stranded even if nothing is in use, by shape."""
+class _StrandedSearch:
+    """Finds the stranded devices of nodes. `_always_stranded` says, by shape of node and device, whether a device is
+    stranded even if nothing is in use."""
 
     fleet: Fleet
     workloads: t.Sequence[Workload]
     states: States
-    wanted: list[Wanted] = field(default_factory=list)
-    _hopeless: dict[tuple[t.Hashable, ...], bool] = field(default_factory=dict)
+    matches: list[RequestMatches] = field(default_factory=list)
+    _always_stranded: dict[tuple[t.Hashable, ...], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.wanted = [Wanted(self.fleet, workload, self.states.memory) for workload in self.workloads]
+        self.matches = [RequestMatches(self.fleet, workload, self.states.cache) for workload in self.workloads]
 
-    def placed(self, node: Node, refusals: t.Sequence[str]) -> set[int]:
-        """The positions of devices that are sure to be usable: pods that are placed one after the other get them."""
+    def surely_usable(self, node: Node, refusals: t.Sequence[str]) -> set[int]:
+        """The positions of devices that are certainly usable: those that pods get if placed one after the other."""
         found: set[int] = set()
         for workload, refused in zip(self.workloads, refusals):
             if not refused:
                 state = self.states.of(node, workload)
-                state.upto(MOST + 1)
+                state.count_up_to(MAX_PLACEMENTS + 1)
                 found.update(position for one in state.found for position in one)
         return found
 
-    def hopeless(self, node: Node, number: int, refusals: t.Sequence[str]) -> bool:
-        """Whether a device is stranded although no claim has any device of the node."""
+    def always_stranded(self, node: Node, number: int, refusals: t.Sequence[str]) -> bool:
+        """Whether a device is stranded even if no device of the node is allocated."""
         key = (self.states.shape(node), number, tuple(refusals))
-        if key not in self._hopeless:
-            self._hopeless[key] = not self.usable(replace(node, held=()), node.offers[number], refusals)
-        return self._hopeless[key]
+        if key not in self._always_stranded:
+            self._always_stranded[key] = not self.usable(replace(node, held=()), node.offers[number], refusals)
+        return self._always_stranded[key]
 
     def usable(self, node: Node, offer: Offer, refusals: t.Sequence[str]) -> bool:
         """Whether a workload can use a device."""
         return any(
-            self._refusal(node, offer, wanted, ask, explain=False) is None
-            for wanted, refused in zip(self.wanted, refusals)
+            self._refusal(node, offer, matches, request, explain=False) is None
+            for matches, refused in zip(self.matches, refusals)
             if not refused
-            for ask in wanted.asking(offer)
+            for request in matches.requests_for(offer)
         )
 
     def refusal(self, node: Node, offer: Offer, refusals: t.Sequence[str]) -> Refusal | None:
-        """Why the first workload that asks for such devices cannot use one; None if one can, or none asks."""
+        """Why the first workload that requests such devices cannot use this one; None if a workload can use it, or
+        none requests it."""
         first: Refusal | None = None
-        for wanted, refused in zip(self.wanted, refusals):
-            for ask in wanted.asking(offer):
+        for matches, refused in zip(self.matches, refusals):
+            for request in matches.requests_for(offer):
                 if refused:
                     first = first or Refusal(refused, "", "refused")
                     continue
-                answer = self._refusal(node, offer, wanted, ask, explain=True)
+                answer = self._refusal(node, offer, matches, request, explain=True)
                 if answer is None:
                     return None
                 if first is None or (answer.unknown and not first.unknown):
                     first = answer
         return first
 
-    def _refusal(self, node: Node, offer: Offer, wanted: Wanted, ask: Ask, explain: bool) -> Refusal | None:
-        """Why no allocation of the workload has this device for this request; None where one has."""
-        claim, number, way = ask
-        claims = list(wanted.workload.claims)
-        body = ways(claims[claim]["devices"]["requests"][number])[way]
+    def _refusal(
+        self, node: Node, offer: Offer, matches: RequestMatches, request: RequestKey, explain: bool
+    ) -> Refusal | None:
+        """Why no allocation of the workload has this device for this request; None if one has."""
+        claim, number, alternative = request
+        claims = list(matches.workload.claims)
+        body = alternatives(claims[claim]["devices"]["requests"][number])[alternative]
         takes_all = body.get("allocationMode") == "All"
         if not takes_all:
-            claims[claim] = {**claims[claim], "devices": pinned(claims[claim]["devices"], number, way)}
-        asked = replace(wanted.workload, claims=tuple(claims))
-        memory = NodeMemory(node.offers, _ThisDevice(self.states.memory, offer))
-        answer = placed(self.fleet, asked, memory, [one.result for one in node.held], node.unclear, explain)
+            devices = with_pinned_device(claims[claim]["devices"], number, alternative)
+            claims[claim] = {**claims[claim], "devices": devices}
+        pinned = replace(matches.workload, claims=tuple(claims))
+        cache = NodeCache(node.offers, _ThisDevice(self.states.cache, offer))
+        answer = allocate_pod(self.fleet, pinned, cache, [one.result for one in node.held], node.unclear, explain)
         if isinstance(answer, Refusal):
             return answer
         if takes_all and not _has(answer, offer):
-            return Refusal("a request for all devices leaves it out", "", "selector")
+            return Refusal("a request for all devices does not include it", "", "selector")
         return None
 
 
 class _ThisDevice:
-    """An engine that knows one more expression, which selects one device."""
+    """A selector engine in which the expression THIS_DEVICE selects one device."""
 
-    def __init__(self, engine: SelectorMemory, offer: Offer) -> None:
+    def __init__(self, engine: SelectorCache, offer: Offer) -> None:
         self._engine = engine
         self._device = offer.device
 
     def matches(self, expression: str, device: ObjectView, driver: str) -> bool:
-        if expression == THIS:
+        if expression == THIS_DEVICE:
             return device is self._device
         return self._engine.matches(expression, device, driver)
 
 
-def _of_node(question: _Question, node: Node, refusals: t.Sequence[str]) -> list[tuple[int, Stranded]]:
-    """The stranded devices by their position among the node's; holders are positions among its different owners."""
+def _stranded_on(search: _StrandedSearch, node: Node, refusals: t.Sequence[str]) -> list[tuple[int, Stranded]]:
+    """The stranded devices, each with its position among the node's; holders are positions among the node's owners."""
     owners = list(dict.fromkeys(one.owner for one in node.held))
     taken = node.owners()
-    usable = question.placed(node, refusals)
+    usable = search.surely_usable(node, refusals)
     found = []
     for number, offer in enumerate(node.offers):
         if number in usable or identify(offer) in taken or offer.possible:
             continue
-        refusal = question.refusal(node, offer, refusals)
+        refusal = search.refusal(node, offer, refusals)
         if refusal is None:
             continue
         if refusal.unknown:
             found.append((number, Stranded(node.name, "", refusal.reason, certain=False)))
             continue
-        alone, together = _holders(question, node, number, refusals)
+        alone, together = _holders(search, node, number, refusals)
         holders, others = (tuple(str(owners.index(one)) for one in some) for some in (alone, together))
         found.append((number, Stranded(node.name, "", refusal.reason, holders, others)))
     return found
 
 
-def _holders(question: _Question, node: Node, number: int, refusals: t.Sequence[str]) -> tuple[list[str], list[str]]:
-    """The claims each of which makes the device usable by ending; where there are none, those that do so together."""
-    if not node.held or question.hopeless(node, number, refusals):
+def _holders(
+    search: _StrandedSearch, node: Node, number: int, refusals: t.Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """The claims each of which makes the device usable if it ends, or if there are none, those that must all end."""
+    if not node.held or search.always_stranded(node, number, refusals):
         return [], []
     offer = node.offers[number]
-    owners = _involved(question, node, offer, refusals)
-    alone = [owner for owner in owners if question.usable(node.without([owner]), offer, refusals)]
+    owners = _involved_owners(search, node, offer, refusals)
+    alone = [owner for owner in owners if search.usable(node.without([owner]), offer, refusals)]
     if alone:
         return alone, []
     needed = list(owners)
-    for owner in owners:  # keep every claim that can stay
+    for owner in owners:  # drop every claim that does not need to end
         fewer = [one for one in needed if one != owner]
-        if question.usable(node.without(fewer), offer, refusals):
+        if search.usable(node.without(fewer), offer, refusals):
             needed = fewer
     return [], needed
 
 
-def _involved(question: _Question, node: Node, offer: Offer, refusals: t.Sequence[str]) -> list[str]:
-    """The claims that have a device which an allocation with this one may have, or depend on."""
-    asking = [wanted for wanted, refused in zip(question.wanted, refusals) if not refused]
-    found = [one.owner for one in node.held if any(wanted.together(offer, one.result.offer) for wanted in asking)]
+def _involved_owners(search: _StrandedSearch, node: Node, offer: Offer, refusals: t.Sequence[str]) -> list[str]:
+    """The claims with a device that an allocation with this device may include, or depend on."""
+    accepted = [matches for matches, refused in zip(search.matches, refusals) if not refused]
+    found = [
+        held.owner
+        for held in node.held
+        if any(matches.may_be_allocated_with(offer, held.result.offer) for matches in accepted)
+    ]
     return list(dict.fromkeys(found))
 
 

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The devices to swap for a tier: those that are named, or those that a number of its pods need.
+"""The devices to swap for a tier: named devices, or those that a number of the tier's pods need.
 
-Only requested devices are held: if a pod that is ended has others too, these become free for everyone.
+Only requested devices are held. If an evicted pod has other devices too, these become free for everyone.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from ..apiserver import features
 from ..cel.engine import Engine
 from ..holds import hold as forms
 from ..holds import swap
-from ..holds.tolerations import bodies, lacking, others
+from ..holds.tolerations import not_tolerating, request_bodies, tolerating_others
 from ..kube.objects import Object, ObjectView
 from ..scheduler.published import v1
 from ..scheduler.search_devices import DeviceId, identify
+from .evictions import DeviceUsers, EvictedPod, TakeEffects
 from .fit import fit
 from .fleet import Fleet, Workload
-from .given import templates_of, workload
-from .giving_way import Leaving, Taking, Users
+from .inputs import templates_of, workload
 from .reader import read
 from .room import SEARCHES, Job, room
 
-#: The maximum number of a tier's pods, and of pods that are ended for them.
-MOST = 1024
+#: The maximum number of a tier's pods, and of pods that are evicted for them.
+MAX_PODS = 1024
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What a tier requests: these devices; or room for `count` pods of a workload; or for `share` percent of the pods
-    that fit on the empty fleet."""
+class SwapRequest:
+    """What a tier requests: these devices, room for `count` pods of a workload, or room for `share` percent of the
+    pods of the workload that fit on the empty fleet."""
 
     tier: str
     devices: tuple[DeviceId, ...] = ()
@@ -48,7 +48,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The devices to hold, those of them whose pods are ended, and what that means.
+    """The devices to hold, those of them whose pods are evicted, and the effects.
 
     `places` is how many pods of the workload then fit, `of` how many fit on the empty fleet, None if that was not
     computed. `reason` says why nothing was found.
@@ -56,21 +56,21 @@ class Chosen:
 
     hold: tuple[DeviceId, ...] = ()
     evict: tuple[DeviceId, ...] = ()
-    taking: Taking = Taking()
+    effects: TakeEffects = TakeEffects()
     places: int = 0
     of: int | None = None
     reason: str = ""
     notes: tuple[str, ...] = ()
 
 
-def asked(params: ObjectView, objects: t.Sequence[Object]) -> Ask:
-    """What the options of a module ask for. Raises ValueError."""
-    for name, value, most in (("count", params["count"], MOST), ("share", params["share"], 100)):
+def request_of(params: ObjectView, objects: t.Sequence[Object]) -> SwapRequest:
+    """The request that the options of a module describe. Raises ValueError."""
+    for name, value, most in (("count", params["count"], MAX_PODS), ("share", params["share"], 100)):
         if value is not None and not 1 <= value <= most:
             raise ValueError(f"{name}: {value} is not from 1 to {most}")
     given = params["workload"]
     pods = workload(given, templates_of(objects)) if given else None
-    ask = Ask(
+    request = SwapRequest(
         params["tier"],
         device_ids(params["devices"]),
         pods,
@@ -78,26 +78,26 @@ def asked(params: ObjectView, objects: t.Sequence[Object]) -> Ask:
         params["share"],
         params["ignore_budgets"],
     )
-    if bool(ask.devices) == bool(ask.workload):
+    if bool(request.devices) == bool(request.workload):
         raise ValueError("give either devices or workload")
-    return ask
+    return request
 
 
 def choose(
-    objects: t.Sequence[ObjectView], ask: Ask, engine: Engine, kubernetes: str, gates: features.Gates = None
+    objects: t.Sequence[ObjectView], request: SwapRequest, engine: Engine, kubernetes: str, gates: features.Gates = None
 ) -> Chosen:
     """The devices to swap. Raises ValueError for a workload that could not use them, or that cannot be read."""
     fleet = read(objects, kubernetes, gates)
-    users = Users(objects, ask.tier)
-    if ask.workload is None:
-        return _named(fleet, users, ask)
-    _check(ask.workload, ask.tier)
-    return _for_pods(fleet, users, objects, ask, engine)
+    users = DeviceUsers(objects, request.tier)
+    if request.workload is None:
+        return _named(fleet, users, request)
+    _check(request.workload, request.tier)
+    return _for_pods(fleet, users, objects, request, engine)
 
 
-def _named(fleet: Fleet, users: Users, ask: Ask) -> Chosen:
+def _named(fleet: Fleet, users: DeviceUsers, request: SwapRequest) -> Chosen:
     published = {identify(offer): offer for node in fleet.nodes.values() for offer in node.offers}
-    wanted = tuple(dict.fromkeys(ask.devices))
+    wanted = tuple(dict.fromkeys(request.devices))
     lost = ["/".join(one) for one in wanted if one not in published]
     if lost:
         return Chosen(
@@ -105,19 +105,24 @@ def _named(fleet: Fleet, users: Users, ask: Ask) -> Chosen:
             "devices, or give back the swap",
             notes=fleet.notes,
         )
-    return Chosen(wanted, wanted, users.taking(wanted), notes=fleet.notes)
+    return Chosen(wanted, wanted, users.effects_of_taking(wanted), notes=fleet.notes)
 
 
 def _check(workload: Workload, tier: str) -> None:
-    """Raises ValueError for claims that could not use what is held for their tier, or take what is held for others."""
-    broad = [path for claim in workload.claims for path in others(claim, tier)]
+    """Raises ValueError for claims that could not use the devices of their tier, or could take those of others."""
+    broad = [path for claim in workload.claims for path in tolerating_others(claim, tier)]
     if broad:
         raise ValueError(
-            f"workload {workload.name}: {', '.join(broad)} tolerates other holds than {tier}, and could take what is "
-            "kept for others: let each request tolerate that of its tier alone"
+            f"workload {workload.name}: {', '.join(broad)} tolerates other holds than {tier}, so it could take devices "
+            "that are kept for others: let each request tolerate only the hold of its tier"
         )
-    without = [path for claim in workload.claims for path in lacking(claim, tier)]
-    without += [path for claim in workload.claims for path, body in bodies(claim) if not swap.of_tier(body, tier)]
+    without = [path for claim in workload.claims for path in not_tolerating(claim, tier)]
+    without += [
+        path
+        for claim in workload.claims
+        for path, body in request_bodies(claim)
+        if not swap.belongs_to_tier(body, tier)
+    ]
     if without:
         raise ValueError(
             f"workload {workload.name}: {', '.join(dict.fromkeys(without))} does not tolerate the hold and the swap of "
@@ -126,44 +131,46 @@ def _check(workload: Workload, tier: str) -> None:
         )
 
 
-def _for_pods(fleet: Fleet, users: Users, objects: t.Sequence[ObjectView], ask: Ask, engine: Engine) -> Chosen:
-    workload = t.cast("Workload", ask.workload)
+def _for_pods(
+    fleet: Fleet, users: DeviceUsers, objects: t.Sequence[ObjectView], request: SwapRequest, engine: Engine
+) -> Chosen:
+    workload = t.cast("Workload", request.workload)
     total: int | None = None
-    count = ask.count
-    if ask.share is not None:
+    count = request.count
+    if request.share is not None:
         total = _places(fleet, workload, engine)
-        count = total * ask.share // 100
+        count = total * request.share // 100
         if not count:
-            reason = f"{ask.share} % of {total} place(s) for {workload.name} on the empty fleet are less than one"
+            reason = f"{request.share} % of {total} place(s) for {workload.name} on the empty fleet is less than one"
             return Chosen(of=total, reason=reason, notes=fleet.notes)
-    movable, ending = users.movable(not ask.ignore_budgets)
-    begun = users.taking(_begun(objects, ask.tier)).leaving
+    movable, ending = users.movable(not request.ignore_budgets)
+    begun = users.effects_of_taking(_begun(objects, request.tier)).evicted
     gone = {*ending, *(claim for one in begun for claim in one.claims)}
     after = replace(fleet, nodes={name: node.without(gone) for name, node in fleet.nodes.items()})
     tolerant = {
         f"{one['metadata']['namespace']}/{one['metadata']['name']}"
         for one in objects
-        if one.get("kind") == "ResourceClaim" and not lacking(v1(one, "ResourceClaim")["spec"], ask.tier)
+        if one.get("kind") == "ResourceClaim" and not not_tolerating(v1(one, "ResourceClaim")["spec"], request.tier)
     }
     left = [one for one in movable if not gone & set(one.claims)]
-    job = Job(workload, count, ask.tier, MOST, True, ask.searches)
+    job = Job(workload, count, request.tier, MAX_PODS, True, request.searches)
     found = room(after, job, left, engine, tolerant)
     if not found.fits:
         return Chosen(of=total, reason=found.reason, notes=fleet.notes)
     moved = {one.pod for one in found.moves} | {one.pod for one in begun}
     placed = {one for _node, devices in found.placements for one in devices}
-    held = users.taking(found.devices)
-    theirs = {one for pod in held.leaving if pod.pod in moved or pod.ending for one in pod.devices}
+    held = users.effects_of_taking(found.devices)
+    theirs = {one for pod in held.evicted if pod.pod in moved or pod.ending for one in pod.devices}
     evict = tuple(one for one in found.devices if one in placed or one in theirs)
-    taking = replace(users.taking(evict), there=held.there)
-    return Chosen(found.devices, evict, taking, count, total, notes=fleet.notes)
+    effects = replace(users.effects_of_taking(evict), held_by_tier=held.held_by_tier)
+    return Chosen(found.devices, evict, effects, count, total, notes=fleet.notes)
 
 
 def _begun(objects: t.Iterable[ObjectView], tier: str) -> list[DeviceId]:
-    """The devices whose pods an earlier run has begun to end."""
+    """The devices whose pods an earlier run has begun to evict."""
     found = []
     for one in objects:
-        if one.get("kind") == "DeviceTaintRule" and swap.swap_of(one) == tier and swap.ends(one):
+        if one.get("kind") == "DeviceTaintRule" and swap.swap_of(one) == tier and swap.evicts(one):
             chosen = one["spec"].get("deviceSelector") or {}
             found.append((str(chosen.get("driver")), str(chosen.get("pool")), str(chosen.get("device"))))
     return found
@@ -180,24 +187,24 @@ def _places(fleet: Fleet, workload: Workload, engine: Engine) -> int:
     return fit(empty, [workload], engine)[0].total
 
 
-def lines(chosen: Chosen, ask: Ask) -> list[str]:
+def lines(chosen: Chosen, request: SwapRequest) -> list[str]:
     """The choice as lines of text."""
     if chosen.reason:
-        return [f"{ask.tier}: {chosen.reason}"]
+        return [f"{request.tier}: {chosen.reason}"]
     what = f"{len(chosen.hold)} device(s)"
-    if ask.workload:
-        share = f", {ask.share} % of {chosen.of} on the empty fleet" if chosen.of is not None else ""
-        what += f" for {chosen.places} pod(s) of {ask.workload.name}{share}"
-    waiting = sum(not one.ending for one in chosen.taking.leaving)
-    found = [f"{ask.tier}: {what}; {waiting} pod(s) are ended for it"]
-    found += [f"  {one.line()}" for one in sorted(chosen.taking.leaving, key=lambda one: one.pod)]
-    if chosen.taking.there:
-        found.append(f"  {len(chosen.taking.there)} device(s) are in use by the tier already")
+    if request.workload:
+        share = f", {request.share} % of {chosen.of} on the empty fleet" if chosen.of is not None else ""
+        what += f" for {chosen.places} pod(s) of {request.workload.name}{share}"
+    waiting = sum(not one.ending for one in chosen.effects.evicted)
+    found = [f"{request.tier}: {what}; {waiting} pod(s) are ended for it"]
+    found += [f"  {one.line()}" for one in sorted(chosen.effects.evicted, key=lambda one: one.pod)]
+    if chosen.effects.held_by_tier:
+        found.append(f"  {len(chosen.effects.held_by_tier)} device(s) are in use by the tier already")
     return found
 
 
-def shown(pod: Leaving) -> Object:
-    """A pod that is ended, as modules return it."""
+def evicted_as_dict(pod: EvictedPod) -> Object:
+    """An evicted pod, as modules return it."""
     return {"pod": pod.pod, "node": pod.node, "grace": pod.grace, "devices": device_names(pod.devices)}
 
 
@@ -208,4 +215,4 @@ def device_names(devices: t.Iterable[DeviceId]) -> list[str]:
 
 def device_ids(names: t.Iterable[str]) -> tuple[DeviceId, ...]:
     """Devices from `driver/pool/device`. Raises ValueError."""
-    return tuple(dict.fromkeys(forms.device(one) for one in names))
+    return tuple(dict.fromkeys(forms.parse_device(one) for one in names))

@@ -3,8 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A fleet after a change: nodes cordoned, drained, removed or added, devices lost, replaced or slower,
-claims gone. `scenario` has the changes of servers, drivers and workloads."""
+"""Changes of a fleet's nodes, devices and claims. `scenario` has the changes of servers, drivers and workloads."""
 
 from __future__ import annotations
 
@@ -20,38 +19,38 @@ from ..vendors.server import Server
 from .fleet import Fleet, Node
 from .pods import UNSCHEDULABLE, selected
 
-_CONDITION = "node.kubernetes.io/"  # begins the keys of taints that Kubernetes itself sets
+_CONDITION = "node.kubernetes.io/"  # the prefix of taint keys that Kubernetes itself sets
 #: The steps, and what each means.
 STEPS = {
     "cordon": "nodes that take no more pods",
     "uncordon": "nodes that take pods again",
-    "drain": "nodes that are cordoned, and whose pods and claims go",
-    "remove": "nodes that go, with all that is on them",
-    "add": "nodes that come: like one that is there, but empty, and with these labels",
+    "drain": "nodes that are cordoned, and whose pods and claims are deleted",
+    "remove": "nodes that are removed with their devices, pods and claims",
+    "add": "new empty nodes like an existing one, with these labels",
     "lose": "devices that fail",
-    "replace": "devices that are swapped for new ones: free, without taints, with these attributes if they differ",
+    "replace": "devices that are replaced by new ones: free, without taints, with these attributes if they differ",
     "degrade": "devices that become worse: with these attributes, capacities or this taint",
-    "release": "claims that go, with the pods that use them",
+    "release": "claims that are deleted, with the pods that use them",
 }
 
 
 def after(fleet: Fleet, steps: t.Sequence[ObjectView], path: str = "what_if") -> Fleet:
-    """The fleet after some steps, one after the other. Each is a mapping of one of STEPS to its arguments:
+    """The fleet after a sequence of steps. Each step is a mapping of one of STEPS to its arguments:
 
-    `cordon`, `uncordon`, `drain` and `remove` take `nodes`, a list of names, or `labels`, which the nodes have; `add`
-    takes `like` and `count`, and `labels` that the new nodes have besides; `lose`, `replace` and `degrade` take `node`
-    and `devices`, names or PCI addresses, the last two also `attributes` and `capacity`, and `degrade` a `taint`;
-    `release` takes `claims`, a list of `namespace/name`. Where the pods of a drained node go is not modelled: they
-    count as gone.
+    `cordon`, `uncordon`, `drain` and `remove` take `nodes`, a list of names, or `labels` of the nodes. `add` takes
+    `like` and `count`, and additional `labels` of the new nodes. `lose`, `replace` and `degrade` take `node` and
+    `devices`, a list of names or PCI addresses; the last two also take `attributes` and `capacity`, and `degrade` a
+    `taint`. `release` takes `claims`, a list of `namespace/name`. The pods of a drained node are deleted; new pods that
+    would replace them are not modelled.
 
     Raises Problems with all errors of the first invalid step.
     """
     for number, step in enumerate(steps):
-        fleet = take(fleet, step, f"{path}[{number}]")
+        fleet = apply_step(fleet, step, f"{path}[{number}]")
     return fleet
 
 
-def take(fleet: Fleet, step: ObjectView, place: str) -> Fleet:
+def apply_step(fleet: Fleet, step: ObjectView, place: str) -> Fleet:
     """The fleet after one step, see `after`. Raises Problems."""
     if not isinstance(step, dict) or len(step) != 1 or next(iter(step)) not in STEPS:
         known = ", ".join(STEPS)
@@ -60,57 +59,57 @@ def take(fleet: Fleet, step: ObjectView, place: str) -> Fleet:
     place = f"{place}.{name}"
     if not isinstance(value, dict):
         raise Problems([Problem(place, "is not a mapping", "wrong-type", "see the documentation of the step")])
-    return _TAKE[name](fleet, value, place)
+    return _APPLY[name](fleet, value, place)
 
 
-def _chosen(fleet: Fleet, value: ObjectView, place: str) -> list[str]:
-    """The nodes of a step. Raises Problems where there are none, or one that does not exist."""
+def _nodes_of_step(fleet: Fleet, value: ObjectView, place: str) -> list[str]:
+    """The nodes of a step. Raises Problems if there are none, or if one does not exist."""
     names, labels = value.get("nodes"), value.get("labels")
     if (names is None) == (labels is None) or set(value) - {"nodes", "labels"}:
         raise Problems([Problem(place, "must have nodes or labels, and nothing else", "bad-step", "")])
     if labels is not None:
         found = [node.name for node in fleet.nodes.values() if selected({"matchLabels": labels}, node.labels)]
         if not found:
-            raise Problems([Problem(f"{place}.labels", "are those of no node", "no-node", "look at the nodes' labels")])
+            raise Problems([Problem(f"{place}.labels", "match no node", "no-node", "check the labels of the nodes")])
         return found
     if not isinstance(names, list):
         raise Problems([Problem(f"{place}.nodes", "is not a list", "wrong-type", "give the names of nodes")])
     missing = [name for name in names if name not in fleet.nodes]
     if missing or not names:
         message = f"names nodes that do not exist: {', '.join(map(str, missing))}" if missing else "names no node"
-        raise Problems([Problem(f"{place}.nodes", message, "no-node", "look at the names of the fleet's nodes")])
+        raise Problems([Problem(f"{place}.nodes", message, "no-node", "check the names of the fleet's nodes")])
     return [str(name) for name in names]
 
 
-def _changed(fleet: Fleet, names: t.Collection[str], change: t.Callable[[Node], Node]) -> Fleet:
+def _with_changed_nodes(fleet: Fleet, names: t.Collection[str], change: t.Callable[[Node], Node]) -> Fleet:
     nodes = {name: change(node) if name in names else node for name, node in fleet.nodes.items()}
     return replace(fleet, nodes=nodes)
 
 
 def _cordon(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
-    return _changed(fleet, _chosen(fleet, value, place), lambda node: replace(node, cordoned=True))
+    return _with_changed_nodes(fleet, _nodes_of_step(fleet, value, place), lambda node: replace(node, cordoned=True))
 
 
 def _uncordon(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
-    """Kubernetes takes its taint of cordoned nodes away with the cordon."""
-    return _changed(
+    """Kubernetes removes the taint of cordoned nodes together with the cordon."""
+    return _with_changed_nodes(
         fleet,
-        _chosen(fleet, value, place),
-        lambda node: replace(node, cordoned=False, taints=_without(node.taints, UNSCHEDULABLE["key"])),
+        _nodes_of_step(fleet, value, place),
+        lambda node: replace(node, cordoned=False, taints=_without_taints(node.taints, UNSCHEDULABLE["key"])),
     )
 
 
-def _without(taints: t.Sequence[ObjectView], prefix: str) -> tuple[ObjectView, ...]:
+def _without_taints(taints: t.Sequence[ObjectView], prefix: str) -> tuple[ObjectView, ...]:
     return tuple(one for one in taints if not str(one.get("key")).startswith(prefix))
 
 
 def _drain(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
-    names = _chosen(fleet, value, place)
-    return _changed(fleet, names, lambda node: replace(node, cordoned=True, held=(), pods=()))
+    names = _nodes_of_step(fleet, value, place)
+    return _with_changed_nodes(fleet, names, lambda node: replace(node, cordoned=True, held=(), pods=()))
 
 
 def _remove(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
-    gone = set(_chosen(fleet, value, place))
+    gone = set(_nodes_of_step(fleet, value, place))
     return replace(fleet, nodes={name: node for name, node in fleet.nodes.items() if name not in gone})
 
 
@@ -118,13 +117,13 @@ def _add(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
     like, count, labels = value.get("like"), value.get("count", 1), value.get("labels") or {}
     problems = []
     if set(value) - {"like", "count", "labels"}:
-        message = "must have like, may have count and labels, and nothing else"
+        message = "must have like, and may have count and labels, but nothing else"
         problems.append(Problem(place, message, "bad-step", ""))
     if not isinstance(labels, dict) or not all(isinstance(one, str) for pair in labels.items() for one in pair):
         message = "is not a mapping of strings to strings"
         problems.append(Problem(f"{place}.labels", message, "wrong-type", "quote numbers"))
     if not isinstance(like, str) or like not in fleet.nodes:
-        problems.append(Problem(f"{place}.like", f"there is no node {like!r}", "no-node", "name one that is there"))
+        problems.append(Problem(f"{place}.like", f"there is no node {like!r}", "no-node", "name an existing node"))
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 10_000:
         problems.append(Problem(f"{place}.count", "is not a number from 1 to 10000", "wrong-type", ""))
     if problems:
@@ -135,36 +134,36 @@ def _add(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
         while f"{like}-new-{number}" in nodes:
             number += 1
         name = f"{like}-new-{number}"
-        nodes[name] = _empty(fleet.nodes[str(like)], name, fleet.server, labels)
+        nodes[name] = _empty_copy(fleet.nodes[str(like)], name, fleet.server, labels)
     return replace(fleet, nodes=nodes)
 
 
-def _empty(node: Node, name: str, server: Server, labels: t.Mapping[str, str]) -> Node:
-    """A node like another one, without its pods, its cordon and the taints that Kubernetes sets for its conditions."""
+def _empty_copy(node: Node, name: str, server: Server, labels: t.Mapping[str, str]) -> Node:
+    """A copy of a node without its pods and cordon, and without the taints that Kubernetes sets for node conditions."""
     return replace(
         node,
         name=name,
         labels={**node.labels, "kubernetes.io/hostname": name, **labels},
-        taints=_without(node.taints, _CONDITION),
+        taints=_without_taints(node.taints, _CONDITION),
         cordoned=False,
         pods=(),
         held=(),
-        offers=tuple(_moved(node, name, server)),
+        offers=tuple(_moved_offers(node, name, server)),
     )
 
 
-def _moved(node: Node, name: str, server: Server) -> t.Iterator[Offer]:
-    """The node's devices as those of another node, in pools of its own, where other taint rules apply."""
+def _moved_offers(node: Node, name: str, server: Server) -> t.Iterator[Offer]:
+    """The node's devices as devices of another node, in pools of that node, to which other taint rules may apply."""
     for offer in node.offers:
         pool = name if offer.pool == node.name else f"{offer.pool}-{name}"
-        yield server.moved(offer, name, pool)
+        yield server.moved_to(offer, name, pool)
 
 
 def _devices(fleet: Fleet, value: ObjectView, place: str, more: t.Collection[str] = ()) -> tuple[Node, set[int]]:
     """The node of a step, and the positions of its devices. `more` are other keys that the step may have."""
     name, devices = value.get("node"), value.get("devices")
     if name not in fleet.nodes:
-        raise Problems([Problem(f"{place}.node", f"there is no node {name!r}", "no-node", "name one that is there")])
+        raise Problems([Problem(f"{place}.node", f"there is no node {name!r}", "no-node", "name an existing node")])
     if not isinstance(devices, list) or not devices or set(value) - {"node", "devices", *more}:
         may = f"; it may have {', '.join(more)}" if more else ""
         message = f"must have node and devices, a list, and nothing else{may}"
@@ -182,31 +181,31 @@ def _devices(fleet: Fleet, value: ObjectView, place: str, more: t.Collection[str
 
 def _lose(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
     node, gone = _devices(fleet, value, place)
-    kept = tuple(offer for number, offer in enumerate(node.offers) if number not in gone)
-    ids = {identify(offer) for offer in kept}
+    offers = tuple(offer for number, offer in enumerate(node.offers) if number not in gone)
+    ids = {identify(offer) for offer in offers}
     held = tuple(one for one in node.held if one.result.id in ids)
-    return _changed(fleet, [node.name], lambda _node: replace(node, offers=kept, held=held))
+    return _with_changed_nodes(fleet, [node.name], lambda _node: replace(node, offers=offers, held=held))
 
 
 def _replace(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
-    """A device cannot be swapped while it is in use, so its claims go, with their pods."""
+    """A device cannot be replaced while it is in use, so its claims and their pods are removed."""
     node, chosen = _devices(fleet, value, place, ("attributes", "capacity"))
     ids = {identify(node.offers[number]) for number in chosen}
     free = node.without({one.owner for one in node.held if one.result.id in ids})
-    return _renewed(fleet, free, chosen, value, place, ())
+    return _with_changed_devices(fleet, free, chosen, value, place, ())
 
 
 def _degrade(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
     node, chosen = _devices(fleet, value, place, ("attributes", "capacity", "taint"))
     taint = value.get("taint")
     if not {"attributes", "capacity", "taint"} & set(value):
-        raise Problems([Problem(place, "must have attributes, capacity or a taint", "bad-step", "say what is worse")])
+        raise Problems([Problem(place, "must have attributes, capacity or a taint", "bad-step", "add one of them")])
     if taint is not None and not (isinstance(taint, dict) and taint.get("key") and taint.get("effect")):
         raise Problems([Problem(f"{place}.taint", "must have key and effect", "wrong-type", "")])
-    return _renewed(fleet, node, chosen, value, place, None if taint is None else (taint,))
+    return _with_changed_devices(fleet, node, chosen, value, place, None if taint is None else (taint,))
 
 
-def _renewed(
+def _with_changed_devices(
     fleet: Fleet,
     node: Node,
     chosen: t.Collection[int],
@@ -214,8 +213,10 @@ def _renewed(
     place: str,
     taints: tuple[ObjectView, ...] | None,
 ) -> Fleet:
-    """The fleet with other values of some devices. `taints` are added to those that are there; an empty tuple removes
-    these, and None keeps them."""
+    """The fleet with other values of some devices.
+
+    `taints` are added to the existing ones. An empty tuple removes the existing ones; None keeps them.
+    """
     attributes, capacity = value.get("attributes") or {}, value.get("capacity") or {}
     if not isinstance(attributes, dict) or not isinstance(capacity, dict):
         raise Problems([Problem(place, "has attributes or capacity that is not a mapping", "wrong-type", "")])
@@ -227,23 +228,23 @@ def _renewed(
         if new:
             device["attributes"] = {**(device.get("attributes") or {}), **new}
         for name, amount in amounts.items():
-            there = device.get("capacity") or {}
-            device["capacity"] = {**there, name: {**there.get(name, {}), "value": amount}}
+            capacities = device.get("capacity") or {}
+            device["capacity"] = {**capacities, name: {**capacities.get(name, {}), "value": amount}}
         if taints is not None:
-            kept = device.pop("taints", []) if taints else []
-            device["taints"] = [*kept, *taints]
+            existing = device.pop("taints", []) if taints else []
+            device["taints"] = [*existing, *taints]
         offers[number] = replace(offers[number], device=device)
     by_id = {identify(offer): offer for offer in offers}
     held = tuple(replace(one, result=replace(one.result, offer=by_id[one.result.id])) for one in node.held)
-    return _changed(fleet, [node.name], lambda _node: replace(node, offers=tuple(offers), held=held))
+    return _with_changed_nodes(fleet, [node.name], lambda _node: replace(node, offers=tuple(offers), held=held))
 
 
 def _typed(value: object, place: str) -> ObjectView:
-    """A v1 DeviceAttribute of a plain value. A version is text here."""
+    """A v1 DeviceAttribute with this value. Versions are not supported: they become strings."""
     for kind, name in ((bool, "bool"), (int, "int"), (str, "string")):
         if isinstance(value, kind):
             return {name: value}
-    raise Problems([Problem(place, f"{value!r} is not a text, whole number or boolean", "wrong-type", "")])
+    raise Problems([Problem(place, f"{value!r} is not a string, whole number or boolean", "wrong-type", "")])
 
 
 def _amount(value: object, place: str) -> str:
@@ -257,15 +258,15 @@ def _release(fleet: Fleet, value: ObjectView, place: str) -> Fleet:
     claims = value.get("claims")
     if not isinstance(claims, list) or not claims or set(value) != {"claims"}:
         raise Problems([Problem(place, "must have claims, a list, and nothing else", "bad-step", "")])
-    there = {one.owner for node in fleet.nodes.values() for one in node.held}
-    missing = [str(one) for one in claims if one not in there]
+    owners = {one.owner for node in fleet.nodes.values() for one in node.held}
+    missing = [str(one) for one in claims if one not in owners]
     if missing:
         message = f"have no devices: {', '.join(missing)}"
         raise Problems([Problem(f"{place}.claims", message, "no-claim", "write them as namespace/name")])
-    return _changed(fleet, list(fleet.nodes), lambda node: node.without(claims))
+    return _with_changed_nodes(fleet, list(fleet.nodes), lambda node: node.without(claims))
 
 
-_TAKE: dict[str, t.Callable[[Fleet, ObjectView, str], Fleet]] = {
+_APPLY: dict[str, t.Callable[[Fleet, ObjectView, str], Fleet]] = {
     "cordon": _cordon,
     "uncordon": _uncordon,
     "drain": _drain,

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What stranded devices are worth: the bandwidth that they publish, and money where the site gives prices."""
+"""What stranded devices are worth: the bandwidth that they publish, and money if the site sets prices."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from ..vendors.offer import Offer
 from .fleet import Fleet
 from .stranded import Stranded
 
-#: The capacity of a NIC's link in bits per second, and the attribute with its speed in megabits per second.
+#: The capacity with a NIC's bandwidth in bits per second, and the attribute with its speed in megabits per second.
 BANDWIDTH, SPEED = "bandwidth", "linkSpeedMbps"
 
 
 @dataclass(frozen=True)
 class Price:
-    """What a device of a driver costs, in the site's unit, if it has these values of attributes."""
+    """The price of a device of a driver with these attribute values, in the site's unit."""
 
     driver: str
     price: float
     attributes: t.Mapping[str, str | int | bool]
 
-    def holds(self, offer: Offer) -> bool:
-        """Whether it applies to this device."""
+    def applies_to(self, offer: Offer) -> bool:
+        """Whether this is the price of a device."""
         return offer.driver == self.driver and all(
             value_of(attribute(offer, name if "/" in name else f"{self.driver}/{name}")) == value
             for name, value in self.attributes.items()
@@ -42,8 +42,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Value:
-    """What one device is worth. `gbps` is its bandwidth, None for a device that publishes none; `money` is its price,
-    None without one."""
+    """What one device is worth: its bandwidth `gbps` and its price `money`. Each is None if it is unknown."""
 
     gbps: float | None
     money: float | None
@@ -51,10 +50,10 @@ class Value:
 
 @dataclass(frozen=True)
 class Worth:
-    """What some devices are worth. `gbps` are gigabits per second, `money` is None if the site gives no prices.
+    """What several devices are worth. `gbps` are gigabits per second, `money` is None if the site sets no prices.
 
-    `unpriced` devices have no price; `each` has the value of each device by its node and name. A NIC that is
-    published several times, as a whole and to be shared, counts once.
+    `unpriced` is the number of devices without a price; `each` has the value of each device by its node and name. The
+    bandwidth of a NIC that is published both as a whole and for shares counts once.
     """
 
     devices: int
@@ -64,16 +63,16 @@ class Worth:
     each: t.Mapping[tuple[str, str], Value] = field(default_factory=dict)
 
 
-def prices(given: t.Sequence[ObjectView], path: str = "prices") -> list[Price]:
+def prices(entries: t.Sequence[ObjectView], path: str = "prices") -> list[Price]:
     """The prices of a site: mappings with `driver`, `price` and `attributes`. Raises Problems."""
     found, problems = [], []
-    for number, one in enumerate(given):
+    for number, one in enumerate(entries):
         place = f"{path}[{number}]"
         price, attributes = one.get("price"), one.get("attributes") or {}
         if set(one) - {"driver", "price", "attributes"} or not one.get("driver"):
             problems.append(Problem(place, "must have driver and price, and may have attributes", "bad-price", ""))
         elif isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price < math.inf:
-            problems.append(Problem(f"{place}.price", f"{price!r} is not a number from 0 on", "bad-price", ""))
+            problems.append(Problem(f"{place}.price", f"{price!r} is not a non-negative number", "bad-price", ""))
         elif not isinstance(attributes, dict):
             problems.append(Problem(f"{place}.attributes", "is not a mapping", "wrong-type", ""))
         else:
@@ -83,8 +82,8 @@ def prices(given: t.Sequence[ObjectView], path: str = "prices") -> list[Price]:
     return found
 
 
-def worth(fleet: Fleet, lost: t.Sequence[Stranded], given: t.Sequence[Price]) -> Worth:
-    """What stranded devices are worth, each at the first price that applies to it."""
+def worth(fleet: Fleet, lost: t.Sequence[Stranded], price_list: t.Sequence[Price]) -> Worth:
+    """What stranded devices are worth. The price of a device is the first that applies to it."""
     names = {(one.node, one.device) for one in lost if one.certain}
     each: dict[tuple[str, str], Value] = {}
     links: dict[tuple[str, str], float] = {}  # by node and PCI address
@@ -92,12 +91,12 @@ def worth(fleet: Fleet, lost: t.Sequence[Stranded], given: t.Sequence[Price]) ->
         for offer in node.offers:
             key = (node.name, "/".join(identify(offer)))
             if key in names:
-                value = Value(_gbps(offer), next((one.price for one in given if one.holds(offer)), None))
+                value = Value(_gbps(offer), next((one.price for one in price_list if one.applies_to(offer)), None))
                 each[key] = value
                 link = (node.name, offer.address or key[1])
                 links[link] = max(links.get(link, 0.0), value.gbps or 0.0)
-    money = round(sum(one.money or 0 for one in each.values()), 2) if given else None
-    unpriced = sum(one.money is None for one in each.values()) if given else 0
+    money = round(sum(one.money or 0 for one in each.values()), 2) if price_list else None
+    unpriced = sum(one.money is None for one in each.values()) if price_list else 0
     return Worth(len(each), round(sum(links.values()), 3), money, unpriced, each)
 
 

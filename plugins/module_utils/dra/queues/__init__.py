@@ -5,9 +5,9 @@
 
 """Quotas that teams lend each other: from a site's inventory to objects of Kueue 0.19.
 
-The language of the variables `queues_*`, sums against the devices of the fleet, loans, claim templates in the form that
-Kueue accepts, and the part of Kueue's configuration that goes with them. It imports the rooms below it (`kube`, `cel`,
-`vendors`, `scheduler`, `claims`). It never reads a node or a server.
+It reads the variables `queues_*`, compares quotas with the devices of the fleet, applies loans, and makes claim
+templates that Kueue accepts and the matching part of Kueue's configuration. It imports `kube`, `cel`, `vendors`,
+`scheduler`, `claims` and `holds`. It never reads a node or a server.
 """
 
 from __future__ import annotations

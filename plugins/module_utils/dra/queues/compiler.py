@@ -24,9 +24,9 @@ from .inventory import Loan, Queues, TemplateChoice
 from .language import parse
 from .objects import LOANS
 from .objects import objects as objects_of
-from .sums import current, quotas, within_fleet, written
-from .supply import Counting, Fleet, Supply, overdrawn
-from .variants import Charging, Refused, Usable, variant
+from .sums import amount_text, check_fleet, quotas, split_loans
+from .supply import Fleet, Supply, SupplyCounter, overcommitted
+from .variants import ChargeCalculator, TeamTemplate, TemplateError, variant
 
 _V1 = "resource.k8s.io/v1"
 _TEMPLATES = "queues_templates"
@@ -35,11 +35,11 @@ MANAGED_BY = "lanewise.dra.queues"
 
 
 @dataclass
-class Given:
+class CompileInput:
     """What queues are compiled for.
 
-    `objects` are those that the claims of the site become, of any DRA version; `nodes` as for these claims, empty
-    where none is known; `drivers` is dra_claims_drivers. `now` decides which loans are overdue. `engine` has the
+    `objects` are those rendered from the site's claims, of any DRA version; `nodes` are as for these claims, empty if
+    none is known; `drivers` is dra_claims_drivers. `now` decides which loans are overdue. `engine` has the
     features of the cluster.
     """
 
@@ -54,18 +54,18 @@ class Given:
 
 @dataclass
 class Compiled:
-    """What queues become. `templates` has each claim template of a team, usable or not."""
+    """The result. `templates` has each claim template of a team, accepted by Kueue or not."""
 
     objects: list[Object] = field(default_factory=list)
     configuration: Object = field(default_factory=dict)
-    templates: list[Usable] = field(default_factory=list)
+    templates: list[TeamTemplate] = field(default_factory=list)
     loans: list[str] = field(default_factory=list)
     overdue: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     table: list[str] = field(default_factory=list)
 
 
-def compile_queues(variables: ObjectView, given: Given) -> Compiled:
+def compile_queues(variables: ObjectView, given: CompileInput) -> Compiled:
     """Compile the variables `queues_*`. Raises Problems, with every error found and the path of its variable."""
     reader = Reader()
     queues = parse(variables, reader, given.site)
@@ -73,7 +73,7 @@ def compile_queues(variables: ObjectView, given: Given) -> Compiled:
 
 
 class _Compiler:
-    def __init__(self, queues: Queues, given: Given, reader: Reader) -> None:
+    def __init__(self, queues: Queues, given: CompileInput, reader: Reader) -> None:
         self.queues = queues
         self.given = given
         self.reader = reader
@@ -83,69 +83,68 @@ class _Compiler:
             for one in given.objects
             if one["kind"] == "DeviceClass"
         }
-        # not those of the claims, whose pruning would remove these objects, too
+        # not the labels of the claims: pruning the claims would then remove these objects too
         self.labels = dict(zip(OWN_LABELS, (MANAGED_BY, given.site)))
         self.made = Compiled()
 
     def compile(self) -> Compiled:
         queues, reader, made = self.queues, self.reader, self.made
-        supplies = Counting(self.fleet, self.classes, reader).supplies(queues.resources)
+        supplies = SupplyCounter(self.fleet, self.classes, reader).supplies(queues.resources)
         for resource in queues.resources:
             wrong = configuration.selector_error(resource, self.fleet.kueue)
             if wrong:
                 reader.problem(child(resource.path, "selector"), f"Kueue cannot evaluate it: {wrong}", "bad-value")
         if self.given.nodes:
-            within_fleet(queues, supplies, reader, made.warnings)
-            self._together(supplies)
+            check_fleet(queues, supplies, reader, made.warnings)
+            self._check_shared_counters(supplies)
         elif queues.teams:
             made.warnings.append(
-                "No guarantee was compared with the fleet: no node is known. Run lanewise.dra.probe first, or take the "
-                "nodes from slices (dra_claims_nodes_from)."
+                "Guarantees were not compared with the fleet, because no node is known. Run lanewise.dra.probe first, "
+                "or take the nodes from slices (dra_claims_nodes_from)."
             )
-        holding, late = current(queues.loans, self.given.now)
-        made.loans, made.overdue = ([self._line(one) for one in some] for some in (holding, late))
+        holding, late = split_loans(queues.loans, self.given.now)
+        made.loans, made.overdue = ([self._loan_line(one) for one in some] for some in (holding, late))
         shares = quotas(queues, holding, reader)
         variants = self._templates(supplies)
         if reader.problems:
             raise Problems(list(dict.fromkeys(reader.problems)))
         made.objects = [*objects_of(queues, shares, self.labels), *variants]
-        self._record(holding)
+        self._annotate_loans(holding)
         made.configuration = configuration.fragment(queues)
         made.table = self._table(shares, supplies)
         return made
 
-    def _record(self, loans: t.Sequence[Loan]) -> None:
-        """Annotate each queue whose quota a loan changes with its loans, so that the cluster shows them with their
-        ends."""
+    def _annotate_loans(self, loans: t.Sequence[Loan]) -> None:
+        """Annotate each queue whose quota a loan changes with its loans, so that the cluster shows them."""
         for one in self.made.objects:
             if one["kind"] == "ClusterQueue":
                 name = one["metadata"]["name"]
-                lines = [self._line(loan) for loan in loans if name in (loan.lender, loan.borrower)]
+                lines = [self._loan_line(loan) for loan in loans if name in (loan.lender, loan.borrower)]
                 if lines:
                     one["metadata"]["annotations"] = {LOANS: "\n".join(lines)}
 
-    def _line(self, loan: Loan) -> str:
+    def _loan_line(self, loan: Loan) -> str:
         def form(name: str, amount: t.Any) -> str:
             short = next(one.short for one in self.queues.resources if one.name == name)
-            return f"{written(amount, name in self.queues.binary)} {short}"
+            return f"{amount_text(amount, name in self.queues.binary)} {short}"
 
         return loan.line(form)
 
-    def _together(self, supplies: t.Mapping[str, Supply]) -> None:
+    def _check_shared_counters(self, supplies: t.Mapping[str, Supply]) -> None:
         guaranteed = dict(self.queues.pool)
         for team in self.queues.teams:
             for name, amount in team.guaranteed.items():
                 guaranteed[name] = guaranteed.get(name, amount - amount) + amount
         if any(supply.unclear for supply in supplies.values()):
-            return  # there may be more
-        for resource, message in overdrawn(self.queues.resources, supplies, guaranteed):
+            return  # there may be more devices
+        for resource, message in overcommitted(self.queues.resources, supplies, guaranteed):
             self.reader.problem(resource.path, message, "over-fleet", "guarantee less of one of them")
 
     # templates
 
     def _templates(self, supplies: t.Mapping[str, Supply]) -> list[Object]:
-        """The variants that are made; `made.templates` gets all templates of the teams."""
-        charging = Charging(self.queues.resources, supplies, self.classes, self.fleet)
+        """The variants of templates; `made.templates` gets all templates of the teams."""
+        charging = ChargeCalculator(self.queues.resources, supplies, self.classes, self.fleet)
         teams = {namespace for team in self.queues.teams for namespace in team.namespaces}
         templates = {
             (str(one["metadata"].get("namespace") or ""), str(one["metadata"]["name"])): one
@@ -161,33 +160,33 @@ class _Compiler:
         made = []
         for key, template in sorted(templates.items()):
             if key[0] in teams:
-                usable, other = self._template(template, choices.get(key), charging)
-                self.made.templates.append(usable)
-                if other and (key[0], usable.use) in templates:
-                    message = f"its variant would be named {usable.use}, as another template is"
+                entry, other = self._template(template, choices.get(key), charging)
+                self.made.templates.append(entry)
+                if other and (key[0], entry.use) in templates:
+                    message = f"its variant would have the name of another template, {entry.use}"
                     self.reader.problem(_TEMPLATES, f"{'/'.join(key)}: {message}", "duplicate-name")
                 made += [other] if other else []
         return made
 
     def _template(
-        self, item: Object, choice: TemplateChoice | None, charging: Charging
-    ) -> tuple[Usable, Object | None]:
+        self, item: Object, choice: TemplateChoice | None, charging: ChargeCalculator
+    ) -> tuple[TeamTemplate, Object | None]:
         metadata = item["metadata"]
-        usable = Usable(str(metadata.get("namespace") or ""), str(metadata["name"]))
+        entry = TeamTemplate(str(metadata.get("namespace") or ""), str(metadata["name"]))
         try:
-            form, usable.left_out = variant(versions.convert(item, _V1), choice, self.labels)
-            usable.charges = charging.of(form, usable.notes)
-        except Refused as refused:
-            usable.reason, usable.left_out = str(refused), []
+            form, entry.left_out = variant(versions.convert(item, _V1), choice, self.labels)
+            entry.charges = charging.charges(form, entry.notes)
+        except TemplateError as refused:
+            entry.reason, entry.left_out = str(refused), []
             if choice:
-                self.reader.problem(child(choice.path, "template"), f"{usable.template}: {refused}", "refused-template")
-            return usable, None
-        usable.use = str(form["metadata"]["name"])
-        if not usable.left_out:
-            return usable, None
-        return usable, versions.convert(form, str(item["apiVersion"]))
+                self.reader.problem(child(choice.path, "template"), f"{entry.template}: {refused}", "refused-template")
+            return entry, None
+        entry.use = str(form["metadata"]["name"])
+        if not entry.left_out:
+            return entry, None
+        return entry, versions.convert(form, str(item["apiVersion"]))
 
-    # what is shown
+    # text for people
 
     def _table(self, shares: t.Mapping[tuple[str, str], t.Any], supplies: t.Mapping[str, Supply]) -> list[str]:
         """A line for each team and resource, and one for each template."""
@@ -195,22 +194,22 @@ class _Compiler:
         for resource in self.queues.resources:
             binary = resource.name in self.queues.binary
             supply = supplies.get(resource.name)
-            has = f", {written(supply.sure, binary)} on the fleet" if supply and self.given.nodes else ""
+            has = f", {amount_text(supply.sure, binary)} on the fleet" if supply and self.given.nodes else ""
             lines.append(f"{resource.short}{has}")
             for team in self.queues.teams:
                 quota = shares[team.name, resource.name]
-                words = [f"  {team.name}: {written(quota.nominal, binary)}"]
-                words += [f"borrows at most {written(quota.borrow, binary)}"] if quota.borrow is not None else []
-                words += [f"lends at most {written(quota.lend, binary)}"] if quota.lend is not None else []
+                words = [f"  {team.name}: {amount_text(quota.nominal, binary)}"]
+                words += [f"borrows at most {amount_text(quota.borrow, binary)}"] if quota.borrow is not None else []
+                words += [f"lends at most {amount_text(quota.lend, binary)}"] if quota.lend is not None else []
                 lines.append(", ".join(words))
         return lines + [self._template_line(one) for one in self.made.templates]
 
-    def _template_line(self, one: Usable) -> str:
+    def _template_line(self, one: TeamTemplate) -> str:
         name = f"{one.namespace}/{one.template}"
         if not one.use:
             return f"{name}: not for queues: {one.reason}"
         charged = ", ".join(
-            f"{written(one.charges[resource.name], resource.name in self.queues.binary)} {resource.short}"
+            f"{amount_text(one.charges[resource.name], resource.name in self.queues.binary)} {resource.short}"
             for resource in self.queues.resources
             if resource.name in one.charges
         )

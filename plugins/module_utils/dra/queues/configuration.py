@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The part of Kueue's configuration that goes with the queues, and whether a running Kueue has it.
+"""The part of Kueue's configuration that the queues need, and its comparison with that of a running Kueue.
 
-Kueue reads the classes of devices, what is counted of them, and fair sharing from its configuration, when it starts
-(apis/config/v1beta2 of 0.19.2). The configuration is one YAML document that the
-cluster's administrators own, so this part of it is only shown and compared, never written.
+When Kueue starts, it reads device classes, what it counts of them, and fair sharing from its configuration
+(apis/config/v1beta2 of 0.19.2). The configuration is one YAML document that the cluster's administrators own. This
+module only makes and compares a part of it.
 """
 
 from __future__ import annotations
@@ -60,39 +60,40 @@ def _device_class_mapping(resource: Resource) -> Object:
 
 
 def selector_error(resource: Resource, kueue_cel: Engine) -> str:
-    """Why Kueue would not start with the selector of a resource; empty if nothing is known to be wrong."""
+    """Why Kueue would not start with the selector of a resource; empty if no error is known."""
     wrong = kueue_cel.check(resource.selector) if resource.selector else []
     return str(wrong[0]) if wrong else ""
 
 
 def merged(base: ObjectView, part: ObjectView) -> Object:
-    """A whole Configuration: `base` with the fragment.
+    """A complete Configuration: `base` merged with the fragment.
 
-    Gates, fields of fairSharing and prefixes are added to those of `base`; a mapping replaces the one of its name.
+    Gates, fields of fairSharing and prefixes are added to those of `base`; a mapping replaces the one with the same
+    name.
     """
     found: Object = {"apiVersion": API_VERSION, "kind": "Configuration", **base}
     for key in ("featureGates", "fairSharing"):
         if key in part:
             found[key] = {**(base.get(key) or {}), **part[key]}
     if "resources" in part:
-        own = dict(base.get("resources") or {})
+        resources = dict(base.get("resources") or {})
         wanted = part["resources"]
         names = {one["name"] for one in wanted.get("deviceClassMappings") or ()}
-        kept = [one for one in own.get("deviceClassMappings") or () if one.get("name") not in names]
+        kept = [one for one in resources.get("deviceClassMappings") or () if one.get("name") not in names]
         if kept or wanted.get("deviceClassMappings"):
-            own["deviceClassMappings"] = [*kept, *(wanted.get("deviceClassMappings") or ())]
-        prefixes = [*(own.get("excludeResourcePrefixes") or ()), *(wanted.get("excludeResourcePrefixes") or ())]
+            resources["deviceClassMappings"] = [*kept, *(wanted.get("deviceClassMappings") or ())]
+        prefixes = [*(resources.get("excludeResourcePrefixes") or ()), *(wanted.get("excludeResourcePrefixes") or ())]
         if prefixes:
-            own["excludeResourcePrefixes"] = list(dict.fromkeys(prefixes))
-        found["resources"] = own
+            resources["excludeResourcePrefixes"] = list(dict.fromkeys(prefixes))
+        found["resources"] = resources
     return found
 
 
 def differences(part: ObjectView, running: ObjectView) -> list[str]:
     """The fields of the fragment that a running Configuration lacks, or in which it differs: one line each."""
     found = []
-    own = _as_dict(running.get("resources"))
-    mappings = {str(one.get("name")): one for one in _as_dicts(own.get("deviceClassMappings"))}
+    resources = _as_dict(running.get("resources"))
+    mappings = {str(one.get("name")): one for one in _as_dicts(resources.get("deviceClassMappings"))}
     wanted = (part.get("resources") or {}).get("deviceClassMappings") or ()
     for one in wanted:
         name, path = one["name"], f"resources.deviceClassMappings[{one['name']}]"
@@ -105,7 +106,7 @@ def differences(part: ObjectView, running: ObjectView) -> list[str]:
         if (has.get("sources") or []) != (one.get("sources") or []):
             found.append(f"{path}.sources differs")
     found += conflicts(part, running)
-    prefixes = own.get("excludeResourcePrefixes") or []
+    prefixes = resources.get("excludeResourcePrefixes") or []
     for prefix in (part.get("resources") or {}).get("excludeResourcePrefixes") or ():
         if prefix not in prefixes:
             found.append(f"resources.excludeResourcePrefixes lacks {prefix}: pods that request it are not admitted")
@@ -113,8 +114,8 @@ def differences(part: ObjectView, running: ObjectView) -> list[str]:
     for name, value in (part.get("featureGates") or {}).items():
         if gates.get(name, _GATES[name]) is not value:
             found.append(
-                f"featureGates.{name} is not {str(value).lower()} there, which is right only if Kueue's option "
-                "--feature-gates sets it"
+                f"featureGates.{name} is not {str(value).lower()} in the configuration, which is correct only if "
+                "Kueue's option --feature-gates sets it"
             )
     if "fairSharing" in part and not running.get("fairSharing"):
         found.append("fairSharing is missing: the weights of teams have no effect")
@@ -122,7 +123,7 @@ def differences(part: ObjectView, running: ObjectView) -> list[str]:
 
 
 def conflicts(part: ObjectView, running: ObjectView) -> list[str]:
-    """Mappings of a running Configuration with which Kueue does not start once it has the fragment, too."""
+    """Mappings of a running Configuration that conflict with the fragment: Kueue does not start with both."""
     wanted = (part.get("resources") or {}).get("deviceClassMappings") or ()
     ours = {str(one["name"]) for one in wanted}
     named = {name for one in wanted for name in one["deviceClassNames"]}

@@ -15,8 +15,8 @@ from fractions import Fraction
 PREFIX = "queues_"
 #: The domain of resources that the site names without one.
 DOMAIN = "lanewise.dev/"
-#: Resources of pods that are not devices.
-OF_PODS = ("cpu", "memory", "ephemeral-storage", "pods")
+#: Resources of pods other than devices.
+POD_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
 
 #: Amounts by the name of the resource in Kueue.
 Amounts = dict[str, Fraction]
@@ -53,9 +53,9 @@ class Resource:
 
 @dataclass
 class Team:
-    """A team: its namespaces, what it is guaranteed, and how much more or less it may have.
+    """A team: its namespaces, guarantees, and limits on borrowing and lending.
 
-    `borrow` and `lend` have an amount only where the team sets a limit.
+    `borrow` and `lend` have an amount only if the team sets a limit.
     """
 
     path: str
@@ -81,7 +81,7 @@ class Priority:
 
 @dataclass
 class Loan:
-    """Devices of one team that another one has until a time, in UTC, as if they were its own."""
+    """Quota for devices that one team lends another until a time in UTC."""
 
     path: str
     lender: str
@@ -91,7 +91,7 @@ class Loan:
     reason: str = ""
 
     def line(self, forms: t.Callable[[str, Fraction], str]) -> str:
-        """The loan in one line; `forms` writes an amount of a resource."""
+        """The loan in one line; `forms` formats an amount of a resource."""
         amounts = ", ".join(forms(name, amount) for name, amount in self.devices.items())
         why = f" ({self.reason})" if self.reason else ""
         until = self.until.strftime("%Y-%m-%dT%H:%M:%SZ")

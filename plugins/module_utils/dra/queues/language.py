@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The language of the variables `queues_*`. Reading never stops at an error: all are reported together."""
+"""Parses the variables `queues_*`. Parsing continues after an error: all errors are reported together."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import typing as t
 from datetime import datetime
 from fractions import Fraction
 
-from ..holds.times import when
+from ..holds.times import parse_user_time
 from ..kube import limits, quantity
 from ..kube.objects import Object, ObjectView
 from ..kube.reader import Reader, child, nearest
-from .inventory import DOMAIN, OF_PODS, PREFIX, Amounts, Loan, Priority, Queues, Resource, Team, TemplateChoice
+from .inventory import DOMAIN, POD_RESOURCES, PREFIX, Amounts, Loan, Priority, Queues, Resource, Team, TemplateChoice
 
 _VARIABLES = (
     *("cohort", "flavor", "resources", "bundles", "teams", "pool", "priorities", "loans", "templates"),
     "uncounted",
 )
-#: Variables of the role that say where and how, not what.
+#: Variables that control the role, and are not part of the queues' description.
 _ROLE = (
     *("dest", "dest_prune", "apply", "prune", "applyset", "applyset_namespace", "force_conflicts"),
     *("create_namespaces", "kueue_namespace", "configuration", "configure", "restart", "deployment"),
@@ -37,7 +37,7 @@ _T = t.TypeVar("_T")
 
 
 def parse(variables: ObjectView, reader: Reader, site: str) -> Queues:
-    """Read the variables of a site; errors go to `reader`. Never raises for what a site wrote."""
+    """Read the variables of a site; errors go to `reader`. Never raises for invalid input."""
     known = [PREFIX + name for name in _VARIABLES]
     given: Object = {}
     for key, value in variables.items():
@@ -45,7 +45,7 @@ def parse(variables: ObjectView, reader: Reader, site: str) -> Queues:
         if name in known:
             given[name[len(PREFIX) :]] = value
         elif name.startswith(PREFIX) and name[len(PREFIX) :] not in _ROLE:
-            fix = nearest(name, known) or f"known are {', '.join(known)}"
+            fix = nearest(name, known) or f"known: {', '.join(known)}"
             reader.problem(name, "is not a variable of queues", "unknown-key", fix)
     return _Parser(reader, given).queues(site)
 
@@ -63,12 +63,12 @@ class _Parser:
         reader, given = self.reader, self.given
         resources = self._read("resources", self._resource)
         self._unique([(one.path, one.name) for one in resources], "resource")
-        self._classes_once(resources)
+        self._check_classes(resources)
         self.known = {one.name: one for one in resources}
         self._bundles()
         teams = self._read("teams", self._team)
         self._unique([(one.path, one.name) for one in teams], "team")
-        self._namespaces_once(teams)
+        self._check_namespaces(teams)
         priorities = self._read("priorities", self._priority)
         self._unique([(one.path, one.name) for one in priorities], "priority")
         names = [team.name for team in teams]
@@ -78,7 +78,7 @@ class _Parser:
         cohort = reader.name(given.get("cohort") or site, PREFIX + "cohort", limits.dns_subdomain) or site
         flavor = reader.name(given.get("flavor") or f"{site}-devices", PREFIX + "flavor", limits.dns_subdomain)
         if not teams and any(given.get(name) for name in _VARIABLES):
-            reader.problem(PREFIX + "teams", "names no team", "missing", "give each team a name and namespaces")
+            reader.problem(PREFIX + "teams", "has no team", "missing", "give each team a name and namespaces")
         return Queues(
             cohort, flavor or site, resources, teams, pool, priorities, loans, choices, self._uncounted(resources),
             self.binary, self.places,
@@ -120,7 +120,7 @@ class _Parser:
             else:
                 found.classes.append(name)
         if len(found.classes) > CLASSES:
-            reader.problem(classes, f"has {len(found.classes)} classes, and Kueue takes {CLASSES}", "too-many")
+            reader.problem(classes, f"has {len(found.classes)} classes; Kueue accepts at most {CLASSES}", "too-many")
         for key, check in (("capacity", limits.qualified_name), ("counter", limits.dns_label)):
             if key in item:
                 setattr(found, key, reader.name(item[key], child(path, key), check) or "")
@@ -128,29 +128,31 @@ class _Parser:
             found.driver = reader.name(item["driver"], child(path, "driver"), limits.driver_name) or ""
         if "selector" in item:
             found.selector = reader.string(item["selector"], child(path, "selector")) or ""
-        self._contradictions(item, path, found)
+        self._check_contradictions(item, path, found)
         found.broken = len(reader.problems) > before
         return found if found.name else None
 
-    def _contradictions(self, item: Object, path: str, found: Resource) -> None:
+    def _check_contradictions(self, item: Object, path: str, found: Resource) -> None:
         reader = self.reader
         if "capacity" in item and "counter" in item:
-            reader.problem(child(path, "counter"), "does not go with capacity", "contradiction", "count one of them")
+            message = "cannot be combined with capacity"
+            reader.problem(child(path, "counter"), message, "contradiction", "set one of them")
         for key in ("driver", "selector"):
             if key in item and not ("capacity" in item or "counter" in item):
-                reader.problem(child(path, key), "belongs to a capacity or counter", "contradiction", "leave it out")
+                reader.problem(child(path, key), "needs capacity or counter", "contradiction", "leave it out")
         if "classes" not in item:
             for key in ("capacity", "counter"):
                 if key in item:
-                    reader.problem(child(path, "classes"), f"is missing: whose {key} is it?", "missing")
-            if not found.capacity and not found.counter and found.name not in OF_PODS:
-                fix = f"give the classes of its devices, or name one of {', '.join(OF_PODS)}"
+                    message = f"is missing: the {key} needs the classes of its devices"
+                    reader.problem(child(path, "classes"), message, "missing")
+            if not found.capacity and not found.counter and found.name not in POD_RESOURCES:
+                fix = f"give the classes of its devices, or name one of {', '.join(POD_RESOURCES)}"
                 reader.problem(child(path, "classes"), "is missing", "missing", fix)
-        elif found.name in OF_PODS:
+        elif found.name in POD_RESOURCES:
             reader.problem(child(path, "name"), f"{found.name} is a resource of pods", "reserved", "use another name")
         if "total" in item:
             if "classes" in item:
-                message = "is counted from the fleet where the resource has classes"
+                message = "must not be set with classes: their devices are counted from the fleet"
                 reader.problem(child(path, "total"), message, "contradiction", "leave it out")
             else:
                 found.total = self._amount(item["total"], child(path, "total"), found)
@@ -162,7 +164,7 @@ class _Parser:
         text = self.reader.string(item["name"], child(path, "name"))
         if text is None:
             return ""
-        name = self._full(text)
+        name = self._full_name(text)
         wrong = limits.label_key(name)
         if wrong:
             self.reader.problem(child(path, "name"), f"{text!r} {wrong}", "bad-name")
@@ -170,11 +172,11 @@ class _Parser:
         return name
 
     @staticmethod
-    def _full(name: str) -> str:
-        return name if "/" in name or name in OF_PODS else DOMAIN + name
+    def _full_name(name: str) -> str:
+        return name if "/" in name or name in POD_RESOURCES else DOMAIN + name
 
-    def _classes_once(self, resources: list[Resource]) -> None:
-        """A class belongs to one resource: otherwise its devices are counted twice, and Kueue does not start."""
+    def _check_classes(self, resources: list[Resource]) -> None:
+        """Report classes in several resources: their devices would be counted twice, and Kueue would not start."""
         first: dict[str, Resource] = {}
         for one in resources:
             for number, name in enumerate(one.classes):
@@ -184,18 +186,18 @@ class _Parser:
                     self.reader.problem(child(child(one.path, "classes"), number), message, "counted-twice")
         mappings = [one for one in resources if one.classes]
         if len(mappings) > MAPPINGS:
-            message = f"has {len(mappings)} resources with classes, and Kueue takes {MAPPINGS}"
+            message = f"has {len(mappings)} resources with classes; Kueue accepts at most {MAPPINGS}"
             self.reader.problem(PREFIX + "resources", message, "too-many")
         if len(resources) > RESOURCES:
-            message = f"has {len(resources)} resources, and a ClusterQueue takes {RESOURCES}"
+            message = f"has {len(resources)} resources; a ClusterQueue accepts at most {RESOURCES}"
             self.reader.problem(PREFIX + "resources", message, "too-many")
 
     def _bundles(self) -> None:
         value = self.given.get("bundles")
         path = PREFIX + "bundles"
-        for name, parts in (self.reader.free_mapping(value, path) if value is not None else {}).items():
+        for name, parts in (self.reader.any_mapping(value, path) if value is not None else {}).items():
             place = child(path, name)
-            if self._full(name) in self.known:
+            if self._full_name(name) in self.known:
                 self.reader.problem(place, f"{name!r} is already the name of a resource", "duplicate-name")
                 continue
             self.bundles[name] = self._amounts(parts, place, None)
@@ -204,7 +206,7 @@ class _Parser:
         value = self.given.get("uncounted")
         counted = {one.name for one in resources}
         if value is None:
-            return [name for name in OF_PODS if name not in counted and name != "pods"]
+            return [name for name in POD_RESOURCES if name not in counted and name != "pods"]
         path = PREFIX + "uncounted"
         found = []
         for number, name in enumerate(self.reader.strings(value, path)):
@@ -219,18 +221,18 @@ class _Parser:
     # amounts
 
     def _amounts(self, value: object, path: str, owner: str | None, bundles: bool = True) -> Amounts:
-        """Amounts by resource; a bundle counts as its parts. `owner` is a team, empty for the pool, None elsewhere."""
+        """Amounts by resource; bundles are expanded. `owner` is a team or loan, empty for the pool, None for limits."""
         found: Amounts = {}
-        for name, number in self.reader.free_mapping(value, path).items():
+        for name, number in self.reader.any_mapping(value, path).items():
             place = child(path, name)
             if bundles and name in self.bundles and owner is not None:
                 times = self.reader.integer(number, place, 0, _INT32)
                 parts = {part: each * times for part, each in self.bundles[name].items()} if times is not None else {}
             else:
-                resource = self.known.get(self._full(name))
+                resource = self.known.get(self._full_name(name))
                 if resource is None:
                     known = [one.short for one in self.known.values()] + (list(self.bundles) if bundles else [])
-                    fix = nearest(name, known) or f"known are {', '.join(known) or 'none'}"
+                    fix = nearest(name, known) or f"known: {', '.join(known) or 'none'}"
                     self.reader.problem(place, f"there is no resource {name!r}", "unknown-resource", fix)
                     continue
                 amount = self._amount(number, place, resource)
@@ -291,17 +293,17 @@ class _Parser:
                 chosen = reader.choice(item[key], child(path, key), tuple(words))
                 if chosen:
                     setattr(found, key, words[chosen])
-        self._own_limits(found)
+        self._check_lend_limits(found)
         found.broken = len(reader.problems) > before
         return found
 
-    def _own_limits(self, team: Team) -> None:
-        """Report what a team lends beyond its guarantee: Kueue refuses such a queue."""
+    def _check_lend_limits(self, team: Team) -> None:
+        """Report a team that lends more than its guarantee: Kueue refuses such a queue."""
         for name, amount in team.lend.items():
             has = team.guaranteed.get(name, Fraction())
             if amount > has:
                 place = child(child(team.path, "lend"), self.known[name].short)
-                message = f"lends {quantity.canonical(amount)} of {quantity.canonical(has)} that the team is guaranteed"
+                message = f"lends {quantity.canonical(amount)}, but the team is guaranteed {quantity.canonical(has)}"
                 self.reader.problem(place, message, "lends-too-much", "lend no more than that")
 
     def _weight(self, value: object, path: str) -> Fraction | None:
@@ -322,8 +324,8 @@ class _Parser:
             return ""
         return self.reader.name(item["name"], child(path, "name"), check) or ""
 
-    def _namespaces_once(self, teams: list[Team]) -> None:
-        """A namespace belongs to one team: otherwise its jobs could choose whom to charge."""
+    def _check_namespaces(self, teams: list[Team]) -> None:
+        """Report namespaces of several teams: their jobs could choose which team is charged."""
         first: dict[str, Team] = {}
         for team in teams:
             for number, name in enumerate(team.namespaces):
@@ -346,7 +348,7 @@ class _Parser:
             number = self.reader.integer(item["value"], child(path, "value"), -_INT32 - 1, _INT32)
         text = self.reader.string(item["description"], child(path, "description")) if "description" in item else ""
         if text and len(text) > _DESCRIPTION:
-            message = f"has {len(text)} characters, and Kueue takes {_DESCRIPTION}"
+            message = f"has {len(text)} characters; Kueue accepts at most {_DESCRIPTION}"
             self.reader.problem(child(path, "description"), message, "too-long")
         return Priority(path, name, number or 0, text or "") if name else None
 
@@ -363,7 +365,7 @@ class _Parser:
         for key in ("from", "to"):
             name = reader.string(item[key], child(path, key)) if key in item else None
             if name is not None and name not in teams:
-                fix = nearest(name, teams) or f"teams are {', '.join(teams) or 'none'}"
+                fix = nearest(name, teams) or f"teams: {', '.join(teams) or 'none'}"
                 reader.problem(child(path, key), f"there is no team {name!r}", "unknown-team", fix)
             names.append(name or "")
         if names[0] and names[0] == names[1]:
@@ -373,18 +375,18 @@ class _Parser:
             devices = self._amounts(item["devices"], child(path, "devices"), f"loan {path}")
             if not devices and len(reader.problems) == before:
                 reader.problem(child(path, "devices"), "lends nothing", "empty")
-        until = self._moment(item["until"], child(path, "until")) if "until" in item else None
+        until = self._time(item["until"], child(path, "until")) if "until" in item else None
         reason = reader.string(item["reason"], child(path, "reason")) if "reason" in item else ""
         if reason and (len(reason) > _DESCRIPTION or "\n" in reason):
-            message = f"is not one line of at most {_DESCRIPTION} characters"
+            message = f"must be one line of at most {_DESCRIPTION} characters"
             reader.problem(child(path, "reason"), message, "too-long")
         if len(reader.problems) > before or until is None:
             return None
         return Loan(path, names[0], names[1], devices, until, reason or "")
 
-    def _moment(self, value: object, path: str) -> datetime | None:
+    def _time(self, value: object, path: str) -> datetime | None:
         try:
-            return when(value)
+            return parse_user_time(value)
         except ValueError:
             fix = "write 2026-12-01T08:00:00Z or 2026-12-01, in UTC"
             self.reader.problem(path, f"{value!r} is not a time", "wrong-type", fix)
@@ -403,7 +405,7 @@ class _Parser:
         take: dict[str, str] = {}
         if "take" in item:
             place = child(path, "take")
-            for name, chosen in reader.free_mapping(item["take"], place).items():
+            for name, chosen in reader.any_mapping(item["take"], place).items():
                 text = reader.string(chosen, child(place, name))
                 if text is not None:
                     take[name] = text
@@ -411,7 +413,7 @@ class _Parser:
 
 
 def _is_zero(value: object) -> bool:
-    """Whether a value is a quantity of nothing, such as 0 or 0G."""
+    """Whether a value is a zero quantity, such as 0 or 0G."""
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return False
     try:

@@ -12,10 +12,10 @@ from fractions import Fraction
 
 from ..kube.objects import Object
 from .inventory import Amounts, Queues, Team
-from .sums import Quotas, written
+from .sums import Quotas, amount_text
 
 API_VERSION = "kueue.x-k8s.io/v1beta2"
-#: The kinds that are written, in the form of an ApplySet's annotation.
+#: The kinds of rendered objects, as in an ApplySet's annotation.
 KINDS = ("ClusterQueue", "Cohort", "LocalQueue", "ResourceFlavor", "WorkloadPriorityClass")
 #: The annotation of a ClusterQueue whose quota is changed by loans: one line for each loan.
 LOANS = "lanewise.dev/loans"
@@ -25,7 +25,7 @@ _NAME_LABEL = "kubernetes.io/metadata.name"
 def objects(queues: Queues, quotas: Quotas, labels: t.Mapping[str, str]) -> list[Object]:
     """The flavor, the cohort, a ClusterQueue for each team, its LocalQueues, and the priorities.
 
-    Every queue lists every resource: Kueue lends a queue only what it lists.
+    Every queue lists every resource, because Kueue lends a queue only the resources that it lists.
     """
     made = []
     if queues.resources and queues.teams:
@@ -53,14 +53,14 @@ def _object(kind: str, name: str, labels: t.Mapping[str, str], spec: Object) -> 
 
 
 def _pool(queues: Queues) -> Object:
-    """What belongs to no team, for all to borrow."""
+    """The spec of the Cohort: quota that belongs to no team, which all teams can borrow."""
     pool: Amounts = {name: amount for name, amount in queues.pool.items() if amount}
     if not pool:
         return {
             "resourceGroups": []
-        }  # without any field, server-side apply would remove the spec itself, which is refused
+        }  # with an empty spec, server-side apply would remove the spec itself, which is refused
     entries = [
-        {"name": one.name, "nominalQuota": written(pool[one.name], one.name in queues.binary)}
+        {"name": one.name, "nominalQuota": amount_text(pool[one.name], one.name in queues.binary)}
         for one in queues.resources
         if one.name in pool
     ]
@@ -71,11 +71,11 @@ def _queue(team: Team, queues: Queues, quotas: Quotas) -> Object:
     entries = []
     for resource in queues.resources:
         quota, binary = quotas[team.name, resource.name], resource.name in queues.binary
-        entry: Object = {"name": resource.name, "nominalQuota": written(quota.nominal, binary)}
+        entry: Object = {"name": resource.name, "nominalQuota": amount_text(quota.nominal, binary)}
         if quota.borrow is not None:
-            entry["borrowingLimit"] = written(quota.borrow, binary)
+            entry["borrowingLimit"] = amount_text(quota.borrow, binary)
         if quota.lend is not None:
-            entry["lendingLimit"] = written(quota.lend, binary)
+            entry["lendingLimit"] = amount_text(quota.lend, binary)
         entries.append(entry)
     spec: Object = {
         "cohortName": queues.cohort,
@@ -96,4 +96,4 @@ def _group(flavor: str, entries: list[Object]) -> Object:
 
 
 def _weight(weight: Fraction) -> str:
-    return written(weight)
+    return amount_text(weight)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Each team's quota after loans, and whether the fleet has all that teams are guaranteed."""
+"""Computes each team's quota after loans, and compares guarantees with the fleet."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Quota:
 Quotas = dict[tuple[str, str], Quota]
 
 
-def written(amount: Fraction, binary: bool = False) -> str:
-    """An amount as the API writes it; with binary suffixes where the site uses them."""
+def amount_text(amount: Fraction, binary: bool = False) -> str:
+    """An amount as the API writes it; with binary suffixes if the site uses them."""
     return quantity.canonical(amount, quantity.BINARY_SI if binary else quantity.DECIMAL_SI)
 
 
-def current(loans: t.Sequence[Loan], now: datetime) -> tuple[list[Loan], list[Loan]]:
+def split_loans(loans: t.Sequence[Loan], now: datetime) -> tuple[list[Loan], list[Loan]]:
     """The loans in effect, and those that are overdue."""
     return [one for one in loans if one.until > now], [one for one in loans if one.until <= now]
 
@@ -50,10 +50,10 @@ def quotas(queues: Queues, loans: t.Sequence[Loan], reader: Reader) -> Quotas:
     counts against the limits of both, so that a team never lends or borrows more than it allows, by loan or otherwise.
     """
     teams = {team.name: team for team in queues.teams}
-    out, into = _moved(loans, "lender"), _moved(loans, "borrower")
+    out, into = _loaned_amounts(loans, "lender"), _loaned_amounts(loans, "borrower")
     for loan in loans:
         for name in loan.devices:
-            _check(loan, name, teams, out, into, queues, reader)
+            _check_loan(loan, name, teams, out, into, queues, reader)
     found: Quotas = {}
     for team in queues.teams:
         for resource in queues.resources:
@@ -69,7 +69,7 @@ def quotas(queues: Queues, loans: t.Sequence[Loan], reader: Reader) -> Quotas:
     return found
 
 
-def _moved(loans: t.Sequence[Loan], side: str) -> dict[tuple[str, str], Fraction]:
+def _loaned_amounts(loans: t.Sequence[Loan], side: str) -> dict[tuple[str, str], Fraction]:
     found: dict[tuple[str, str], Fraction] = {}
     for loan in loans:
         for name, amount in loan.devices.items():
@@ -78,7 +78,7 @@ def _moved(loans: t.Sequence[Loan], side: str) -> dict[tuple[str, str], Fraction
     return found
 
 
-def _check(
+def _check_loan(
     loan: Loan,
     name: str,
     teams: t.Mapping[str, Team],
@@ -95,23 +95,23 @@ def _check(
     most = min(has, lender.lend.get(name, has))
     if lent > most:
         limit = "the team lends at most" if most < has else "the team is guaranteed"
-        message = f"{lender.name} has lent {written(lent, binary)} {short}, and {limit} {written(most, binary)}"
-        reader.problem(place, message, "lends-too-much", "what a team has borrowed it cannot lend")
-    borrowed, least = into[loan.borrower, name], borrower.borrow.get(name)
-    if least is not None and borrowed > least:
+        message = f"{lender.name} has lent {amount_text(lent, binary)} {short}, but {limit} {amount_text(most, binary)}"
+        reader.problem(place, message, "lends-too-much", "a team cannot lend what it has borrowed")
+    borrowed, borrow_limit = into[loan.borrower, name], borrower.borrow.get(name)
+    if borrow_limit is not None and borrowed > borrow_limit:
         message = (
-            f"{borrower.name} would borrow {written(borrowed, binary)} {short} by loans, and borrows at most "
-            f"{written(least, binary)}"
+            f"{borrower.name} would borrow {amount_text(borrowed, binary)} {short} by loans, but may borrow at most "
+            f"{amount_text(borrow_limit, binary)}"
         )
         reader.problem(place, message, "borrows-too-much", f"raise {child(borrower.path, 'borrow')}")
 
 
-def within_fleet(queues: Queues, supplies: t.Mapping[str, Supply], reader: Reader, warnings: list[str]) -> None:
-    """Report what teams and the pool are guaranteed beyond the fleet. Loans do not change the sum."""
+def check_fleet(queues: Queues, supplies: t.Mapping[str, Supply], reader: Reader, warnings: list[str]) -> None:
+    """Report guarantees of teams and the pool that exceed the fleet. Loans do not change the sum."""
     for resource in queues.resources:
         if resource.broken:
             continue
-        supply = supplies.get(resource.name) or _stated(resource)
+        supply = supplies.get(resource.name) or _stated_supply(resource)
         wanted = [(team.name, team.guaranteed.get(resource.name, _ZERO)) for team in queues.teams]
         wanted.append(("", queues.pool.get(resource.name, _ZERO)))
         wanted = [(owner, amount) for owner, amount in wanted if amount]
@@ -119,35 +119,36 @@ def within_fleet(queues: Queues, supplies: t.Mapping[str, Supply], reader: Reade
             continue
         total = sum((amount for _owner, amount in wanted), _ZERO)
         binary = resource.name in queues.binary
-        shares = ", ".join(f"{owner or 'the pool'} {written(amount, binary)}" for owner, amount in wanted)
+        shares = ", ".join(f"{owner or 'the pool'} {amount_text(amount, binary)}" for owner, amount in wanted)
         if total <= supply.sure:
             continue
         message = (
-            f"{written(total, binary)} {resource.short} are guaranteed ({shares}), and the fleet has "
-            f"{written(supply.most, binary)}"
+            f"{amount_text(total, binary)} {resource.short} are guaranteed ({shares}), but the fleet has "
+            f"{amount_text(supply.most, binary)}"
         )
         if total > supply.most and not supply.unclear:
-            reader.problem(_where(queues, resource, wanted, supply.most), message, "over-fleet", "guarantee less")
+            path = _first_excess_path(queues, resource, wanted, supply.most)
+            reader.problem(path, message, "over-fleet", "guarantee less")
         elif supply.unclear:
             node, reason = next(iter(sorted(supply.unclear.items())))
             warnings.append(
-                f"{resource.path}: {written(total, binary)} {resource.short} are guaranteed, and only "
-                f"{written(supply.sure, binary)} are certain: on {len(supply.unclear)} node(s) the count is unknown, "
-                f"{node} first ({reason})"
+                f"{resource.path}: {amount_text(total, binary)} {resource.short} are guaranteed, but only "
+                f"{amount_text(supply.sure, binary)} are certain: the count is unknown on {len(supply.unclear)} "
+                f"node(s), such as {node} ({reason})"
             )
         else:
             warnings.append(
-                f"{resource.path}: {written(total, binary)} {resource.short} are guaranteed, and only "
-                f"{written(supply.sure, binary)} are certain: of others the probe does not know enough"
+                f"{resource.path}: {amount_text(total, binary)} {resource.short} are guaranteed, but only "
+                f"{amount_text(supply.sure, binary)} are certain: the probe does not know enough about the others"
             )
 
 
-def _stated(resource: Resource) -> Supply | None:
+def _stated_supply(resource: Resource) -> Supply | None:
     return Supply(sure=resource.total, most=resource.total) if resource.total is not None else None
 
 
-def _where(queues: Queues, resource: Resource, wanted: list[tuple[str, Fraction]], most: Fraction) -> str:
-    """The path of the first guarantee that goes beyond the fleet, in the order of the inventory."""
+def _first_excess_path(queues: Queues, resource: Resource, wanted: list[tuple[str, Fraction]], most: Fraction) -> str:
+    """The path of the first guarantee that exceeds the fleet, in the order of the inventory."""
     total = _ZERO
     for owner, amount in wanted:
         total += amount

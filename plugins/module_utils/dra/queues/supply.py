@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How much of each resource the devices of a fleet provide, and what Kueue would count wrong."""
+"""Counts how much of each resource a fleet's devices provide, and reports what Kueue would count wrongly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from ..cel.engine import Engine
-from ..claims.selector_memory import SelectorMemory
+from ..claims.selector_cache import SelectorCache
 from ..kube import quantity
 from ..kube.objects import Object, ObjectView
 from ..kube.reader import Reader, child
@@ -24,7 +24,7 @@ from ..scheduler.search_requests import expressions
 from ..scheduler.search_selection import FAILS, MAYBE, YES, Selection
 from ..vendors.drivers import knowledge
 from ..vendors.offer import Offer
-from ..vendors.offers import blind, offers
+from ..vendors.offers import offers, unpredictable
 from ..vendors.server import Server
 from .inventory import Resource
 
@@ -33,9 +33,9 @@ _ZERO = Fraction()
 
 @dataclass
 class Supply:
-    """The units of a resource: those that are certain, and the most there may be.
+    """The units of a resource: those that are certain, and the maximum.
 
-    `devices` are those that its classes select, `unclear` the nodes of which that is unknown, with the reason.
+    `devices` are those that its classes select, `unclear` the nodes with unknown devices, with the reason.
     """
 
     sure: Fraction = _ZERO
@@ -47,22 +47,22 @@ class Supply:
 class Fleet:
     """The devices of the nodes, and which of them selectors match. Nodes are as for the claims of a site.
 
-    `engine` has the features of the scheduler. Raises Problems where a driver's options cannot be read.
+    `engine` has the features of the scheduler. Raises Problems if a driver's options are invalid.
     """
 
     def __init__(self, nodes: Nodes, drivers: ObjectView, engine: Engine, server: Server) -> None:
         self.offers: dict[str, tuple[Offer, ...]] = {}
         self.unclear: dict[str, dict[str, str]] = {}
-        self.selection = Selection(SelectorMemory(engine))
-        #: Kueue compiles selectors with no feature of them switched on (pkg/dra/claims.go, celCache).
+        self.selection = Selection(SelectorCache(engine))
+        #: Kueue compiles selectors with all optional features off (pkg/dra/claims.go, celCache).
         self.kueue = Engine(consumable_capacity=False, list_attributes=False)
-        self._in_kueue = Selection(SelectorMemory(self.kueue))
+        self._in_kueue = Selection(SelectorCache(self.kueue))
         known = {name: knowledge(name, options or {}) for name, options in drivers.items()}
-        unseen = {name: f"a probe does not show what {name} publishes" for name in blind(drivers)}
+        unseen = {name: f"a probe does not show what {name} publishes" for name in unpredictable(drivers)}
         for node in sorted(nodes):
             given = nodes[node]
             if isinstance(given, PublishedNode):
-                self.offers[node] = tuple(server.keeps(offer) for offer in given.offers)
+                self.offers[node] = tuple(server.stored(offer) for offer in given.offers)
                 self.unclear[node] = dict(given.unclear)
                 continue
             try:
@@ -70,7 +70,7 @@ class Fleet:
                 self.unclear[node] = unseen
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 self.offers[node] = ()
-                self.unclear[node] = {"": f"these are not facts of topology_info: {type(error).__name__} {error}"}
+                self.unclear[node] = {"": f"the facts are not those of topology_info: {type(error).__name__} {error}"}
 
     def verdict(self, texts: t.Sequence[str], offer: Offer) -> str:
         """YES, NO, MAYBE or FAILS: whether all selectors match a device."""
@@ -106,18 +106,18 @@ class Fleet:
         return found
 
     def _may_match(self, texts: t.Sequence[str], driver: str) -> bool:
-        """Whether a device of a driver can match, of which nothing else is known."""
+        """Whether some device of a driver can match, if nothing else is known about it."""
         test = f"device.driver == {json.dumps(driver)}"
         drivers = [text for text in texts if text.startswith("device.driver == ")]
         return not drivers or any(text == test or text.startswith(f"{test} &&") for text in drivers)
 
 
-def texts_of(device_class: ObjectView) -> list[str]:
+def class_expressions(device_class: ObjectView) -> list[str]:
     """The CEL expressions of a v1 DeviceClass."""
     return expressions((device_class.get("spec") or {}).get("selectors") or ())
 
 
-class Counting:
+class SupplyCounter:
     """Counts resources. `classes` are v1 DeviceClasses by name."""
 
     def __init__(self, fleet: Fleet, classes: t.Mapping[str, Object], reader: Reader) -> None:
@@ -126,30 +126,30 @@ class Counting:
         self.reader = reader
 
     def supplies(self, resources: t.Sequence[Resource]) -> dict[str, Supply]:
-        """The supply of each resource with classes; problems are of classes that Kueue would count wrong."""
+        """The supply of each resource with classes; reports classes that Kueue would count wrongly."""
         found = {}
         for resource in resources:
             if resource.broken or not resource.classes:
                 continue
             found[resource.name] = supply = self._supply(resource)
-            self._shared(resource, supply)
-            self._drivers(resource, supply)
+            self._check_sharing(resource, supply)
+            self._check_drivers(resource, supply)
             if resource.capacity:
-                self._policies(resource, supply)
-        self._twice(resources, found)
+                self._check_request_policies(resource, supply)
+        self._check_counted_twice(resources, found)
         return found
 
     def _supply(self, resource: Resource) -> Supply:
         supply = Supply()
         sets: set[tuple[str, str, str]] = set()
-        seen: set[DeviceId] = set()  # two classes of the resource may have a device
+        seen: set[DeviceId] = set()  # two classes of the resource may select the same device
         for position, name in enumerate(resource.classes):
             path = child(child(resource.path, "classes"), position)
             if name not in self.classes:
                 fix = "describe it in dra_claims_classes, or name a class that the claims of the site have"
                 self.reader.problem(path, f"there is no class {name!r}", "unknown-class", fix)
                 continue
-            texts = texts_of(self.classes[name])
+            texts = class_expressions(self.classes[name])
             wrong = self.fleet.fails_in_kueue(texts)
             if wrong:
                 fix = "select by an attribute, such as type, and guard it with has()"
@@ -179,7 +179,7 @@ class Counting:
         supply.most += amount
         supply.sure += amount if sure else _ZERO
 
-    def _shared(self, resource: Resource, supply: Supply) -> None:
+    def _check_sharing(self, resource: Resource, supply: Supply) -> None:
         """Report devices that several claims can share but that count as units, and devices for a single claim that
         count by amount."""
         path = child(resource.path, "classes")
@@ -188,18 +188,18 @@ class Counting:
         if resource.whole_devices and shared:
             device = "/".join(identify(shared[0]))
             fix = "name the capacity that is shared, such as bandwidth"
-            message = f"several claims can have {device} at once, and Kueue would count each as a whole device"
+            message = f"several claims can have {device} at once, but Kueue would count each as a whole device"
             self.reader.problem(path, message, "shared-device", fix)
         if resource.capacity and alone:
             device = "/".join(identify(alone[0]))
             message = (
-                f"only one claim can have {device}, and Kueue would charge it for the {resource.capacity} that it asks "
+                f"only one claim can have {device}, but Kueue would charge it for the {resource.capacity} that it asks "
                 "for, not for the whole device"
             )
             fix = "use a class that selects shared devices only"
             self.reader.problem(path, message, "whole-device", fix)
 
-    def _drivers(self, resource: Resource, supply: Supply) -> None:
+    def _check_drivers(self, resource: Resource, supply: Supply) -> None:
         """Set the driver of a resource, or report that it has several: Kueue reads a capacity or counter from the
         slices of one driver."""
         if resource.whole_devices:
@@ -208,7 +208,7 @@ class Counting:
         names = sorted({offer.driver for offer in supply.devices})
         others = [name for name in names if name != resource.driver]
         if resource.driver and others:
-            message = f"devices of {', '.join(others)} are in its classes, too, and Kueue would not charge them"
+            message = f"devices of {', '.join(others)} are also in its classes, but Kueue would not charge them"
             self.reader.problem(path, message, "other-driver", "use a resource and classes for each driver")
         elif len(names) == 1:
             resource.driver = names[0]
@@ -219,8 +219,9 @@ class Counting:
             message = f"no known device has the {resource.capacity or resource.counter}, so its driver is unknown"
             self.reader.problem(path, message, "missing", "name the driver, and probe the nodes")
 
-    def _policies(self, resource: Resource, supply: Supply) -> None:
-        """Report different request policies: Kueue charges the most that any device of the class would take."""
+    def _check_request_policies(self, resource: Resource, supply: Supply) -> None:
+        """Report different request policies: Kueue charges the largest amount that any device of the class would
+        take."""
         kinds: dict[str, Offer] = {}
         for offer in supply.devices:
             entry = offer.device["capacity"][resource.capacity]
@@ -236,8 +237,8 @@ class Counting:
             fix = "use a class and a resource for each"
             self.reader.problem(child(resource.path, "classes"), message, "several-policies", fix)
 
-    def _twice(self, resources: t.Sequence[Resource], supplies: t.Mapping[str, Supply]) -> None:
-        """Report what two resources count: the same device, or one function that two drivers publish."""
+    def _check_counted_twice(self, resources: t.Sequence[Resource], supplies: t.Mapping[str, Supply]) -> None:
+        """Report devices that two resources count: the same device, or one function that two drivers publish."""
         first: dict[tuple[str, ...], tuple[Resource, Offer]] = {}
         for resource in resources:
             reported: set[str] = set()
@@ -257,7 +258,7 @@ class Counting:
 
 
 def _units(resource: Resource, offer: Offer, sets: set[tuple[str, str, str]]) -> Fraction | None:
-    """What a device adds to a resource; None if it has none of it. `sets` are the counter sets counted so far."""
+    """The amount that a device adds to a resource; None if it adds none. `sets` are the counter sets counted so far."""
     if resource.capacity:
         entry = (offer.device.get("capacity") or {}).get(resource.capacity)
         return None if entry is None else quantity.parse(entry["value"])
@@ -275,20 +276,20 @@ def _units(resource: Resource, offer: Offer, sets: set[tuple[str, str, str]]) ->
 
 @dataclass
 class _Demand:
-    """The fewest devices of a resource that its guarantees take, and the least that each takes of every counter."""
+    """The minimum number of devices that a resource's guarantees need, and each one's minimum use of every counter."""
 
     resource: Resource
     devices: int
     each: dict[str, Fraction]
 
 
-def overdrawn(
+def overcommitted(
     resources: t.Sequence[Resource], supplies: t.Mapping[str, Supply], guaranteed: t.Mapping[str, Fraction]
 ) -> list[tuple[Resource, str]]:
     """Resources whose guarantees together take more than the counters that their devices share.
 
-    A NIC and its shares draw on the same counter, as a GPU and its partitions do. Guarantees that are reported cannot
-    be kept, whichever devices are chosen; those that are not reported may still not fit.
+    A NIC and its shares draw on the same counter, as a GPU and its partitions do. Reported guarantees cannot be
+    met with any choice of devices; others may still not fit.
     """
     found = []
     sets: dict[tuple[str, str, str], ObjectView] = {}
@@ -303,16 +304,16 @@ def overdrawn(
     for group in groups:
         members = [one for one in resources if one.name in group]
         demands = [_demand(one, supplies[one.name], guaranteed.get(one.name, _ZERO)) for one in members]
-        reach = [sets[key] for key, names in users.items() if names & set(group)]
+        counter_sets = [sets[key] for key, names in users.items() if names & set(group)]
         totals: dict[str, Fraction] = {}
-        for entry in reach:
+        for entry in counter_sets:
             for name, counter in entry["counters"].items():
                 totals[name] = totals.get(name, _ZERO) + quantity.parse(counter["value"])
         for name in sorted(totals):
             taken = [demand.devices * demand.each.get(name, _ZERO) for demand in demands]
             if sum(taken, _ZERO) > totals[name] and sum(1 for one in taken if one) > 1:
                 parts = " and ".join(f"{d.devices} device(s) of {d.resource.short}" for d in demands)
-                message = f"{parts} are guaranteed at least, which share counter {name}: the fleet cannot have both"
+                message = f"at least {parts} are guaranteed, but share counter {name}: the fleet cannot provide all"
                 found.append((members[-1], message))
                 break
     return found

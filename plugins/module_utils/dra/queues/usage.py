@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How much of whose quota each team has used over time, from samples of what Kueue has charged and what the scheduler
-has allocated.
+"""Computes each team's usage of its own and others' quota over time, from samples of Kueue's charges and the
+scheduler's allocations.
 
-A sample counts until the next one. If the interval is too long, it is a gap, which does not count.
+A sample holds until the next one. An interval that is too long is a gap, which is not counted.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ POOL = "the pool"
 
 @dataclass
 class Share:
-    """A team's share of a resource at a moment: its quota, the most of it that it lends (None: all), and what Kueue
-    has charged it."""
+    """A team's share of a resource at one time: its quota, the limit of what it lends (None: all of it), and Kueue's
+    charge."""
 
     quota: float
     charged: float
@@ -44,16 +44,17 @@ class Share:
 
     @property
     def spare(self) -> float:
-        """The quota that is free for others."""
+        """The unused quota that others can borrow."""
         idle = max(0.0, self.quota - self.charged)
         return idle if self.lends is None else min(idle, self.lends)
 
 
 @dataclass
 class Sample:
-    """A moment: shares by resource and team, the pool's quota, allocated devices by team and driver, and loans.
+    """The state at one time: shares by resource and team, the pool's quota, allocated devices by team and driver, and
+    loans.
 
-    `source` is where the charges are from: `metrics` or `status`.
+    `source` is the source of the charges: `metrics` or `status`.
     """
 
     time: datetime
@@ -64,10 +65,10 @@ class Sample:
     source: str = "status"
 
     def as_dict(self) -> Object:
-        return {**asdict(self), "time": times.written(self.time)}
+        return {**asdict(self), "time": times.format_time(self.time)}
 
 
-def stored(value: ObjectView) -> Sample:
+def sample_from_dict(value: ObjectView) -> Sample:
     """A sample that `as_dict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
     shares = {
         str(name): {
@@ -77,7 +78,7 @@ def stored(value: ObjectView) -> Sample:
     }
     pool = {str(name): float(amount) for name, amount in value["pool"].items()}
     allocated = {str(team): dict(some) for team, some in value["allocated"].items()}
-    return Sample(times.moment(value["time"]), shares, pool, allocated, list(value["loans"]), str(value["source"]))
+    return Sample(times.parse_time(value["time"]), shares, pool, allocated, list(value["loans"]), str(value["source"]))
 
 
 def sample(objects: t.Iterable[ObjectView], now: datetime, metrics: Charges | None = None) -> Sample:
@@ -141,7 +142,7 @@ def _namespaces(queue: ObjectView) -> list[str]:
 
 @dataclass
 class Usage:
-    """Hours of each team by resource, who owes whom how many hours of what, and what is not known.
+    """Hours of each team by resource, debts between teams, and gaps in the samples.
 
     `hours` has `guaranteed`, `charged`, `borrowed` and `lent`. `debts` is by resource, lender and borrower.
     """
@@ -157,16 +158,16 @@ class Usage:
 
     def as_dict(self) -> Object:
         found = asdict(self)
-        found["begin"], found["end"] = (one and times.written(one) for one in (self.begin, self.end))
-        found["gaps"] = [[times.written(start), times.written(end)] for start, end in self.gaps]
+        found["begin"], found["end"] = (one and times.format_time(one) for one in (self.begin, self.end))
+        found["gaps"] = [[times.format_time(start), times.format_time(end)] for start, end in self.gaps]
         return found
 
 
 def totals(samples: t.Iterable[Sample], gap: float = GAP) -> Usage:
     """The hours over all samples.
 
-    Kueue does not say whose devices a team has borrowed. Each hour that a team is charged above its quota is owed to
-    those whose quota was free at that moment, in proportion to what they leave for others; the pool is one of them.
+    Kueue does not report from which team quota is borrowed. Each hour that a team is charged above its quota is owed to
+    the teams (and the pool) with unused quota at that time, in proportion to what others can borrow from them.
     """
     ordered = sorted(samples, key=lambda one: one.time)
     found = Usage(samples=len(ordered))
@@ -179,7 +180,7 @@ def totals(samples: t.Iterable[Sample], gap: float = GAP) -> Usage:
             continue
         found.known_hours += seconds / 3600
         for resource, teams in one.shares.items():
-            _add(found, resource, teams, one.pool.get(resource, 0.0), seconds / 3600)
+            _add_interval(found, resource, teams, one.pool.get(resource, 0.0), seconds / 3600)
         for team, drivers in one.allocated.items():
             for driver, count in drivers.items():
                 of_team = found.allocated.setdefault(team, {})
@@ -187,16 +188,16 @@ def totals(samples: t.Iterable[Sample], gap: float = GAP) -> Usage:
     return found
 
 
-def _add(found: Usage, resource: str, teams: t.Mapping[str, Share], pool: float, hours: float) -> None:
+def _add_interval(found: Usage, resource: str, teams: t.Mapping[str, Share], pool: float, hours: float) -> None:
     spare = {POOL: pool, **{name: share.spare for name, share in teams.items()}}
     spare = {name: amount for name, amount in spare.items() if amount}
     for name, share in teams.items():
-        own = found.hours.setdefault(resource, {}).setdefault(
+        team_hours = found.hours.setdefault(resource, {}).setdefault(
             name, {"guaranteed": 0.0, "charged": 0.0, "borrowed": 0.0, "lent": 0.0}
         )
-        own["guaranteed"] += share.quota * hours
-        own["charged"] += share.charged * hours
-        own["borrowed"] += share.borrowed * hours
+        team_hours["guaranteed"] += share.quota * hours
+        team_hours["charged"] += share.charged * hours
+        team_hours["borrowed"] += share.borrowed * hours
     whole = sum(spare.values())
     for borrower, share in teams.items():
         for lender, amount in spare.items() if share.borrowed else ():
@@ -212,13 +213,13 @@ def lines(usage: Usage, loans: t.Sequence[str] = ()) -> list[str]:
     if usage.begin is None or usage.end is None:
         return ["no sample yet"]
     found = [
-        f"{usage.samples} sample(s) from {times.written(usage.begin)} to {times.written(usage.end)}; "
+        f"{usage.samples} sample(s) from {times.format_time(usage.begin)} to {times.format_time(usage.end)}; "
         f"{usage.known_hours:.2f} hour(s) are known"
     ]
     for resource, teams in sorted(usage.hours.items()):
         found.append(f"{resource}, in hours")
-        for team, own in sorted(teams.items()):
-            words = ", ".join(f"{name} {amount:.2f}" for name, amount in own.items())
+        for team, team_hours in sorted(teams.items()):
+            words = ", ".join(f"{name} {amount:.2f}" for name, amount in team_hours.items())
             found.append(f"  {team}: {words}")
         for lender, debts in sorted(usage.debts.get(resource, {}).items()):
             found += [f"  {borrower} owes {lender} {amount:.2f}" for borrower, amount in sorted(debts.items())]
@@ -227,5 +228,6 @@ def lines(usage: Usage, loans: t.Sequence[str] = ()) -> list[str]:
     found += [f"loan: {one}" for one in loans]
     for start, end in usage.gaps:
         hours = (end - start).total_seconds() / 3600
-        found.append(f"gap: nothing is known from {times.written(start)} to {times.written(end)} ({hours:.2f} h)")
+        span = f"from {times.format_time(start)} to {times.format_time(end)}"
+        found.append(f"gap: nothing is known {span} ({hours:.2f} h)")
     return found

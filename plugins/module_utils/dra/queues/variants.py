@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Claim templates in the form that Kueue accepts, and what Kueue charges for them.
+"""Makes claim templates that Kueue accepts, and computes what Kueue charges for them.
 
 Kueue 0.19 refuses preference lists (`firstAvailable`), all devices of a node (`allocationMode: All`) and admin access
 (pkg/dra/claims.go). A template with a preference list gets a variant that asks for one of its alternatives.
@@ -24,23 +24,24 @@ from ..scheduler.search_requests import expressions
 from ..scheduler.search_selection import MAYBE, YES
 from ..vendors.offer import Offer
 from .inventory import Amounts, Resource, TemplateChoice
-from .supply import Fleet, Supply, texts_of
+from .supply import Fleet, Supply, class_expressions
 
-#: In a variant, the name of the template that it was made from.
+#: The annotation of a variant with the name of its template.
 VARIANT_OF = "lanewise.dev/queue-variant-of"
 SUFFIX = "-queue"
 _ZERO = Fraction()
 
 
-class Refused(ValueError):
-    """Kueue does not accept a template, or would charge less than is allocated; the text is the reason."""
+class TemplateError(ValueError):
+    """Kueue does not accept a template, or would charge less than is allocated; the message is the reason."""
 
 
 @dataclass
-class Usable:
-    """A template of a team. `use` is the template that its jobs name in a queue; if empty, `reason` says why.
+class TeamTemplate:
+    """A template of a team. `use` is the template that its jobs must name in a queue; if it is empty, `reason` says
+    why.
 
-    `charges` are what one claim is charged for, `left_out` the alternatives that the variant does not have.
+    `charges` are what one claim is charged for, `left_out` the alternatives that the variant lacks.
     """
 
     namespace: str
@@ -57,32 +58,33 @@ def variant(
 ) -> tuple[Object, list[str]]:
     """A v1 ResourceClaimTemplate without preference lists, and the alternatives that were left out.
 
-    A template without preference lists is returned as it is. `labels` are those of all objects of queues. Raises
-    Refused.
+    A template without preference lists is returned unchanged. `labels` are those of all objects of queues. Raises
+    TemplateError.
     """
     devices = template["spec"]["spec"].get("devices") or {}
     requests = devices.get("requests") or []
     take = choice.take if choice else {}
     unknown = sorted(set(take) - {str(request["name"]) for request in requests if request.get("firstAvailable")})
     if unknown:
-        raise Refused(f"{unknown[0]!r} is not one of its requests with alternatives")
-    _accepted(requests)
-    chosen = {str(r["name"]): _chosen(r, take) for r in requests if r.get("firstAvailable")}
+        raise TemplateError(f"{unknown[0]!r} is not one of its requests with alternatives")
+    _check_requests(requests)
+    chosen = {str(r["name"]): _chosen_alternative(r, take) for r in requests if r.get("firstAvailable")}
     if not chosen:
         return dict(template), []
     if NEAREST_ANNOTATION in (template["metadata"].get("annotations") or {}):
-        raise Refused("its alternatives are the pairs of a board, and one of them would be one pair only")
+        raise TemplateError("its alternatives are the pairs of a board, and a variant would allow only one of them")
     made: Object = copy.deepcopy(dict(template))
     body = made["spec"]["spec"]["devices"]
-    body["requests"] = [_exact(request, chosen) for request in requests]
+    body["requests"] = [_exact_request(request, chosen) for request in requests]
     for key, least in (("constraints", 2), ("config", 1)):
         if key in body:
-            body[key] = [kept for entry in body[key] if (kept := _without(entry, chosen, least, body["requests"]))]
+            reduced = (_reduced_entry(entry, chosen, least, body["requests"]) for entry in body[key])
+            body[key] = [entry for entry in reduced if entry]
             if not body[key]:
                 del body[key]
     name = made["metadata"]["name"] + SUFFIX
     if limits.dns_subdomain(name):
-        raise Refused(f"{name!r} would be too long a name")
+        raise TemplateError(f"the name of its variant, {name!r}, would be too long")
     made["metadata"]["name"] = name
     made["metadata"]["labels"] = {**(made["metadata"].get("labels") or {}), **labels}
     made["metadata"]["annotations"] = {
@@ -98,30 +100,30 @@ def variant(
     return made, left
 
 
-def _accepted(requests: t.Sequence[ObjectView]) -> None:
-    """Raises Refused for what no choice of alternatives makes acceptable."""
+def _check_requests(requests: t.Sequence[ObjectView]) -> None:
+    """Raises TemplateError for requests that Kueue refuses whatever alternative is chosen."""
     for request in requests:
         body = request.get("exactly") or {}
         name = request["name"]
         if body.get("adminAccess"):
-            raise Refused(f"request {name} has admin access, which takes no device: run it outside of queues")
+            raise TemplateError(f"request {name} has admin access, which takes no device: run it outside of queues")
         for one in [body, *(request.get("firstAvailable") or ())]:
             if one.get("allocationMode") == "All":
-                raise Refused(
+                raise TemplateError(
                     f"request {name} is for all devices of a node, whose number Kueue does not know: give a count"
                 )
 
 
-def _chosen(request: ObjectView, take: t.Mapping[str, str]) -> str:
+def _chosen_alternative(request: ObjectView, take: t.Mapping[str, str]) -> str:
     """The name of the alternative of a request that the variant asks for."""
     names = [str(sub["name"]) for sub in request["firstAvailable"]]
     wanted = take.get(str(request["name"]), names[0])
     if wanted not in names:
-        raise Refused(f"request {request['name']} has no alternative {wanted!r}, only {', '.join(names)}")
+        raise TemplateError(f"request {request['name']} has no alternative {wanted!r}, only {', '.join(names)}")
     return wanted
 
 
-def _exact(request: ObjectView, chosen: t.Mapping[str, str]) -> Object:
+def _exact_request(request: ObjectView, chosen: t.Mapping[str, str]) -> Object:
     if not request.get("firstAvailable"):
         return copy.deepcopy(dict(request))
     sub = next(one for one in request["firstAvailable"] if one["name"] == chosen[str(request["name"])])
@@ -129,12 +131,12 @@ def _exact(request: ObjectView, chosen: t.Mapping[str, str]) -> Object:
     return {"name": request["name"], "exactly": body}
 
 
-def _without(
+def _reduced_entry(
     entry: ObjectView, chosen: t.Mapping[str, str], least: int, requests: t.Sequence[ObjectView]
 ) -> Object | None:
-    """A constraint or configuration for those of its requests that are left; None if these are too few.
+    """A constraint or configuration reduced to the remaining requests; None if these are too few.
 
-    A constraint on one request still ties its devices together where it is for several.
+    A constraint on one request still applies if that request is for several devices.
     """
     given = entry.get("requests")
     if not given:
@@ -151,7 +153,7 @@ def _without(
     return {**copy.deepcopy(dict(entry)), "requests": names} if names else None
 
 
-class Charging:
+class ChargeCalculator:
     """What Kueue charges for a claim of a template, and whether the scheduler may allocate more than that."""
 
     def __init__(
@@ -169,19 +171,19 @@ class Charging:
         self.classes = classes
         self.fleet = fleet
 
-    def of(self, template: ObjectView, notes: list[str]) -> Amounts:
-        """The amounts that one claim of a v1 template without alternatives is charged. Raises Refused."""
+    def charges(self, template: ObjectView, notes: list[str]) -> Amounts:
+        """The amounts that one claim of a v1 template without alternatives is charged. Raises TemplateError."""
         found: Amounts = {}
         for request in template["spec"]["spec"]["devices"].get("requests") or ():
             body = request["exactly"]
             name = str(body["deviceClassName"])
             if name not in self.by_class:
-                raise Refused(f"class {name} is in no entry of queues_resources, and Kueue admits no claim of it")
-            own = expressions(body.get("selectors") or ())
-            texts = [*texts_of(self.classes.get(name) or {}), *own]
+                raise TemplateError(f"class {name} is not in queues_resources, so Kueue admits no claim of it")
+            selectors = expressions(body.get("selectors") or ())
+            texts = [*class_expressions(self.classes.get(name) or {}), *selectors]
             wrong = self.fleet.fails_in_kueue(texts)
             if wrong:
-                raise Refused(wrong)
+                raise TemplateError(wrong)
             for resource in self.by_class[name]:
                 amount = self._amount(resource, body, texts, f"request {request['name']}", notes)
                 found[resource.name] = found.get(resource.name, _ZERO) + amount
@@ -202,9 +204,9 @@ class Charging:
         return count * _by_capacity(resource.capacity, devices, body, where)
 
     def _devices(self, resource: Resource, texts: t.Sequence[str]) -> list[Offer]:
-        """The devices that a request can get; those that match for sure or as assumed, where there are any.
+        """The devices that a request can get: those that certainly match, or, if there are none, those that may match.
 
-        On a probed node, attributes such as the profile of a partition are assumed, so any other device may match too.
+        On a probed node, attributes such as the profile of a partition are assumed.
         """
         supply = self.supplies.get(resource.name) or Supply()
         verdicts = [(self.fleet.verdict(texts, offer), offer) for offer in supply.devices]
@@ -213,7 +215,7 @@ class Charging:
 
 
 def _by_counter(counter: str, devices: t.Sequence[Offer], where: str, notes: list[str]) -> Fraction:
-    """Kueue charges what the largest of the devices takes (pkg/dra/counters.go, computeCounterCharges)."""
+    """Kueue charges the largest consumption of any of the devices (pkg/dra/counters.go, computeCounterCharges)."""
     takes = {
         quantity.parse(entry["counters"][counter]["value"])
         for offer in devices
@@ -221,22 +223,22 @@ def _by_counter(counter: str, devices: t.Sequence[Offer], where: str, notes: lis
         if counter in entry["counters"]
     }
     if not takes:
-        raise Refused(f"{where}: none of its devices takes of counter {counter}")
+        raise TemplateError(f"{where}: none of its devices consumes counter {counter}")
     if len(takes) > 1:
         notes.append(
-            f"{where}: its devices take {_joined(takes)} of counter {counter}, and Kueue always charges the most"
+            f"{where}: its devices consume {_amounts_text(takes)} of counter {counter}, and Kueue charges the maximum"
         )
     return max(takes)
 
 
 def _by_capacity(capacity: str, devices: t.Sequence[Offer], body: ObjectView, where: str) -> Fraction:
-    """Kueue charges the largest amount of any device that can give it (pkg/dra/capacity.go). Raises Refused if a device
-    could give more than that."""
+    """Kueue charges the largest amount of any device that can provide it (pkg/dra/capacity.go). Raises TemplateError if
+    the scheduler could take more than that."""
     wanted = ((body.get("capacity") or {}).get("requests") or {}).get(capacity)
     charged, taken = [], []
     for offer in devices:
         entry = offer.device["capacity"][capacity]
-        charge = charge_of(wanted, entry)
+        charge = kueue_charge(wanted, entry)
         if charge is not None:
             charged.append(charge)
         try:
@@ -246,17 +248,17 @@ def _by_capacity(capacity: str, devices: t.Sequence[Offer], body: ObjectView, wh
         if not violates(amount, entry.get("requestPolicy") or {}):
             taken.append(amount)
     if not charged:
-        raise Refused(f"{where}: no device can give the {capacity} that it asks for")
+        raise TemplateError(f"{where}: no device can give the {capacity} that it asks for")
     if taken and max(taken) > max(charged):
-        raise Refused(
-            f"{where}: the scheduler would take {quantity.canonical(max(taken))} of {capacity}, and Kueue charge "
+        raise TemplateError(
+            f"{where}: the scheduler would take {quantity.canonical(max(taken))} of {capacity}, but Kueue would charge "
             f"{quantity.canonical(max(charged))}"
         )
     return max(charged)
 
 
-def charge_of(wanted: t.Any, entry: ObjectView) -> Fraction | None:
-    """What Kueue charges for a request of a v1 DeviceCapacity; None where the device cannot give it.
+def kueue_charge(wanted: t.Any, entry: ObjectView) -> Fraction | None:
+    """What Kueue charges for a request of a v1 DeviceCapacity; None if the device cannot provide it.
 
     chargeForDevice and roundToPolicy of pkg/dra/capacity.go: amounts are whole numbers, rounded up.
     """
@@ -281,5 +283,5 @@ def charge_of(wanted: t.Any, entry: ObjectView) -> Fraction | None:
     return Fraction(amount)
 
 
-def _joined(amounts: t.Iterable[Fraction]) -> str:
+def _amounts_text(amounts: t.Iterable[Fraction]) -> str:
     return " or ".join(quantity.canonical(one) for one in sorted(amounts))

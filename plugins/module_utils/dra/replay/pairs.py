@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Whether each GPU of a job has a NIC of its own on its PCIe root."""
+"""Whether each GPU of a job has its own NIC on its PCIe root."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NICS = frozenset(("nic", "rdma", "vf"))
 
 
 def kinds(drivers: t.Mapping[str, ObjectView | None] | None = None) -> dict[str, str]:
-    """What the devices of each driver are, GPU or NIC; drivers of neither are left out.
+    """The kind of each driver's devices, GPU or NIC; other drivers are left out.
 
     `drivers` are those of the site, as `dra_claims_drivers` has them. Built-in drivers are known without them. Raises
     Problems.
@@ -39,7 +39,7 @@ def aligned(
     roots: t.Mapping[tuple[str, str, str], str | None],
     kinds_of: t.Mapping[str, str],
 ) -> bool | None:
-    """Whether the devices of an allocation are pairs; None without a NIC.
+    """Whether the devices of an allocation are aligned pairs; None without a NIC.
 
     `roots` is the PCIe root of each device, by driver, pool and name. A GPU whose root is not known is not aligned.
     """

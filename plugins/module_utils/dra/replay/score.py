@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ..kube.objects import Object
 from .trace import Job
 
-#: How many points a curve has.
+#: The number of steps of a curve.
 POINTS = 120
 
 
@@ -22,8 +22,8 @@ POINTS = 120
 class Run:
     """How a job ran, in seconds of the trace. `spans` are the times in which it ran: all but the last one were ended by
     a preemption, so their work is lost. The last one counts as useful, even if a preemption ended it and the job has
-    not started again. Its end is None while it runs. `held` is how many GPUs it took from others. `aligned` is None for
-    a job without a NIC."""
+    not started again. Its end is None while it runs. `held` is the number of GPUs that it occupied. `aligned` is None
+    for a job without a NIC."""
 
     submitted: float
     spans: list[tuple[float, float | None]] = field(default_factory=list)
@@ -32,14 +32,14 @@ class Run:
     aligned: bool | None = None
 
 
-#: Of a job that was not sent.
+#: The run of a job that was not submitted.
 _NO_RUN = Run(0.0)
 
 
 def score(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], gpus: float, window: float) -> Object:
-    """The result over the first `window` seconds, in which jobs came.
+    """The result over the first `window` seconds, in which jobs arrived.
 
-    A job that had not started by the end of the run has waited for as long as it was there: `unstarted` counts these.
+    The waiting time of a job that never started lasts until the end of the window; `unstarted` counts these jobs.
     """
     useful = lost = taken = 0.0
     for job in jobs:
@@ -71,7 +71,7 @@ def score(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], gpus: float, window:
 
 
 def _waits(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> list[Object]:
-    """By team and priority: how many jobs, and the seconds until they started for the last time."""
+    """By team and priority: the number of jobs, and percentiles of the seconds until their last start."""
     groups: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
         groups.setdefault((job.team, job.priority), []).append(job)
@@ -92,15 +92,15 @@ def _waits(jobs: t.Sequence[Job], runs: t.Mapping[int, Run], window: float) -> l
                 "priority": priority,
                 "jobs": len(some),
                 "unstarted": unstarted,
-                "p50_s": round(part(waits, 0.5), 1),
-                "p95_s": round(part(waits, 0.95), 1),
+                "p50_s": round(percentile(waits, 0.5), 1),
+                "p95_s": round(percentile(waits, 0.95), 1),
             }
         )
     return found
 
 
-def part(ordered: t.Sequence[float], which: float) -> float:
-    """The value that this part of the ordered ones does not exceed; 0 if there are none."""
+def percentile(ordered: t.Sequence[float], which: float) -> float:
+    """The value that this fraction of the ordered values does not exceed; 0 if there are none."""
     return ordered[max(0, math.ceil(which * len(ordered)) - 1)] if ordered else 0.0
 
 

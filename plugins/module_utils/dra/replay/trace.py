@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Jobs of teams over time: read from a CSV, or drawn from the distributions of a published trace."""
+"""Jobs of teams over time: read from a CSV, or generated from the distributions of a published trace."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import typing as t
 from dataclasses import dataclass
 
 COLUMNS = ("submit_s", "team", "priority", "gpus", "seconds")
-#: The most jobs of a stream, and the highest number of seconds that one can have.
-MOST_JOBS, LONGEST = 100_000, 400 * 86_400
+#: The maximum number of jobs in a stream, and the maximum of a time in seconds.
+MAX_JOBS, MAX_SECONDS = 100_000, 400 * 86_400
 _DAY = 86_400.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job: when it comes, whose it is, how many GPUs it can use (or what part of one), and how long it runs then."""
+    """A job: its arrival in seconds, team, priority, GPUs (a fraction for a part of one) and run time in seconds."""
 
     number: int
     submit: float
@@ -33,15 +33,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Profile:
-    """The distributions of a trace. `sizes` are GPUs and how many of 100 jobs ask for that; `lengths` are seconds by
-    the part of jobs that are no longer, between which the logarithm is interpolated."""
+    """The distributions of a trace. `sizes` are numbers of GPUs with their weights; `lengths` are quantiles of the run
+    time: a fraction of jobs, and the seconds that they do not exceed. Between them the logarithm is interpolated."""
 
     source: str
     sizes: tuple[tuple[float, float], ...]
     lengths: tuple[tuple[float, float], ...]
 
     def length(self, part: float) -> float:
-        """The seconds that this part of all jobs do not exceed."""
+        """The seconds that this fraction of all jobs does not exceed."""
         below = self.lengths[0]
         for above in self.lengths[1:]:
             if part <= above[0]:
@@ -63,8 +63,8 @@ _PAI_LENGTHS = (
     *((0.0, 23.0), (0.1, 179.0), (0.25, 417.0), (0.5, 1027.0), (0.75, 3739.0)),
     *((0.9, 12833.0), (0.95, 15699.0), (1.0, 114715.0)),
 )
-#: `pai`: as in the trace. `training`: the same lengths for whole GPUs only, and more jobs of several GPUs, as sites
-#: that train large models have them; these sizes are assumed.
+#: `pai`: as in the trace. `training`: the same lengths for whole GPUs only, and more jobs of several GPUs, as on
+#: sites that train large models; these sizes are assumed.
 PROFILES = {
     "pai": Profile(
         _PAI,
@@ -77,11 +77,11 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class Load:
-    """How much the teams ask for.
+    """The demand of the teams.
 
-    `load` is what they ask for together, as a part of all GPUs, on average. `shares` are the parts of that by team.
-    `swing` is how much a team's arrivals rise and fall in a period of `period` seconds, from 0 to 1; the teams are
-    busy one after the other. `urgent` is the part of jobs with the priority of that name.
+    `load` is their average total demand as a fraction of all GPUs, `shares` each team's share of it. `swing` (0 to 1)
+    is the amplitude by which a team's arrival rate varies in `period` seconds; the teams' peaks are evenly spaced.
+    `urgent` is the fraction of jobs that have `priority`.
     """
 
     gpus: float
@@ -95,7 +95,7 @@ class Load:
     longest: float = 4 * 3600.0
 
 
-def drawn(profile: Profile, load: Load, seed: int) -> list[Job]:
+def draw_jobs(profile: Profile, load: Load, seed: int) -> list[Job]:
     """Jobs of a profile for this many hours, in the order of their arrival. The same seed gives the same jobs."""
     chance = random.Random(seed)
     each = profile.mean_size() * profile.mean_length(load.longest)
@@ -120,24 +120,24 @@ def drawn(profile: Profile, load: Load, seed: int) -> list[Job]:
 
 
 def read_csv(lines: t.Iterable[str]) -> list[Job]:
-    """The jobs of a CSV with a line of COLUMNS first. Raises ValueError with the line and what is wrong there."""
+    """The jobs of a CSV whose first line is COLUMNS. Raises ValueError with the line number and the error."""
     reader = csv.DictReader(lines)
     if list(reader.fieldnames or ()) != list(COLUMNS):
         raise ValueError(f"the first line is not {','.join(COLUMNS)}")
     found: list[tuple[float, str, str, float, float]] = []
     for row in reader:
         where = f"line {reader.line_num}"
-        if len(found) >= MOST_JOBS:
-            raise ValueError(f"{where}: there are more than {MOST_JOBS} jobs")
+        if len(found) >= MAX_JOBS:
+            raise ValueError(f"{where}: there are more than {MAX_JOBS} jobs")
         if any(row.get(name) is None for name in COLUMNS) or None in row:
             raise ValueError(f"{where}: must have {len(COLUMNS)} columns")
         if not row["team"]:
             raise ValueError(f"{where}: team is empty")
         numbers = [_number(row[name], f"{where}: {name}") for name in ("submit_s", "gpus", "seconds")]
         if not 0 < numbers[1] <= 1024:
-            raise ValueError(f"{where}: gpus is not above 0, and at most 1024")
+            raise ValueError(f"{where}: gpus must be above 0 and at most 1024")
         if not numbers[2] > 0:
-            raise ValueError(f"{where}: seconds is not above 0")
+            raise ValueError(f"{where}: seconds must be above 0")
         found.append((numbers[0], row["team"], row["priority"], numbers[1], numbers[2]))
     return [Job(number, *one) for number, one in enumerate(sorted(found))]
 
@@ -147,8 +147,8 @@ def _number(text: str, where: str) -> float:
         found = float(text)
     except ValueError:
         raise ValueError(f"{where}: {text[:40]!r} is not a number") from None
-    if not 0 <= found <= LONGEST:
-        raise ValueError(f"{where}: {text[:40]} is not between 0 and {LONGEST}")
+    if not 0 <= found <= MAX_SECONDS:
+        raise ValueError(f"{where}: {text[:40]} is not between 0 and {MAX_SECONDS}")
     return found
 
 

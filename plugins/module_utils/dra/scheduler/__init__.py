@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The scheduler's search for devices, offline: the same order, the same result, and a reason if nothing fits.
+"""An offline model of the scheduler's search for devices: the same order and result, and a reason if nothing fits.
 
-It imports `kube`, `cel`, `vendors` and `topology`. It never talks to a server, and knows no inventory of a site.
+It imports `kube`, `cel`, `vendors` and `topology`. It never talks to a server, and does not use a site's inventory.
 """
 
 from __future__ import annotations

@@ -14,18 +14,18 @@ from ..vendors.offer import Offer
 from .answers import Allocation, Refusal, Result
 from .candidates import Question
 from .diagnosis import Diagnosis
-from .node_memory import NodeMemory
+from .node_cache import NodeCache
 from .search import Search
 from .search_devices import Spec, attribute
 from .search_requests import CONSTRAINTS, asked, class_selectors, expressions
 from .search_selection import Engine
 
-__all__ = ("BUDGET", "PATIENCE", "Allocation", "Engine", "Refusal", "Result", "allocate", "attribute")
+__all__ = ("BUDGET", "SCHEDULER_BUDGET", "Allocation", "Engine", "Refusal", "Result", "allocate", "attribute")
 
-#: Devices that are examined before the search gives up; about a second of work.
+#: Devices that the search examines before it gives up, which takes about a second.
 BUDGET = 200_000
-#: Devices that a scheduler can certainly examine in its ten seconds per node.
-PATIENCE = 5_000_000
+#: Devices that a scheduler can certainly examine in its limit of ten seconds per node.
+SCHEDULER_BUDGET = 5_000_000
 
 
 def not_predicted(driver: str) -> str:
@@ -40,7 +40,7 @@ def allocate(
     engine: Engine,
     *,
     held: t.Iterable[Result] = (),
-    blind: t.Iterable[str] | t.Mapping[str, str] = (),
+    uncertain: t.Iterable[str] | t.Mapping[str, str] = (),
     constraints: t.Sequence[str] = CONSTRAINTS,
     budget: int = BUDGET,
     explain: bool = True,
@@ -48,49 +48,49 @@ def allocate(
     """Find devices of a node for all the claims of a pod, like the scheduler.
 
     `claims` are `spec` of v1 ResourceClaims, `classes` v1 DeviceClasses by name, `offers` the node's devices (see
-    `offers.offers`). `held` are results of earlier allocations, which still hold their devices. `blind` are drivers
-    whose devices a probe cannot predict, or drivers with the reason why their devices are uncertain: the result of
-    requests for them is unknown. `constraints` are the kinds that the scheduler supports (see `offers.Server`). Paths
-    begin with `claims[0].spec.devices`.
+    `offers.offers`). `held` are results of earlier allocations, which still hold their devices. `uncertain` are drivers
+    whose devices a probe cannot predict, or a mapping of such drivers to the reason: a failed request for their devices
+    has the result unknown. `constraints` are the kinds that the scheduler supports (see `offers.Server`). Paths begin
+    with `claims[0].spec.devices`.
 
     The devices that a 1.34 scheduler picks cannot be predicted, because it visits the pools in random order. It may
     pick other devices, or fail on a selector that is an error on some of them. Whether enough devices exist does not
     change.
 
-    A device is not a candidate at first if a selector needs a value of it that the probe does not know. If nothing is
-    found without such devices, but something with them, the result is a Refusal of kind unknown.
+    At first, a device is not a candidate if a selector needs a value of it that the probe does not know. If there is an
+    allocation only with such devices, the result is a Refusal of kind unknown.
 
     Without `explain`, a failed search returns its own Refusal, which saves the time of a diagnosis and of the search
     with uncertain devices.
     """
-    question = Question(claims, classes, NodeMemory(offers, engine), list(held), budget, constraints)
-    return answered(question, blind, explain)
+    question = Question(claims, classes, NodeCache(offers, engine), list(held), budget, constraints)
+    return answer_of(question, uncertain, explain)
 
 
-def answered(
-    question: Question, blind: t.Iterable[str] | t.Mapping[str, str] = (), explain: bool = True
+def answer_of(
+    question: Question, uncertain: t.Iterable[str] | t.Mapping[str, str] = (), explain: bool = True
 ) -> Allocation | Refusal:
-    """The answer to a question; see `allocate`. Its memory may be that of earlier questions about the same devices."""
+    """The answer to a question; see `allocate`. The cache may be that of earlier questions about the same devices."""
     claims, classes, budget = question.claims, question.classes, question.budget
     search = Search(question)
     answer = search.run()
     if isinstance(answer, Allocation):
-        return answer if answer.steps <= PATIENCE else _long(answer)
+        return answer if answer.steps <= SCHEDULER_BUDGET else _beyond_time_limit(answer)
     if answer.kind in ("class", "limit", "budget") or not explain:
         return answer
     for index, claim in enumerate(claims):
         for path, request, _base in asked(claim, index):
             texts = expressions([*class_selectors(classes, request), *(request.get("selectors") or ())])
-            for driver in sorted(blind):
+            for driver in sorted(uncertain):
                 if any(f'"{driver}"' in text or f"'{driver}'" in text for text in texts):
-                    reason = blind[driver] if isinstance(blind, t.Mapping) else not_predicted(driver)
+                    reason = uncertain[driver] if isinstance(uncertain, t.Mapping) else not_predicted(driver)
                     return Refusal(reason, path, "unknown", answer.steps)
-    hopeful = Search(replace(question, budget=max(budget - search.looks, budget // 4)), optimist=True)
-    doubtful = hopeful.doubtful()
+    optimistic_search = Search(replace(question, budget=max(budget - search.examined, budget // 4)), optimistic=True)
+    doubtful = optimistic_search.is_doubtful()
     if doubtful:
-        other = hopeful.run()
+        other = optimistic_search.run()
         if isinstance(other, Allocation):
-            path, reason = hopeful.doubts(other)
+            path, reason = optimistic_search.uncertain_part(other)
             return Refusal(reason, path, "unknown", answer.steps + other.steps)
         if other.kind == "budget":
             return other
@@ -99,9 +99,9 @@ def answered(
     return Diagnosis(question, answer.steps, doubtful).run()
 
 
-def _long(found: Allocation) -> Refusal:
+def _beyond_time_limit(found: Allocation) -> Refusal:
     reason = (
-        f"the devices exist, but the scheduler examines {found.steps} devices to find them, and it may reach its time "
-        "limit of ten seconds per node: ask for fewer devices in one claim, or for fewer levels"
+        f"the devices exist, but the scheduler examines {found.steps} devices to find them, so it may reach its time "
+        "limit of ten seconds per node: request fewer devices in one claim, or fewer levels"
     )
     return Refusal(reason, "claims", "budget", found.steps)

@@ -16,7 +16,7 @@ from .search_devices import DeviceId, identify
 
 @dataclass(frozen=True)
 class Result:
-    """One device given to one request (`name`, or `name/subrequest`) of the claim with the index `claim`."""
+    """One device allocated to one request (`name`, or `name/subrequest`) of the claim with the index `claim`."""
 
     claim: int
     request: str
@@ -34,17 +34,17 @@ class Allocation:
     """The devices that the scheduler would pick, in the order of requests.
 
     `assumed` are qualified attributes for which a selector matched the value that the probe considers likely. `steps`
-    counts the devices that the scheduler examines, `looks` those that were examined here, usually
-    fewer, because failed states are remembered.
+    counts the devices that the scheduler examines, `examined` those that this search examined. These are usually fewer,
+    because failed states are remembered.
     """
 
     results: tuple[Result, ...]
     assumed: tuple[str, ...] = ()
     steps: int = 0
-    looks: int = field(default=0, compare=False)
+    examined: int = field(default=0, compare=False)
 
     def of(self, claim: int, request: str) -> list[Result]:
-        """The results of a request, or of the alternative that was taken."""
+        """The results of a request, or of its chosen alternative."""
         return [one for one in self.results if one.claim == claim and one.request.partition("/")[0] == request]
 
 
@@ -52,9 +52,10 @@ class Allocation:
 class Refusal:
     """Why there is no allocation. `path` is the part of the claims that is the reason.
 
-    `kind` is class (no such DeviceClass), limit (more than 32 devices), absent (the driver publishes nothing here),
-    selector, capacity, taint, used, count (each fits, but not all together), constraint, error (a selector or rule that
-    makes scheduling of the pod fail), unknown (the probe does not know) or budget (not decided).
+    `kind` is class (no such DeviceClass), limit (more than 32 devices), absent (the driver publishes nothing on the
+    node), selector, capacity, taint, used, count (each fits, but not all together), constraint, error (scheduling of
+    the pod would fail with an error), unknown (the probe does not know), budget (the search was too long) or refused
+    (the node does not take the pod).
     """
 
     reason: str
@@ -64,12 +65,12 @@ class Refusal:
 
     @property
     def unknown(self) -> bool:
-        """Whether the result is open: the claim may be satisfiable."""
+        """Whether the result is uncertain: the claim may be satisfiable."""
         return self.kind in ("unknown", "budget")
 
 
 class Abort(Exception):
-    """Ends the search at once, with this refusal as its answer."""
+    """Ends the search immediately with this refusal as its result."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.reason)

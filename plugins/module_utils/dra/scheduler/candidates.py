@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The devices of a node that fit the requests of a pod, read once before the search."""
+"""The devices of a node that fit the requests of a pod, determined once before the search."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fractions import Fraction
 from ..kube import limits, quantity
 from . import capacity as amounts
 from .answers import Abort, Allocation, Refusal, Result
+from .node_cache import NodeCache, Suitable
 from .node_devices import NodeDevices
-from .node_memory import NodeMemory, Suitable
 from .search_devices import Amount, Spec, Taking, amount, tolerated, whole
 from .search_requests import CONSTRAINTS, Constraint, Request, Unsupported, class_selectors
 from .search_selection import FAILS, MAYBE, NO, YES
@@ -23,31 +23,33 @@ from .search_selection import FAILS, MAYBE, NO, YES
 
 @dataclass
 class Question:
-    """The input of every search for the claims of a pod."""
+    """The input of a search: the claims of a pod, and the devices of a node."""
 
     claims: t.Sequence[Spec]
     classes: t.Mapping[str, Spec]
-    memory: NodeMemory
+    cache: NodeCache
     held: list[Result]
-    budget: int  # looks at devices before it gives up
-    kinds: t.Sequence[str] = CONSTRAINTS  # of constraints that the scheduler knows
+    budget: int  # devices that the search examines before it gives up
+    kinds: t.Sequence[str] = CONSTRAINTS  # the kinds of constraints that the scheduler supports
 
 
 class Candidates(NodeDevices):
-    """The requests of a pod, and the devices of a node that fit each. For an `optimist`, a device that may match
-    does."""
+    """The requests of a pod, and the devices of a node that fit each.
 
-    def __init__(self, question: Question, optimist: bool = False) -> None:
-        super().__init__(question.memory.layout(optimist), question.held, len(question.claims))
+    An `optimistic` search treats devices that may match as matching, and devices that may exist as existing.
+    """
+
+    def __init__(self, question: Question, optimistic: bool = False) -> None:
+        super().__init__(question.cache.layout(optimistic), question.held, len(question.claims))
         self.claims = question.claims
         self.classes = question.classes
         self.kinds = question.kinds
-        self.memory, self.selection = question.memory, question.memory.selection
-        self.optimist = optimist
+        self.cache, self.selection = question.cache, question.cache.selection
+        self.optimistic = optimistic
         self.failed = False
         self.requests: list[list[list[Request]]] = []
         self.constraints: list[list[Constraint]] = []
-        # by request
+        # by `Request.ask`
         self.candidates: dict[str, list[tuple[int, bool]]] = {}
         self.fitting: dict[str, tuple[list[int], bool]] = {}
         self._takings: dict[tuple[str, int], Taking] = {}
@@ -89,23 +91,23 @@ class Candidates(NodeDevices):
         if name not in self.classes:
             raise Abort(Refusal(f"there is no DeviceClass {name!r}", f"{request.path}.deviceClassName", "class"))
         try:
-            request.read(class_selectors(self.classes, request.spec), self.memory.ask)
+            request.read(class_selectors(self.classes, request.spec), self.cache.ask)
         except Unsupported as error:
             raise Abort(Refusal(str(error), request.path, "error")) from error
         if request.spec.get("allocationMode", "ExactCount") != "All":
-            request.count = int(request.spec.get("count") or 1)  # for the server, 0 means no count
+            request.count = int(request.spec.get("count") or 1)  # the server treats 0 as not set
             return
         found = []
         for position, offer in enumerate(self.offers):
             if not offer.possible and self.selectable(request, position):
                 if self.room(request, position, fresh=True):
                     found.append(position)
-        request.all = found
+        request.all_devices = found
         request.count = len(found)
 
     def selectable(self, request: Request, position: int) -> bool:
         verdict = self.verdict(request, position)
-        return verdict == YES or (verdict == MAYBE and self.optimist)
+        return verdict == YES or (verdict == MAYBE and self.optimistic)
 
     def verdict(self, request: Request, position: int) -> str:
         """Whether the class and the request select a device: yes, no, or maybe. Raises Abort."""
@@ -142,7 +144,7 @@ class Candidates(NodeDevices):
         missing = [name for name in wanted if name not in capacity]
         if missing:
             unknown = all((name if "/" in name else f"{offer.driver}/{name}") in offer.unknown for name in missing)
-            return unknown and self.optimist
+            return unknown and self.optimistic
         taking = self.taking(request, position)
         if not taking.allowed:
             return False
@@ -155,7 +157,7 @@ class Candidates(NodeDevices):
         )
 
     def taking(self, request: Request, position: int) -> Taking:
-        """What the request takes from the device, computed once. Raises Abort."""
+        """The amounts that the request takes from the device, computed once. Raises Abort."""
         key = (request.ask, position)
         if key not in self._takings:
             capacity = self.offers[position].device.get("capacity") or {}
@@ -182,14 +184,14 @@ class Candidates(NodeDevices):
         return consumed
 
     def has_room(self, request: Request, position: int, fresh: bool = False) -> bool:
-        """Like `room`, but false instead of Abort."""
+        """Like `room`, but False where `room` raises Abort."""
         try:
             return self.room(request, position, fresh)
         except Abort:
             return False
 
-    def short(self, request: Request, position: int) -> dict[str, Amount]:
-        """The capacities of a shared device that are too small for the request, with what is left."""
+    def shortages(self, request: Request, position: int) -> dict[str, Amount]:
+        """The capacities of a shared device of which too little is left for the request, with the rest of each."""
         identity = self.ids[position]
         if identity not in self.shares or not self.has_room(request, position, fresh=True):
             return {}
@@ -197,38 +199,38 @@ class Candidates(NodeDevices):
         left = {name: taking.limits[name] - used.get(name, 0) for name in taking.amounts}
         return {name: rest for name, rest in left.items() if taking.amounts[name] > rest}
 
-    def worth(self, request: Request) -> list[tuple[int, bool]]:
-        """The positions of the devices that fit a request unless they are taken, each with whether to check it again.
+    def candidates_of(self, request: Request) -> list[tuple[int, bool]]:
+        """The positions of the devices that fit a request unless they are in use, each with whether to check it again.
 
-        Devices are checked again if they can be shared, or if the search ends with an error when it reaches them.
+        Devices must be checked again if they can be shared, or if checking them ends the search with an error.
         """
         if request.ask not in self.candidates:
-            found = self._suitable(request).worth
+            found = self._suitable(request).candidates
             self.candidates[request.ask] = [one for one in found if request.admin or self.ids[one[0]] not in self.held]
         return self.candidates[request.ask]
 
     def _suitable(self, request: Request) -> Suitable:
         """The devices that a request selects, in use or not."""
-        key = (request.ask, self.optimist)
-        if key not in self.memory.verdicts.suitable:
-            positions, worth, fails = [], [], False
+        key = (request.ask, self.optimistic)
+        if key not in self.cache.verdicts.suitable:
+            positions, candidates, fails = [], [], False
             for position, offer in enumerate(self.offers):
                 try:
                     if not self.selectable(request, position):
                         continue
                 except Abort:
                     fails = True
-                    worth.append((position, True))
+                    candidates.append((position, True))
                     continue
                 if tolerated(request.spec, offer):
                     positions.append(position)
-                again = self._again(request, position)
+                again = self._needs_recheck(request, position)
                 if again is not None:
-                    worth.append((position, again))
-            self.memory.verdicts.suitable[key] = Suitable(tuple(positions), fails, tuple(worth))
-        return self.memory.verdicts.suitable[key]
+                    candidates.append((position, again))
+            self.cache.verdicts.suitable[key] = Suitable(tuple(positions), fails, tuple(candidates))
+        return self.cache.verdicts.suitable[key]
 
-    def _again(self, request: Request, position: int) -> bool | None:
+    def _needs_recheck(self, request: Request, position: int) -> bool | None:
         """Whether a selected device has to be checked again; None if it does not fit."""
         try:
             if not self.room(request, position, fresh=True):
@@ -260,31 +262,31 @@ class Candidates(NodeDevices):
         return position in suitable.positions and self._free(request, position)
 
     def _free(self, request: Request, position: int) -> bool:
-        """Whether a suitable device is left for the request; `failed` is set if there are errors."""
+        """Whether a suitable device is free and has room for the request; `failed` is set if there are errors."""
         try:
             return (request.admin or self.ids[position] not in self.held) and self.room(request, position)
         except Abort:
             self.failed = True
             return False
 
-    def doubtful(self) -> bool:
-        """Whether an optimist has more candidates: devices that may match, or may exist."""
+    def is_doubtful(self) -> bool:
+        """Whether an optimistic search has more candidates: devices that may match, or may exist."""
         try:
             self.prepare()
         except Abort:
             return False
         different = {one.ask: one for rows in self.requests for row in rows for one in row}
-        found = any(self._doubtful(one) for one in different.values())
+        found = any(self._is_doubtful(one) for one in different.values())
         self.requests, self.constraints = [], []
         return found
 
-    def _doubtful(self, request: Request) -> bool:
-        known = self.memory.verdicts.doubtful
+    def _is_doubtful(self, request: Request) -> bool:
+        known = self.cache.verdicts.uncertain
         if request.ask not in known:
-            known[request.ask] = self._in_doubt(request)
+            known[request.ask] = self._has_uncertain_devices(request)
         return known[request.ask]
 
-    def _in_doubt(self, request: Request) -> bool:
+    def _has_uncertain_devices(self, request: Request) -> bool:
         for position, offer in enumerate(self.offers):
             try:
                 verdict = self.verdict(request, position)
@@ -296,14 +298,14 @@ class Candidates(NodeDevices):
                 return True
         return False
 
-    def doubts(self, allocation: Allocation) -> tuple[str, str]:
-        """The part of an optimist's allocation that depends on unknown values: path and reason."""
+    def uncertain_part(self, allocation: Allocation) -> tuple[str, str]:
+        """The path of the claim part for which an optimistic allocation depends on unknown values, and the reason."""
         by_name = {(one.key[0], one.name): one for rows in self.requests for row in rows for one in row}
         for result in allocation.results:
             request = by_name[result.claim, result.request]
             for where, expression in request.texts:
                 self.selection.judge(expression, result.offer)
-                names = self.selection.wondered.get((expression, id(result.offer)), set())
+                names = self.selection.unknown_values.get((expression, id(result.offer)), set())
                 if names:
                     return (
                         where if where.startswith("claims") else request.path,
@@ -313,8 +315,8 @@ class Candidates(NodeDevices):
             if result.offer.possible:
                 return (
                     request.path,
-                    f"request {request.name}: whether GPUs of {result.offer.driver} are partitioned is not seen by a "
-                    "probe",
+                    f"request {request.name}: a probe does not see whether GPUs of {result.offer.driver} are "
+                    "partitioned",
                 )
         for result in allocation.results:
             if by_name[result.claim, result.request].amounts:

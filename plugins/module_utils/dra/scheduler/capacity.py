@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How much a request takes of a device's capacities, as computed by kube-scheduler 1.37 (consumable_capacity.go)."""
+"""The amounts of a device's capacities that a request consumes, as in kube-scheduler 1.37 (consumable_capacity.go)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ class Unrepresentable(ValueError):
 
 
 def consumed(wanted: Quantity | None, entry: Spec) -> Fraction:
-    """How much a request for `wanted`, or without an amount, takes of a v1 DeviceCapacity. Raises Unrepresentable."""
+    """The amount of a v1 DeviceCapacity that a request for `wanted` consumes; None requests no amount.
+
+    Raises Unrepresentable.
+    """
     policy = entry.get("requestPolicy") or {}
     if wanted is None:
         default = policy.get("default")

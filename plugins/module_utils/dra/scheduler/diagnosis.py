@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Explains to users why no devices satisfy a claim."""
+"""Explains why no devices satisfy a claim."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _DRIVER = re.compile(r"""device\.driver\s*==\s*["']([a-z0-9.-]+)["']|["']([a-z0-
 class Diagnosis:
     """Explains why a search failed, in the order in which a person would check.
 
-    If an optimist's search failed too (`doubtful`), only what prevents the optimist's allocation is a reason: a request
-    whose devices may exist is not. All its searches together may examine a quarter of the devices that the failed
-    search was allowed to. What they leave undecided is not a reason.
+    With `doubtful`, there are uncertain devices, and the optimistic search failed too. A request is then the reason
+    only if it also fails with the uncertain devices. All searches of the diagnosis together may examine a quarter of
+    the devices that the failed search was allowed to examine. An undecided check is not a reason.
     """
 
     def __init__(self, question: Question, steps: int, doubtful: bool) -> None:
         self.question = replace(question, budget=max(question.budget // 8, 1000))
         self.claims = question.claims
         self.plain = Search(question)
-        self.plain.prepare()  # it has succeeded before
-        self.search = self._optimist() if doubtful else self.plain
+        self.plain.prepare()  # cannot raise: it succeeded in the failed search
+        self.search = self._optimistic_search() if doubtful else self.plain
         self.steps = steps
         self.left = max(question.budget // 4, 2000)  # devices that may still be examined
         self.open = False  # whether a search ended early
 
-    def _optimist(self) -> Search:
-        search = Search(self.question, optimist=True)
+    def _optimistic_search(self) -> Search:
+        search = Search(self.question, optimistic=True)
         try:
             search.prepare()
         except Abort:
@@ -55,8 +55,8 @@ class Diagnosis:
         return replace(self._find(), steps=self.steps)
 
     def _find(self) -> Refusal:
-        for rows, hopeful in zip(self.plain.requests, self.search.requests):
-            for row, other in zip(rows, hopeful):
+        for rows, optimistic_search in zip(self.plain.requests, self.search.requests):
+            for row, other in zip(rows, optimistic_search):
                 known = [reason for reason in (self._alone(self.plain, request) for request in row) if reason]
                 if len(known) == len(row) and all(self._alone(self.search, request) for request in other):
                     return known[0] if len(row) == 1 else self._no_alternative(row, known)
@@ -65,7 +65,7 @@ class Diagnosis:
             return Refusal(short, "claims[0].spec.devices.requests", "count")
         bare = [self._only(claim, ()) for claim in self.claims]
         if self._none(bare):
-            reason = "each request has enough devices alone, but they take them, or their counters, from each other"
+            reason = "each request alone has enough devices, but together they need the same devices or counters"
             return Refusal(reason, "claims[0].spec.devices.requests", "count")
         for index, claim in enumerate(self.claims):
             for number, _entry in enumerate(claim["devices"].get("constraints") or ()):
@@ -83,30 +83,30 @@ class Diagnosis:
     def _together(self) -> Refusal:
         reason = "each constraint can be met, but not all of them with the same devices"
         if self.open:
-            reason = "the requests and constraints cannot all be met at the same time; which of them was not decided"
+            reason = "the requests and constraints cannot all be met at the same time; the conflict was not determined"
         return Refusal(reason, "claims[0].spec.devices.constraints", "constraint")
 
     @staticmethod
     def _no_alternative(row: list[Request], reasons: list[Refusal]) -> Refusal:
-        """One reason for a list of alternatives if none has enough devices."""
+        """One reason for a list of alternatives of which none has enough devices."""
         path = row[0].path.rpartition(".")[0]
-        # a reason that is the same for all is reported once
+        # if all alternatives have the same reason, it is reported once
         plain = {one.reason.replace(f"request {request.name} ", "", 1) for request, one in zip(row, reasons)}
         if len(plain) == 1:
             return Refusal(f"request {row[0].base} {plain.pop()}", path, reasons[0].kind)
         details = "; ".join(f"{request.name}: {one.reason}" for request, one in zip(row, reasons))
-        return Refusal(f"no alternative is left: {details}", path, reasons[0].kind)
+        return Refusal(f"no alternative can be satisfied: {details}", path, reasons[0].kind)
 
     def _search(self, claims: t.Sequence[Spec]) -> Allocation | Refusal:
         budget = min(self.question.budget, self.left)
-        search = Search(replace(self.question, claims=claims, budget=budget), self.search.optimist)
+        search = Search(replace(self.question, claims=claims, budget=budget), self.search.optimistic)
         answer = search.run()
-        self.left = max(0, self.left - search.looks)
+        self.left = max(0, self.left - search.examined)
         self.open = self.open or (isinstance(answer, Refusal) and answer.kind == "budget")
         return answer
 
     def _none(self, claims: t.Sequence[Spec]) -> bool:
-        """Whether it is certain that no devices satisfy the claims, and that no error hides some."""
+        """Whether it is certain that no devices satisfy the claims."""
         answer = self._search(claims)
         return isinstance(answer, Refusal) and answer.kind in ("count", "limit")
 
@@ -116,7 +116,7 @@ class Diagnosis:
         return {**claim, "devices": {**claim["devices"], "constraints": kept}}
 
     def _repetitions(self, index: int, alike: list[list[int]]) -> Refusal | None:
-        """How many identical groups can be satisfied at the same time, and where devices are missing."""
+        """A refusal that says how many identical groups can be satisfied at the same time, and what is missing."""
         claim = self.claims[index]
         requests = claim["devices"]["requests"]
         for number in range(len(alike) - 1, 0, -1):
@@ -157,7 +157,7 @@ class Diagnosis:
         return Refusal(reason, path, "constraint")
 
     def _values(self, constraint: Constraint, claim: int) -> dict[str, dict[str, set[int]]]:
-        """By request, the candidates by their value of the constraint's attribute; an empty one where it is missing."""
+        """By request, the fitting devices by their value of the constraint's attribute; '' if they lack it."""
         search = self.search
         found: dict[str, dict[str, set[int]]] = {}
         for row in search.requests[claim]:
@@ -173,8 +173,8 @@ class Diagnosis:
 
     def _alone(self, search: Search, request: Request) -> Refusal | None:
         """Why a request has too few devices even on its own; None if it has enough."""
-        yes = (YES, MAYBE) if search.optimist else (YES,)
-        need = request.count if request.all is None else max(request.count, 1)
+        yes = (YES, MAYBE) if search.optimistic else (YES,)
+        need = request.count if request.all_devices is None else max(request.count, 1)
         if sum(not search.consumption[position] for position in search.fit([request])) >= need:
             return None
         wanted = f"request {request.name} needs {need} device{'s' if need != 1 else ''}"
@@ -229,9 +229,9 @@ class Diagnosis:
 
     @staticmethod
     def _used(search: Search, request: Request, left: list[int], free: int) -> str:
-        """How many devices are in use, and how many shared ones have too little capacity left."""
+        """How many devices are in use, and how many shared devices have too little capacity left."""
         little: dict[str, list[Amount]] = {}
-        short = [search.short(request, position) for position in left] if search.shares else []
+        short = [search.shortages(request, position) for position in left] if search.shares else []
         for name, rest in (one for found in short for one in found.items()):
             little.setdefault(name, []).append(rest)
         busy = len(left) - free - sum(bool(found) for found in short)
@@ -239,7 +239,7 @@ class Diagnosis:
         for name, rests in little.items():
             wanted = request.amounts.get(name)
             form = quantity.BINARY_SI if str(wanted).endswith("i") else quantity.DECIMAL_SI
-            needs = f"{wanted} is asked for" if wanted is not None else "the default is asked for"
+            needs = f"{wanted} is requested" if wanted is not None else "the default is requested"
             most = quantity.canonical(Fraction(max(0, *rests)), form)
             parts.append(f"{len(rests)} of them have too little {name} left ({needs}, at most {most} is left)")
         return ", ".join([f"{len(left)} match", *parts])
@@ -264,7 +264,7 @@ class Diagnosis:
         """Why a constraint cannot be satisfied."""
         offers = self.search.offers
         per_request = self._values(constraint, claim)
-        # a request with an alternative that the constraint does not cover can avoid it; the others are the reason
+        # a request can avoid the constraint by an alternative that it does not cover; the other requests are the reason
         whole = {
             row[0].base for row in self.search.requests[claim] if all(constraint.covers(request) for request in row)
         }

@@ -3,22 +3,22 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which devices of a node are taken, and how much of shared ones."""
+"""Which devices of a node are in use, and how much of shared devices is used."""
 
 from __future__ import annotations
 
 import typing as t
 
 from .answers import Result
-from .node_memory import Layout
+from .node_cache import Layout
 from .search_devices import Amount, CounterId, DeviceId, Taking, amount
 from .search_requests import Request
 
 
 class NodeDevices:
-    """The devices of one node, see `Layout`, and what is taken of them.
+    """The devices of one node (see `Layout`) and their current use.
 
-    `held` are results of earlier allocations, `claims` the number of claims that devices are taken for.
+    `held` are results of earlier allocations, `claims` is the number of claims of the search.
     """
 
     def __init__(self, layout: Layout, held: t.Sequence[Result], claims: int) -> None:
@@ -30,7 +30,7 @@ class NodeDevices:
         self.held: set[DeviceId] = set()
         self.shares: dict[DeviceId, dict[str, Amount]] = {}
         self._take_held(held)
-        # devices that this search takes: positions as bits of a number, for each claim
+        # devices that this search takes, for each claim: a bit mask of positions
         self.taken = [0] * claims
         self.sharing: dict[int, dict[str, Amount]] = {}
         self.sharers: dict[int, int] = {}
@@ -50,7 +50,7 @@ class NodeDevices:
                 self.held.add(one.id)
 
     def _counters(self, layout: Layout) -> dict[CounterId, Amount]:
-        """The rest of each counter, by driver, pool, set and name."""
+        """The remaining amount of each counter, by driver, pool, set and name."""
         left = dict(layout.counters)
         for identity, counters in zip(self.ids, self.consumption):
             if counters and (identity in self.held or identity in self.shares):
@@ -65,7 +65,7 @@ class NodeDevices:
         return self.ids[position] in self.held or any(taken >> position & 1 for taken in self.taken)
 
     def _within(self, position: int, counters: list[tuple[CounterId, Amount]]) -> bool:
-        """Whether the pool's counters are sufficient for these amounts."""
+        """Whether the pool's counters are still sufficient after these amounts were added to `counted`."""
         return self.ids[position][:2] not in self.overdrawn and all(
             self.counted[key] <= self.available.get(key, self.counted[key]) for key, _value in counters
         )

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Reads published devices from ResourceSlices: for alignment, for plans, and for nodes without a probe."""
+"""Reads published devices from ResourceSlices: for alignment, for plans, and for nodes that were not probed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def address_of(driver: str, device: ObjectView) -> str | None:
 
 @dataclass
 class Published:
-    """A device in a pool in its current state."""
+    """A device of the current generation of a pool."""
 
     driver: str
     pool: str
@@ -76,21 +76,23 @@ class Published:
 
 @dataclass
 class Pool:
-    """The slices of one pool. `older` maps devices that only an earlier generation has to that generation; `counters`
-    are the shared counters."""
+    """The slices of the current generation of one pool.
+
+    `older` maps devices that only an earlier generation has to that generation; `counters` are the shared counters.
+    """
 
     generation: int
     slices: int
-    wanted: int
+    expected_slices: int
     nodes: set[str] = field(default_factory=set)
     devices: dict[str, Published] = field(default_factory=dict)
     older: dict[str, int] = field(default_factory=dict)
     counters: dict[Counter, Fraction] = field(default_factory=dict)
 
     @property
-    def whole(self) -> bool:
-        """Whether all slices of the newest generation exist: until then a scheduler takes no device of the pool."""
-        return self.slices == self.wanted
+    def complete(self) -> bool:
+        """Whether all slices of the current generation exist. Until then the scheduler takes no device of the pool."""
+        return self.slices == self.expected_slices
 
 
 class Pools:
@@ -107,7 +109,7 @@ class Pools:
         self.pools = {key: self._pool(*key, members) for key, members in sorted(specs.items())}
         self._on: dict[str | None, list[Published]] = {}
         for pool in self.pools.values():
-            for device in pool.devices.values() if pool.whole else ():
+            for device in pool.devices.values() if pool.complete else ():
                 self._on.setdefault(device.node, []).append(device)
 
     @staticmethod
@@ -140,11 +142,10 @@ class Pools:
         return self._on.get(node, [])
 
     def taken(self, holders: t.Mapping[DeviceId, str]) -> dict[DeviceId, str]:
-        """The claim that prevents the allocation of a device, by device. `holders` are claims by the device that they
-        have.
+        """The devices that cannot be allocated, each with the claim that prevents it. `holders` are claims by device.
 
-        It is the claim with the device, or one with another device that leaves too little of their common counters,
-        such as those of a PF and its VFs, or of a GPU and its partitions.
+        It is the claim that has the device, or one that has another device and thereby leaves too little of their
+        common counters, such as those of a PF and its VFs, or of a GPU and its partitions.
         """
         found = dict(holders)
         for pool in self.pools.values():
@@ -167,10 +168,10 @@ def v1(obj: ObjectView, kind: str) -> Object:
     return convert(obj, API_VERSION)
 
 
-def hidden(published: Published) -> frozenset[str]:
-    """Attributes without a current value: a pod has the interface, and the driver can only read them on the node.
+def hidden_attributes(published: Published) -> frozenset[str]:
+    """Attributes that the driver does not publish now, as a pod has the interface and the driver cannot read them.
 
-    A pod has it if the driver publishes none of the attributes that need the interface.
+    A pod has the interface if the driver publishes none of the attributes that need it.
     """
     known = DRIVERS.get(published.driver)
     offer = published.offer
@@ -184,8 +185,8 @@ def hidden(published: Published) -> frozenset[str]:
 class PublishedNode:
     """A node as its ResourceSlices show it.
 
-    `unclear` are drivers whose devices on this node are uncertain, with the reason. `taken` are the devices that no
-    other claim can get, each with the claim that prevents it; empty if the claims are not known.
+    `unclear` maps drivers whose devices on this node are uncertain to the reason. `taken` are the devices that no other
+    claim can get, each with the claim that prevents it; empty if the claims are unknown.
     """
 
     offers: tuple[Offer, ...] = ()
@@ -200,30 +201,31 @@ Nodes = t.Mapping[str, t.Union[NodeFacts, PublishedNode]]
 class PublishedNodes:
     """The nodes of a cluster by the devices that their drivers publish, for a server.
 
-    `nodes` has all nodes that a slice names. `notes` say which devices are left out and why. With `free`, a device is
-    as it would be if no pod had it: values that its driver leaves out while it is in use are unknown, not absent.
-    `held` are the devices that claims have, each with its claim, or with an empty text where it is admin access, which
-    takes nothing; None: any device may be in use. Raises ValueError for an object that is not a ResourceSlice.
+    `nodes` has all nodes that a slice names. `notes` say which devices are left out and why. With `as_if_free`, devices
+    are read as if no pod had them: values that a driver leaves out while the device is in use are unknown, not absent.
+    `held` are the devices that claims have, each with its claim; the claim is empty for admin access, which takes no
+    device. If `held` is None, any device may be in use. Raises ValueError for an object that is not a ResourceSlice.
     """
 
     def __init__(
         self,
         slices: t.Iterable[ObjectView],
         server: Server | None = None,
-        free: bool = False,
+        as_if_free: bool = False,
         held: t.Mapping[DeviceId, str] | None = None,
     ) -> None:
         self.pools = Pools(sorted(slices, key=lambda one: str((one.get("metadata") or {}).get("name"))))
         self.notes: list[str] = []
         self._server = server or Server()
-        self._free = free
+        self._as_if_free = as_if_free
         self._held = held
         offers: dict[str, list[Offer]] = {}
         unclear: dict[str, dict[str, str]] = {}
         shared_by: dict[str, str] = {}
         for (driver, name), pool in self.pools.pools.items():
-            if not pool.whole:
-                reason = f"pool {name} of {driver} has {pool.slices} of {pool.wanted} slices: it is being written"
+            if not pool.complete:
+                number = f"{pool.slices} of {pool.expected_slices} slices"
+                reason = f"pool {name} of {driver} has {number}: it is being written"
                 for node in pool.nodes:
                     unclear.setdefault(node, {})[driver] = reason
                 self.notes.append(f"{reason}; its devices are not counted")
@@ -236,7 +238,7 @@ class PublishedNodes:
             if shared:
                 text = f"pool {name} of {driver}: {shared} device(s) belong to several nodes"
                 self.notes.append(f"{text}, and are not counted")
-                if free:  # a plan does not count them at all
+                if as_if_free:  # plans do not set it: they leave these devices out
                     shared_by[driver] = text
         taken = self._taken()
         self.nodes = {
@@ -247,7 +249,7 @@ class PublishedNodes:
         }
 
     def _taken(self) -> dict[str, dict[DeviceId, str]]:
-        """By node the devices that cannot be allocated, with the claim. What several claims may share is not taken."""
+        """By node, the devices that cannot be allocated, each with its claim. Shared devices are never taken."""
         found: dict[str, dict[DeviceId, str]] = {}
         holders = {device: claim for device, claim in (self._held or {}).items() if claim}
         for device, claim in self.pools.taken(holders).items() if holders else ():
@@ -265,18 +267,19 @@ class PublishedNodes:
                 names = [entry["counterSet"] for entry in one.device.get("consumesCounters") or ()]
                 counters = tuple(sets[each] for each in names if each in sets)
                 offer = replace(one.offer, counter_sets=counters)
-                if self._free and (self._held is None or one.id in self._held):
-                    offer = replace(offer, unknown=hidden(one))
-                yield self._server.keeps(offer)
+                if self._as_if_free and (self._held is None or one.id in self._held):
+                    offer = replace(offer, unknown=hidden_attributes(one))
+                yield self._server.stored(offer)
 
 
-def stand_in(
+def nodes_from_slices(
     objects: t.Iterable[ObjectView], server: Server | None = None, claims_known: bool = False
 ) -> PublishedNodes:
     """Nodes that replace probed ones, from the ResourceSlices among objects of any served version.
 
-    Allocated ResourceClaims among them say which devices are in use; without any, that is only known with
-    `claims_known`. Raises ValueError for objects that the Kubernetes API would not return, or if there is no slice.
+    The ResourceClaims among the objects say which devices are in use. If none has a device, any device may be in use,
+    unless `claims_known` says that all claims are given. Raises ValueError for objects that the Kubernetes API would
+    not return, or if there is no slice.
     """
     given = list(objects)
     slices = [one for one in given if one.get("kind") == "ResourceSlice"]
@@ -289,7 +292,7 @@ def stand_in(
             for result in _results(claim):
                 device = (result["driver"], result["pool"], result["device"])
                 held[device] = held.get(device) or ("" if result.get("adminAccess") else _title(claim))
-        return PublishedNodes(slices, server, free=True, held=held if held or claims_known else None)
+        return PublishedNodes(slices, server, as_if_free=True, held=held if held or claims_known else None)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"the slices or claims cannot be read: {type(error).__name__} {error}") from None
 

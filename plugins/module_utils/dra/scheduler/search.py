@@ -5,9 +5,9 @@
 
 """The search for devices of kube-scheduler 1.37 with its default features.
 
-It is that of k8s.io/dynamic-resource-allocation/structured/internal/incubating: depth first, the first fit wins, over
-claims, their requests and the devices in the order of their drivers, pools and slices. The scheduler searches a state
-again that has failed before; here that is only counted.
+It follows k8s.io/dynamic-resource-allocation/structured/internal/incubating: depth first, the first fit wins, over
+claims, their requests and the devices in the order of drivers, pools and slices. The scheduler may search a state again
+that has already failed. This search does not, but it counts the steps of the scheduler.
 """
 
 from __future__ import annotations
@@ -18,58 +18,58 @@ from bisect import bisect_left
 from ..kube import limits
 from .answers import Abort, Allocation, Refusal, Result
 from .candidates import Candidates, Question
-from .search_bounds import hopeless, too_few
+from .failed_states import FailedStates
+from .search_bounds import cannot_match, too_few
 from .search_devices import Amount, CounterId, tolerated
-from .search_memory import Failures
 from .search_requests import Constraint, Request
 
-#: Examined devices after which failed states are remembered: before that, searching again is faster.
-_LONG = 200
+#: Failed states are remembered only after this many examined devices: before that, searching again is faster.
+_REMEMBER_AFTER = 200
 
 
-class TooMany(Exception):
-    """More than 32 devices in a claim: other devices for its earlier requests cannot help."""
+class TooManyDevices(Exception):
+    """A claim would get more than 32 devices. Other devices for its earlier requests would not help."""
 
 
 class Search(Candidates):
     """One run of the search.
 
-    `steps` counts the devices that the scheduler examines, `looks` those that were examined here.
+    `steps` counts the devices that the scheduler examines, `examined` those that this search examined.
     """
 
-    def __init__(self, question: Question, optimist: bool = False) -> None:
-        super().__init__(question, optimist)
+    def __init__(self, question: Question, optimistic: bool = False) -> None:
+        super().__init__(question, optimistic)
         self.budget = question.budget
         self.steps = 0
-        self.looks = 0
-        self.failures: Failures | None = None
+        self.examined = 0
+        self.failures: FailedStates | None = None
         self.exceeded = 0  # how often there were too many devices for a claim
 
     def run(self) -> Allocation | Refusal:
         """The scheduler's result; a Refusal of kind budget if it takes too many steps."""
         try:
             self.prepare()
-            # counting recognises a node with too few devices without a search
-            found = not self._short() and self._claim(0)
+            # a node with too few devices is recognised by counting, without a search
+            found = not self._too_few() and self._claim(0)
         except Abort as abort:
             return Refusal(abort.refusal.reason, abort.refusal.path, abort.refusal.kind, self.steps)
-        except TooMany:
+        except TooManyDevices:
             found = False
         if not found:
             return Refusal("no devices satisfy the claims", "claims", "count", self.steps)
         results = tuple(result for row in self.results for result in row)
-        return Allocation(results, tuple(sorted(self._assumptions(results))), self.steps, self.looks)
+        return Allocation(results, tuple(sorted(self._assumptions(results))), self.steps, self.examined)
 
-    def _short(self) -> bool:
+    def _too_few(self) -> bool:
         """Whether counting shows that there is no allocation, and that the scheduler would not fail with an error
         first."""
         every = [one for rows in self.requests for row in rows for one in row]
-        if any(one.all is not None and one.rules for one in every):
-            return False  # devices that have to be taken may not satisfy a constraint
+        if any(one.all_devices is not None and one.rules for one in every):
+            return False  # devices of a request for all may violate a constraint, which is an error
         for one in every:
-            if one.all is None:
+            if one.all_devices is None:
                 self.fit([one])
-        return not self.failed and (bool(too_few(self)) or hopeless(self))
+        return not self.failed and (bool(too_few(self)) or cannot_match(self))
 
     def _assumptions(self, results: tuple[Result, ...]) -> set[str]:
         by_name = {(one.key[0], one.name): one for rows in self.requests for row in rows for one in row}
@@ -89,9 +89,9 @@ class Search(Candidates):
         if number >= len(self.requests[claim]):
             try:
                 return self._claim(claim + 1)
-            except TooMany:
+            except TooManyDevices:
                 self.exceeded += 1
-                # an earlier claim may take another alternative, but its number of devices does not count here
+                # the limit applies to the devices of one claim, so for this claim it is an ordinary failure
                 return False
         row = self.requests[claim][number]
         if not row[0].is_sub:
@@ -101,71 +101,71 @@ class Search(Candidates):
             try:
                 if self._device(request, 0, 0):
                     return True
-            except TooMany:
+            except TooManyDevices:
                 self.exceeded += 1
                 continue
             exceeded = False
         if exceeded:
-            raise TooMany
+            raise TooManyDevices
         return False
 
     def _device(self, request: Request, number: int, start: int) -> bool:
         claim = request.key[0]
-        if request.all is not None and not request.all:
+        if request.all_devices is not None and not request.all_devices:
             return False
         if number >= request.count:
             return self._request(claim, request.key[1] + 1)
         if request.count - number > limits.ALLOCATION_RESULTS - len(self.results[claim]):
-            raise TooMany
-        if self.looks < _LONG:
-            return self._look(request, number, start)
+            raise TooManyDevices
+        if self.examined < _REMEMBER_AFTER:
+            return self._examine(request, number, start)
         if self.failures is None:
-            self.failures = Failures(self)
+            self.failures = FailedStates(self)
         key = self.failures.key(request, number, start)
         known = self.failures.steps.get(key)
         if known is not None:
             self.steps += known
             return False
         before, exceeded = self.steps, self.exceeded
-        done = self._look(request, number, start)
-        if not done and self.exceeded == exceeded:  # else it depends on the order of devices
+        done = self._examine(request, number, start)
+        if not done and self.exceeded == exceeded:  # otherwise the result depends on the order of devices
             self.failures.steps[key] = self.steps - before
         return done
 
-    def _look(self, request: Request, number: int, start: int) -> bool:
-        if request.all is not None:
+    def _examine(self, request: Request, number: int, start: int) -> bool:
+        if request.all_devices is not None:
             self._step(request)
-            back = self.take(request, request.all[number], must=True)
-            return back is not None and self._further(request, number, 0, back)
-        worth = self.worth(request)
-        looked = start  # the scheduler examines the others too
-        for index in range(bisect_left(worth, (start, False)), len(worth)):
-            position, again = worth[index]
-            self._step(request, position + 1 - looked)
-            looked = position + 1
+            release = self.take(request, request.all_devices[number], must=True)
+            return release is not None and self._continue(request, number, 0, release)
+        candidates = self.candidates_of(request)
+        examined_to = start  # the scheduler also examines devices that are not candidates
+        for index in range(bisect_left(candidates, (start, False)), len(candidates)):
+            position, again = candidates[index]
+            self._step(request, position + 1 - examined_to)
+            examined_to = position + 1
             if self._busy(request, position):
                 continue
             if again and not (self.selectable(request, position) and self.room(request, position)):
                 continue
-            back = self.take(request, position, must=False)
-            if back is not None and self._further(request, number, position + 1, back):
+            release = self.take(request, position, must=False)
+            if release is not None and self._continue(request, number, position + 1, release):
                 return True
-        self.steps += len(self.offers) - looked
+        self.steps += len(self.offers) - examined_to
         return False
 
-    def _further(self, request: Request, number: int, start: int, back: t.Callable[[], None]) -> bool:
-        """The rest of the search after a device was taken, which is released if the rest fails."""
+    def _continue(self, request: Request, number: int, start: int, release: t.Callable[[], None]) -> bool:
+        """The rest of the search after a device was taken. The device is released if the rest fails."""
         try:
             done = self._device(request, number + 1, start)
-        except TooMany:
-            back()
+        except TooManyDevices:
+            release()
             raise
         if not done:
-            back()
+            release()
         return done
 
-    def take(self, request: Request, position: int, must: bool) -> t.Callable[[], None] | None:  # noqa: C901  # one step
-        """Give a device to the request, if it is free and fits. Returns the function that undoes it. Raises Abort."""
+    def take(self, request: Request, position: int, must: bool) -> t.Callable[[], None] | None:  # noqa: C901
+        """Give a device to the request, if it is free and fits. Returns the function that undoes this. Raises Abort."""
         claim = request.key[0]
         if self._busy(request, position):
             return None
@@ -189,7 +189,7 @@ class Search(Candidates):
             if not constraint.add(self.column(constraint.attribute, position)):
                 undo()
                 if must:
-                    raise Abort(self._forced(request, position, constraint))
+                    raise Abort(self._unmet_constraint(request, position, constraint))
                 return None
             added += 1
         if not self.multiple[position]:
@@ -201,7 +201,7 @@ class Search(Candidates):
             undo()
             return None
 
-        def back() -> None:
+        def release() -> None:
             self.results[claim].pop()
             if self.multiple[position]:
                 self._unshare(position, self.taking(request, position))
@@ -209,9 +209,9 @@ class Search(Candidates):
                 self.taken[claim] &= ~(1 << position)
             undo()
 
-        return back
+        return release
 
-    def _forced(self, request: Request, position: int, constraint: Constraint) -> Refusal:
+    def _unmet_constraint(self, request: Request, position: int, constraint: Constraint) -> Refusal:
         driver, _pool, device = self.ids[position]
         reason = (
             f"request {request.name} asks for all devices, and device {device} of {driver} does not satisfy a "
@@ -221,10 +221,10 @@ class Search(Candidates):
 
     def _step(self, request: Request, number: int = 1) -> None:
         self.steps += number
-        self.looks += 1
-        if self.looks > self.budget:
+        self.examined += 1
+        if self.examined > self.budget:
             reason = (
-                f"not decided after {self.budget} steps, at request {request.name}: the scheduler, which searches the "
-                "same way, may reach its time limit of ten seconds per node"
+                f"not decided after {self.budget} steps, at request {request.name}: the scheduler searches in the same "
+                "way and may reach its time limit of ten seconds per node"
             )
             raise Abort(Refusal(reason, request.path, "budget"))

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Recognises nodes with too few devices by counting, without a search."""
+"""Detects nodes with too few devices by counting, without a search."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .search_requests import Request
 
 
 def too_few(search: Candidates) -> str:
-    """Requests that together need more devices than fit, whatever the constraints, as a clause; empty if none.
+    """A reason if some requests together need more devices than fit, whatever the constraints; else empty.
 
-    Computed by a bipartite matching; requests for all devices, with admin access or for devices that can be shared are
+    Computed by a bipartite matching. Requests for all devices, with admin access or for devices that can be shared are
     left out.
     """
     units: list[tuple[str, list[int]]] = []
     for rows in search.requests:
         for row in rows:
-            if any(one.all is not None or one.admin for one in row):
+            if any(one.all_devices is not None or one.admin for one in row):
                 continue
             fits = search.fit(row)
             if any(search.multiple[position] for position in fits):
@@ -32,21 +32,20 @@ def too_few(search: Candidates) -> str:
     seen = unplaced([fits for _name, fits in units])
     if seen is None:
         return ""
-    # these requests have no other devices than those that were tried
+    # only the devices in `seen` fit these requests
     short = [name for name, fits in units if seen.issuperset(fits)]
     names = ", ".join(dict.fromkeys(short))
     what = f"request {names} needs" if len(set(short)) == 1 else f"requests {names} together need"
     return f"{what} {len(short)} devices, and {len(seen)} on this node fit"
 
 
-def hopeless(search: Candidates) -> bool:
-    """Whether counting by value shows that a matchAttribute cannot be satisfied, at least not in all repetitions at
-    once.
+def cannot_match(search: Candidates) -> bool:
+    """Whether counting by value shows that a matchAttribute cannot be satisfied in all repetitions at the same time.
 
-    Only requests count all of whose alternatives the constraint covers.
+    A request counts only if the constraint covers all its alternatives.
     """
-    if any(one.all is not None for rows in search.requests for row in rows for one in row):
-        return False  # their devices are fixed, and the search ends if they do not fit
+    if any(one.all_devices is not None for rows in search.requests for row in rows for one in row):
+        return False  # the devices of such a request are fixed, and the search ends if they do not fit
     for rows, constraints in zip(search.requests, search.constraints):
         alike: dict[tuple[str, tuple[t.Hashable, ...]], list[list[list[Request]]]] = {}
         for constraint in constraints:
@@ -72,7 +71,7 @@ def _repeatable(search: Candidates, name: str, rows: list[list[Request]], wanted
     shared = any(search.multiple[position] for fits in by_row for position in fits)
     shared = shared or any(one.admin for row in rows for one in row)
     needs = [min(one.count for one in row) for row in rows]
-    left = wanted
+    missing_groups = wanted
     for positions in values.values():
         here = [[p for p in fits if p in positions] for fits in by_row]
         if any(len(fits) < need for fits, need in zip(here, needs)):
@@ -81,15 +80,18 @@ def _repeatable(search: Candidates, name: str, rows: list[list[Request]], wanted
             return True  # devices that serve several requests are not counted
         units = [fits for fits, need in zip(here, needs) for _unit in range(need)]
         number = 0
-        while left and unplaced(units * (number + 1)) is None:
-            number, left = number + 1, left - 1
-        if not left:
+        while missing_groups and unplaced(units * (number + 1)) is None:
+            number, missing_groups = number + 1, missing_groups - 1
+        if not missing_groups:
             return True
     return False
 
 
 def unplaced(units: t.Sequence[t.Sequence[int]]) -> set[int] | None:
-    """None if every unit can have a different one of its devices; else the devices that are too few."""
+    """None if every unit can get a different one of its devices; else a set of devices that is too small.
+
+    All units whose devices are in that set together need more devices than the set has.
+    """
     owner: dict[int, int] = {}
 
     def place(unit: int, seen: set[int]) -> bool:

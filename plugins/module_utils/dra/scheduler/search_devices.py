@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A device as the scheduler's search reads it: its name, attributes, taints and counters."""
+"""The parts of a device that the scheduler's search uses: its name, attributes, taints and counters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..kube.objects import ObjectView, Scalar
 from ..vendors.offer import Offer
 
 Spec = ObjectView
-#: An amount of a counter or capacity: a whole number as such, which is faster to add.
+#: An amount of a counter or capacity. Whole numbers are integers, which are faster to add.
 Amount = t.Union[Fraction, int]
 DeviceId = tuple[str, str, str]
 #: driver, pool, counter set, counter
@@ -24,13 +24,13 @@ CounterId = tuple[str, str, str, str]
 _BLOCKING = ("NoSchedule", "NoExecute")
 _SCALARS = ("string", "int", "bool", "version")
 
-#: An attribute as constraints compare it: its type and value, or LIST.
+#: An attribute in the form that constraints compare: its type and value, or LIST.
 Comparable = t.Union[tuple[str, Scalar], str]
-LIST = "list"  #: the value of a list: it equals nothing (gate DRAListTypeAttributes, off by default)
+LIST = "list"  #: stands for any list, which equals nothing (gate DRAListTypeAttributes, off by default)
 
 
 def identify(offer: Offer) -> DeviceId:
-    """Driver, pool and name."""
+    """The ID of a device: driver, pool and name."""
     return (offer.driver, offer.pool, str(offer.device["name"]))
 
 
@@ -46,7 +46,7 @@ def attribute(offer: Offer, name: str) -> ObjectView | None:
 
 
 def comparable(offer: Offer, name: str) -> Comparable | None:
-    """A device's attribute as constraints compare it: its type and value, LIST, or None if it is missing."""
+    """A device's attribute in the form that constraints compare; None if it is missing."""
     value = attribute(offer, name)
     if value is None:
         return None
@@ -61,7 +61,7 @@ def consumption(offer: Offer) -> t.Iterator[tuple[CounterId, Amount]]:
 
 
 def amount(value: str) -> Amount:
-    """The value of a quantity."""
+    """The amount of a quantity."""
     return whole(quantity.parse(value))
 
 
@@ -71,9 +71,9 @@ def whole(number: Fraction) -> Amount:
 
 
 class Taking(t.NamedTuple):
-    """What a request consumes of a device: the amount of each capacity, its text in the API, and the whole capacity.
+    """What a request consumes of a device, by capacity: the amount, its text in the API, and the device's total.
 
-    `allowed` is whether the policies of the capacities allow it.
+    `allowed` says whether the request policies of the capacities allow the amounts.
     """
 
     amounts: dict[str, Amount]
@@ -91,7 +91,7 @@ def tolerated(request: Spec, offer: Offer) -> bool:
 
 
 def _tolerates(toleration: Spec, taint: Spec) -> bool:
-    """Whether a toleration is for a taint (resourceclaim.ToleratesTaint)."""
+    """Whether a toleration matches a taint (resourceclaim.ToleratesTaint)."""
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False
     if toleration.get("key") and toleration["key"] != taint["key"]:

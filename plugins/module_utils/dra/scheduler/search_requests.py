@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A claim's requests and constraints as the scheduler's search reads them."""
+"""A claim's requests and constraints in the form that the scheduler's search uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from ..kube.quantity import Quantity
 from .search_devices import LIST, Comparable, Spec
 
-#: The kinds of constraints of Kubernetes 1.37
+#: The kinds of constraints in Kubernetes 1.37.
 CONSTRAINTS = ("matchAttribute", "distinctAttribute")
 
 
@@ -24,7 +24,10 @@ class Unsupported(ValueError):
 
 @dataclass
 class Request:
-    """A request, or one of its alternatives, with values that are computed before the search."""
+    """A request or one of its alternatives, with values that are computed before the search.
+
+    `key` has the positions of the claim, of the request in it, and of the alternative.
+    """
 
     key: tuple[int, int, int]
     path: str
@@ -36,10 +39,10 @@ class Request:
     amounts: t.Mapping[str, Quantity] = field(default_factory=dict)  # by capacity
     admin: bool = False
     count: int = 1
-    all: list[int] | None = None  # positions of the devices of mode All
+    all_devices: list[int] | None = None  # positions of the devices of mode All
     texts: list[tuple[str, str]] = field(default_factory=list)  # its selectors, each with its path
     rules: list[Constraint] = field(default_factory=list)  # the constraints that cover it
-    ask: str = ""  # equal for requests that the same devices fit
+    ask: str = ""  # a key that is equal for requests that the same devices fit
 
     def __post_init__(self) -> None:
         self.name = f"{self.base}/{self.sub}" if self.is_sub else self.base
@@ -57,7 +60,7 @@ class Request:
         ] or [cls((claim, number, 0), f"{path}.exactly", base, "", request.get("exactly") or {}, False)]
 
     def read(self, of_class: t.Sequence[Spec], ask: t.Callable[[Spec, list[str], bool], str]) -> None:
-        """Settle what is asked of a device, with the selectors of the class; `ask` is `NodeMemory.ask`.
+        """Set `texts` and `ask` from the body and the selectors of the class; `ask` is `NodeCache.ask`.
 
         Raises Unsupported.
         """
@@ -89,7 +92,7 @@ def expressions(selectors: t.Iterable[Spec]) -> list[str]:
 
 @dataclass
 class Constraint:
-    """One matchAttribute or distinctAttribute with the values of the devices picked so far."""
+    """A constraint by matchAttribute or distinctAttribute, with the values of the devices picked so far."""
 
     attribute: str
     requests: frozenset[str]
@@ -110,7 +113,7 @@ class Constraint:
         return not self.requests or request.base in self.requests or request.name in self.requests
 
     def add(self, value: Comparable | None) -> bool:
-        """Add the value of a device, as `search_devices.comparable` gives it, unless the constraint forbids it."""
+        """Add the value of a device from `search_devices.comparable`. Returns False if the constraint forbids it."""
         if value is None:
             return False
         if self.values and value is LIST:
@@ -141,9 +144,9 @@ def class_selectors(classes: t.Mapping[str, Spec], request: Spec) -> list[Spec]:
 
 
 def alike_groups(claim: Spec) -> list[list[list[int]]]:
-    """Groups of requests that constraints tie together, collected if they are identical: the repetitions.
+    """Lists of identical groups of requests, such as the repetitions of a group in an inventory.
 
-    Groups are lists of request numbers. Constraints on all requests do not form groups: they hold in any order.
+    A group has the positions of requests that constraints tie together. Constraints on all requests do not form groups.
     """
     requests = claim["devices"].get("requests") or ()
     number = {request["name"]: position for position, request in enumerate(requests)}
@@ -177,7 +180,7 @@ def alike_groups(claim: Spec) -> list[list[list[int]]]:
 
 
 def _takes_all(requests: t.Sequence[Spec], alike: list[list[int]]) -> bool:
-    """Whether the first request of such groups is for all devices or has admin access: their order does not matter."""
+    """Whether the first request of these groups is for all devices or has admin access."""
     first = requests[alike[0][0]]
     bodies = first.get("firstAvailable") or [first.get("exactly") or {}]
     return any(body.get("adminAccess") or body.get("allocationMode") == "All" for body in bodies)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Whether selectors match devices, for which a probe may not know all published values."""
+"""Evaluates selectors on devices of which a probe may not know all published values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..cel.selector_text import conjuncts, mentioned
 from ..kube.objects import ObjectView
 from ..vendors.offer import Offer
 
-#: Whether a selector matches a device; FAILS is an error, with which scheduling of the pod fails
+#: The result of a selector on a device. FAILS is an error, which makes scheduling of the pod fail.
 YES, NO, MAYBE, FAILS = "yes", "no", "maybe", "fails"
 
 
@@ -25,17 +25,17 @@ class Engine(t.Protocol):
 
 
 class Selection:
-    """The verdicts on all selectors and devices, for all the searches of one question.
+    """Caches the verdicts of selectors on devices.
 
-    Offers live as long as the question, so an id identifies one. `assumed` and `wondered` are, by selector and offer,
-    the attributes whose likely value matched, and those that are unknown.
+    The caller must keep the offers alive, because they are identified by `id`. `assumed` and `unknown_values` are, by
+    selector and offer, the attributes whose likely value matched, and those that are unknown.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.verdicts: dict[tuple[str, int], str | EvaluationError] = {}
         self.assumed: dict[tuple[str, int], frozenset[str]] = {}
-        self.wondered: dict[tuple[str, int], set[str]] = {}
+        self.unknown_values: dict[tuple[str, int], set[str]] = {}
 
     def judge(self, expression: str, offer: Offer) -> str:
         """Whether one selector matches a device: YES, NO, MAYBE or FAILS."""
@@ -59,19 +59,19 @@ class Selection:
             try:
                 return YES if self.engine.matches(expression, offer.device, offer.driver) else NO
             except Uncheckable as error:
-                self.wondered.setdefault((expression, id(offer)), set()).add(str(error))
+                self.unknown_values.setdefault((expression, id(offer)), set()).add(str(error))
                 return MAYBE
         return self._likely(expression, offer)
 
     def _likely(self, expression: str, offer: Offer) -> str:
-        """As `_match`, for a device of which a probe does not know every value."""
+        """Like `_match`, for a device of which a probe does not know every value."""
         key = (expression, id(offer))
         unknown = mentioned(expression, offer.unknown)
         assumed = mentioned(expression, offer.assumed)
         try:
             answer = self.engine.matches(expression, offer.device, offer.driver)
         except Uncheckable as error:
-            self.wondered.setdefault(key, set()).add(str(error))
+            self.unknown_values.setdefault(key, set()).add(str(error))
             return MAYBE
         except EvaluationError:
             if not unknown:
@@ -90,5 +90,5 @@ class Selection:
                         return NO
                 except (EvaluationError, Uncheckable):
                     pass
-        self.wondered.setdefault(key, set()).update(unknown | assumed)
+        self.unknown_values.setdefault(key, set()).update(unknown | assumed)
         return MAYBE

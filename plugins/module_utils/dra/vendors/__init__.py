@@ -6,6 +6,9 @@
 """The DRA drivers of vendors: which classes and attributes each publishes, and what it would publish for a probed
 node.
 
+Each driver has a file, NVIDIA's has several. `drivers` lists them all, `knowledge` and `offer` have their types,
+`offers` computes what the drivers of a site publish on a node, and `options` and `sharing` check their options.
+
 It imports `kube`, `apiserver`, `config` and `topology`. It never imports the scheduler or the claim compiler.
 """
 

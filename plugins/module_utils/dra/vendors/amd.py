@@ -13,7 +13,7 @@ from ...topology.facts import NodeFacts
 from ..kube.objects import Object
 from .filters import at_least, number, text, version
 from .knowledge import PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Gate, Kind, Published, Term
-from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, partitions, unpublished
+from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, partitions, unpublished
 
 _KNOWLEDGE = DriverKnowledge(
     name="gpu.amd.com",
@@ -48,17 +48,17 @@ _KNOWLEDGE = DriverKnowledge(
     },
     hints={
         "numa_node": "gpu.amd.com publishes the NUMA node only as gpu.amd.com/numaNode, which no other driver has; "
-        "align on pcie_root, or ask every device for the same numa_node with where",
+        "align on pcie_root, or request the same numa_node for every device with where",
         "architecture": "ask for the model",
         "uuid": "gpu.amd.com publishes no uuid; ask for pci_address",
     },
 )
 
 
-_MOST_PARTITIONS = 8  # compute partitions of an MI300X in CPX mode
+_MAX_PARTITIONS = 8  # compute partitions of an MI300X in CPX mode
 
 #: Modes of an MI300X that the gate AutoPartition publishes: compute, memory and the number of partitions
-#: (pkg/consts/consts.go). Which of them a model has is not read by a probe.
+#: (pkg/consts/consts.go). A probe does not read which of them a model has.
 _MODES = (
     ("spx", "nps1", 1),
     ("dpx", "nps1", 2),
@@ -70,9 +70,9 @@ _MODES = (
 )
 
 
-def _modes(whole: Offer, index: int, known: DriverKnowledge, counters: bool) -> list[Offer]:
-    """A device for each mode of a GPU, whose partitions claims take one by one (partition.go). A counter that all modes
-    take from keeps the GPU to one of them."""
+def _partition_modes(whole: Offer, index: int, known: DriverKnowledge, counters: bool) -> list[Offer]:
+    """A device for each mode of a GPU, whose partitions claims allocate one by one (partition.go). All modes consume
+    the same counter, so the GPU has one mode at a time."""
     counter_set = f"gpu-{index}-mutex"
     taken = {"partition-mode": {"value": "1"}}
     found = []
@@ -98,55 +98,55 @@ def _modes(whole: Offer, index: int, known: DriverKnowledge, counters: bool) -> 
     return found
 
 
-def _passed_through(node: str, facts: NodeFacts, known: DriverKnowledge) -> list[Offer]:
-    """The devices of type vfio: GPUs that are bound to vfio-pci. Which others the driver adds is up to its settings."""
+def _vfio_devices(node: str, facts: NodeFacts, known: DriverKnowledge) -> list[Offer]:
+    """The devices of type vfio: GPUs that are bound to vfio-pci. The driver's settings may add others."""
     bound = [gpu for gpu in facts["gpus"] if gpu["driver"] == "vfio-pci"]
     bound = [gpu for gpu in bound if facts["functions"][gpu["address"]]["vendor_id"] in known.vendors]
     result = []
     for index, gpu in enumerate(bound):
         function = facts["functions"][gpu["address"]]
-        maker = DeviceMaker(known)
-        maker.put("type", "vfio")
-        maker.put("pciAddr", function["address"])
-        maker.put("isVF", function["physfn"] is not None)
-        maker.put("numaNode", -1 if gpu["numa_node"] is None else gpu["numa_node"])
-        maker.put("vendorID", f"0x{function['vendor_id']}")
-        maker.put("deviceID", f"0x{function['device_id']}")
-        maker.put("iommuGroup", None if function["iommu_group"] is None else str(function["iommu_group"]))
-        maker.standard(function["kubernetes"], PCI_BUS_ID, PCIE_ROOT)
-        unknown = maker.unknown("productName", *unpublished(function, facts))
-        result.append(maker.offer(node, f"gpu-vfio-{index}", unknown, function["address"]))
+        builder = DeviceBuilder(known)
+        builder.put("type", "vfio")
+        builder.put("pciAddr", function["address"])
+        builder.put("isVF", function["physfn"] is not None)
+        builder.put("numaNode", -1 if gpu["numa_node"] is None else gpu["numa_node"])
+        builder.put("vendorID", f"0x{function['vendor_id']}")
+        builder.put("deviceID", f"0x{function['device_id']}")
+        builder.put("iommuGroup", None if function["iommu_group"] is None else str(function["iommu_group"]))
+        builder.standard(function["kubernetes"], PCI_BUS_ID, PCIE_ROOT)
+        unknown = builder.unknown("productName", *unpublished(function, facts))
+        result.append(builder.offer(node, f"gpu-vfio-{index}", unknown, function["address"]))
     return result
 
 
 def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
     for index, gpu, function in gpus_of(facts, known):
-        maker = DeviceMaker(known)
-        maker.put("type", "amdgpu")
-        maker.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
-        maker.put("deviceID", f"0x{function['device_id']}" if function["device_id"] else None)
+        builder = DeviceBuilder(known)
+        builder.put("type", "amdgpu")
+        builder.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
+        builder.put("deviceID", f"0x{function['device_id']}" if function["device_id"] else None)
         # the driver publishes the kernel's -1 as well
-        maker.put("numaNode", -1 if gpu["numa_node"] is None else gpu["numa_node"])
-        maker.standard(function["kubernetes"], PCI_BUS_ID, PCIE_ROOT)
-        unknown = maker.unknown(
+        builder.put("numaNode", -1 if gpu["numa_node"] is None else gpu["numa_node"])
+        builder.standard(function["kubernetes"], PCI_BUS_ID, PCIE_ROOT)
+        unknown = builder.unknown(
             "driverVersion",
             "driverVersionFull",
             "partitionProfile",
             "memory",
             "computeUnits",
             "simdUnits",
-            *([] if "productName" in maker.attributes else ["productName"]),
+            *([] if "productName" in builder.attributes else ["productName"]),
             *unpublished(function, facts),
         )
         # the driver numbers cards and render nodes; every card has one of each
-        whole = maker.offer(node, f"gpu-{index}-{128 + index}", unknown, function["address"])
+        whole = builder.offer(node, f"gpu-{index}-{128 + index}", unknown, function["address"])
         if "AutoPartition" in known.enabled:
-            result += _modes(whole, index, known, options["counters"])
+            result += _partition_modes(whole, index, known, options["counters"])
             continue
         result.append(whole)
-        result += partitions(whole, known, "amdgpu-partition", _MOST_PARTITIONS, frozenset())
-    return result + (_passed_through(node, facts, known) if "VFIOPassthrough" in known.enabled else [])
+        result += partitions(whole, known, "amdgpu-partition", _MAX_PARTITIONS, frozenset())
+    return result + (_vfio_devices(node, facts, known) if "VFIOPassthrough" in known.enabled else [])
 
 
 VENDOR = Vendor(_KNOWLEDGE, _offers)

@@ -11,7 +11,7 @@ from ...topology import cpuset
 from ...topology.facts import NodeFacts
 from .filters import number
 from .knowledge import NUMA_NODE, NUMA_NODE_DRANET, PCIE_ROOT, DriverKnowledge, Kind, Published
-from .offer import DeviceMaker, Offer, Options, Vendor
+from .offer import DeviceBuilder, Offer, Options, Vendor
 
 _KNOWLEDGE = DriverKnowledge(
     name="dra.cpu",
@@ -49,11 +49,11 @@ def _cpu_list(text: str | None) -> list[int]:
     return [number for number in range(bits.bit_length()) if bits >> number & 1]
 
 
-def _individual(node: str, facts: NodeFacts, known: DriverKnowledge, reserved: list[int]) -> list[Offer]:
-    """Each CPU as a device of its own, as --cpu-device-mode=individual publishes them.
+def _individual_cpus(node: str, facts: NodeFacts, known: DriverKnowledge, reserved: list[int]) -> list[Offer]:
+    """Each CPU as its own device, as --cpu-device-mode=individual publishes them.
 
-    The driver numbers devices by core, hyperthreads beside each other. A probe does not read which CPUs are of one
-    core, so the names here are by the CPU's number.
+    The driver numbers devices by core, with the hyperthreads of a core next to each other. A probe does not read which
+    CPUs share a core, so the names here have the CPU's number.
     """
     numa_of = {cpu: entry["id"] for entry in facts["numa_nodes"] for cpu in _cpu_list(entry["cpus"])}
     result = []
@@ -61,26 +61,26 @@ def _individual(node: str, facts: NodeFacts, known: DriverKnowledge, reserved: l
         for cpu in _cpu_list(package["cpus"]):
             if cpu in reserved:
                 continue
-            maker = DeviceMaker(known)
-            _near(maker, known, numa_of.get(cpu))
-            maker.put("dra.cpu/cpuID", cpu)
-            maker.put("dra.cpu/socketID", package["id"])
-            unknown = maker.unknown("smtEnabled", "coreID", "coreType", "cacheL3ID")
-            result.append(maker.offer(node, f"cpudev{cpu:03}", unknown))
+            builder = DeviceBuilder(known)
+            _put_numa_node(builder, known, numa_of.get(cpu))
+            builder.put("dra.cpu/cpuID", cpu)
+            builder.put("dra.cpu/socketID", package["id"])
+            unknown = builder.unknown("smtEnabled", "coreID", "coreType", "cacheL3ID")
+            result.append(builder.offer(node, f"cpudev{cpu:03}", unknown))
     return sorted(result, key=lambda offer: int(offer.device["attributes"]["dra.cpu/cpuID"]["int"]))
 
 
-def _near(maker: DeviceMaker, known: DriverKnowledge, numa: int | None) -> None:
-    """The NUMA node, under the names that the version has for it."""
+def _put_numa_node(builder: DeviceBuilder, known: DriverKnowledge, numa: int | None) -> None:
+    """Add the NUMA node under the attribute names of the driver's version."""
     if numa is not None:
         if known.publishes(NUMA_NODE):
-            maker.put(NUMA_NODE, numa)
-        maker.put("dra.cpu/numaNodeID", numa)
-        maker.put(NUMA_NODE_DRANET, numa)
+            builder.put(NUMA_NODE, numa)
+        builder.put("dra.cpu/numaNodeID", numa)
+        builder.put(NUMA_NODE_DRANET, numa)
 
 
 def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
-    """CPUs in groups, as --cpu-device-mode=grouped publishes them, or each by itself.
+    """CPUs in groups, as --cpu-device-mode=grouped publishes them, or one by one.
 
     `options.group_by` is numa_node (the driver's default), socket, machine or individual; `options.reserved_cpus` a
     kernel list.
@@ -88,7 +88,7 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
     reserved = _cpu_list(options.get("reserved_cpus"))
     group_by = options.get("group_by") or "numa_node"
     if group_by == "individual":
-        return _individual(node, facts, known, reserved)
+        return _individual_cpus(node, facts, known, reserved)
     socket_of = {cpu: package["id"] for package in facts["packages"] for cpu in _cpu_list(package["cpus"])}
     groups: list[tuple[str, list[int], int | None]] = []
     if group_by == "socket":
@@ -106,14 +106,14 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
         cpus = [cpu for cpu in cpus if cpu not in reserved]
         if not cpus:
             continue
-        maker = DeviceMaker(known)
-        _near(maker, known, numa)
+        builder = DeviceBuilder(known)
+        _put_numa_node(builder, known, numa)
         if group_by != "machine":
-            maker.put("dra.cpu/socketID", socket_of.get(cpus[0]))
-        maker.put("dra.cpu/numCPUs", len(cpus))
+            builder.put("dra.cpu/socketID", socket_of.get(cpus[0]))
+        builder.put("dra.cpu/numCPUs", len(cpus))
         capacity = {"dra.cpu/cpu": {"value": str(len(cpus))}}
-        unknown = maker.unknown("smtEnabled")
-        result.append(maker.offer(node, name, unknown, capacity=capacity, allowMultipleAllocations=True))
+        unknown = builder.unknown("smtEnabled")
+        result.append(builder.offer(node, name, unknown, capacity=capacity, allowMultipleAllocations=True))
     return result
 
 

@@ -17,7 +17,7 @@ from ...topology.facts import FunctionFacts, InterfaceFacts, NicFacts, NodeFacts
 from ..kube import limits
 from .filters import flag, number, text
 from .knowledge import NUMA_NODE, NUMA_NODE_DRANET, PCIE_ROOT, DriverKnowledge, Filter, Kind, Published, Term
-from .offer import DeviceMaker, Offer, Options, Vendor, unpublished
+from .offer import DeviceBuilder, Offer, Options, Vendor, unpublished
 
 _KNOWLEDGE = DriverKnowledge(
     name="dra.net",
@@ -69,17 +69,17 @@ _KNOWLEDGE = DriverKnowledge(
         *("dra.net/tcFilterNames", "dra.net/tcxProgramNames", "dra.net/type", "dra.net/virtual"),
         *("gce.dra.net/ipAliases", "gce.dra.net/networkName", "gce.dra.net/networkProjectNumber"),
     ),
-    # in RDMA's exclusive mode the first is false and the second missing
+    # in RDMA's exclusive mode, while a pod has the RDMA device, the first is false and the second missing
     by_rdma=("dra.net/rdma", "dra.net/rdmaDevice"),
 )
 
 
 #: pkg/inventory/db.go, ignoredInterfaceNames
 _IGNORED = frozenset(("cilium_net", "cilium_host", "docker0"))
-#: Kinds of interfaces that are certainly no veth, which DRANET's default filter drops.
+#: Kinds of virtual interfaces other than veth; DRANET's default filter drops veth.
 _VIRTUAL = frozenset(("bond", "bridge", "vlan", "macvlan", "ipvlan", "vxlan"))
 _ENCAPSULATION = {"ethernet": "ether", "infiniband": "infiniband"}
-#: The kernel's names of an interface's state that the library for netlink spells in another way (link.go, String).
+#: The kernel's interface states that DRANET's netlink library spells differently (link.go, String).
 _STATES = {"notpresent": "not-present", "lowerlayerdown": "lower-layer-down"}
 _OF_INTERFACE = ("type", "ebpf", "ipv4", "ipv6", "tcFilterNames", "tcxProgramNames")
 _LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
@@ -88,13 +88,13 @@ _LABEL = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
     """One device per network function, and one per interface without one (pkg/inventory/db.go, scan).
 
-    Functions that manage NVLink switches are among them: DRANET looks at the PCI class alone.
+    Functions that manage NVLink switches are among them: DRANET checks only the PCI class.
     """
     excluded = _uplinks(facts["interfaces"])
     ports: dict[str, InterfaceFacts] = {}
     for one in sorted(facts["interfaces"], key=lambda one: one["ifindex"] or 0):
         if one["address"] and one["kind"] != "usb":
-            ports[one["address"]] = one  # each interface of a function overwrites what it has of the one before
+            ports[one["address"]] = one  # each interface of a function overwrites the one before
     nics = {nic["address"]: nic for nic in facts["nics"]}
     found = []
     for address, function in facts["functions"].items():
@@ -107,13 +107,13 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
         if one["address"] is None and one["kind"] != "loopback" and one["name"] not in excluded | _IGNORED:
             found.append(_of_interface(node, facts, known, one))
     if sum(not one.possible for one in found) > limits.DEVICES:
-        return []  # it writes one slice, which the API server then refuses
+        return []  # DRANET publishes all devices in one slice, which the API server then refuses
     return sorted(found, key=lambda offer: str(offer.device["name"]))
 
 
 def _uplinks(interfaces: t.Sequence[InterfaceFacts]) -> set[str]:
-    """What DRANET leaves out: interfaces with a default route and the ports of these. The parent of a VLAN is not one
-    (pkg/inventory/net.go, getExcludedUplinkInterfaces)."""
+    """The interfaces that DRANET excludes: those with a default route, and their ports. The parent of a VLAN is not a
+    port (pkg/inventory/net.go, getExcludedUplinkInterfaces)."""
     found = {one["name"] for one in interfaces if one["default_route"]}
     more = found
     while more:
@@ -133,48 +133,49 @@ def _of_function(
     address = function["address"]
     rdma = nic["rdma_devices"] if nic else [one["name"] for one in facts["rdma_devices"] if one["address"] == address]
     model = nic["model"] if nic else function["name"]
-    maker = DeviceMaker(known)
-    maker.put("dra.net/pciAddress", address)
-    maker.put("dra.net/pciDevice", model, sure=False)
-    maker.put("dra.net/numaNode", function["kubernetes"].get("numaNode"))
-    maker.standard(function["kubernetes"], PCIE_ROOT)
+    builder = DeviceBuilder(known)
+    builder.put("dra.net/pciAddress", address)
+    builder.put("dra.net/pciDevice", model, sure=False)
+    builder.put("dra.net/numaNode", function["kubernetes"].get("numaNode"))
+    builder.standard(function["kubernetes"], PCIE_ROOT)
     if known.publishes(NUMA_NODE):
-        maker.standard(function["kubernetes"], NUMA_NODE)
+        builder.standard(function["kubernetes"], NUMA_NODE)
     unknown = ["pciVendor", "pciSubsystem", *unpublished(function, facts)]
     if model is None:
         unknown.append("pciDevice")
     if interface:
-        unknown += _link(maker, facts, interface)
+        unknown += _link(builder, facts, interface)
         sriov = function["sriov"] or {}
-        maker.put("dra.net/sriov", bool(sriov.get("total_vfs")))
+        builder.put("dra.net/sriov", bool(sriov.get("total_vfs")))
         if sriov.get("total_vfs"):
-            maker.put("dra.net/sriovVfs", sriov.get("num_vfs"))
+            builder.put("dra.net/sriovVfs", sriov.get("num_vfs"))
         if function["physfn"]:
-            maker.put("dra.net/isSriovVf", True)
-        maker.put("dra.net/virtual", False)
+            builder.put("dra.net/isSriovVf", True)
+        builder.put("dra.net/virtual", False)
     elif rdma:  # with an interface, DRANET does not name the RDMA device
         if len(rdma) == 1:
-            maker.put("dra.net/rdmaDevice", rdma[0])
+            builder.put("dra.net/rdmaDevice", rdma[0])
         else:
             unknown.append("rdmaDevice")
-    maker.put("dra.net/rdma", bool(rdma))
-    return maker.offer(node, publish.device_name(address), maker.unknown(*unknown), address)
+    builder.put("dra.net/rdma", bool(rdma))
+    return builder.offer(node, publish.device_name(address), builder.unknown(*unknown), address)
 
 
 def _of_interface(node: str, facts: NodeFacts, known: DriverKnowledge, interface: InterfaceFacts) -> Offer:
-    """An interface without PCI function. Where it may be a veth, it may be left out."""
-    maker = DeviceMaker(known)
-    unknown = maker.unknown(*_link(maker, facts, interface))
+    """An interface without a PCI function. If it may be a veth, DRANET may leave it out."""
+    builder = DeviceBuilder(known)
+    unknown = builder.unknown(*_link(builder, facts, interface))
     for name, value in (("sriov", False), ("virtual", True), ("rdma", False)):
-        maker.put(f"dra.net/{name}", value)
+        builder.put(f"dra.net/{name}", value)
     name = interface["name"]
     if not _LABEL.match(name):  # pkg/names, NormalizeInterfaceName
         name = "net-" + base64.b32encode(name.encode()).decode().rstrip("=").lower()
-    return replace(maker.offer(node, name, unknown), possible=interface["kind"] not in _VIRTUAL)
+    return replace(builder.offer(node, name, unknown), possible=interface["kind"] not in _VIRTUAL)
 
 
-def _link(maker: DeviceMaker, facts: NodeFacts, interface: InterfaceFacts) -> list[str]:
-    """Add what DRANET publishes of an interface (addLinkAttributes). Returns the names that a probe cannot see."""
+def _link(builder: DeviceBuilder, facts: NodeFacts, interface: InterfaceFacts) -> list[str]:
+    """Add the attributes that DRANET publishes for an interface (addLinkAttributes). Returns the names that a probe
+    cannot see."""
     state = interface["operstate"] or ""
     values = {
         "ifName": interface["name"],
@@ -184,10 +185,10 @@ def _link(maker: DeviceMaker, facts: NodeFacts, interface: InterfaceFacts) -> li
         "state": _STATES.get(state, state),
     }
     for name, value in values.items():
-        maker.put(f"dra.net/{name}", value)
+        builder.put(f"dra.net/{name}", value)
     unknown = [*_OF_INTERFACE, *(name for name, value in values.items() if value in (None, ""))]
-    if facts["source"]["kind"] == "sysfs":  # published where it is empty, too
-        maker.attributes["dra.net/alias"] = {"string": interface["alias"] or ""}
+    if facts["source"]["kind"] == "sysfs":  # DRANET publishes an empty alias too
+        builder.attributes["dra.net/alias"] = {"string": interface["alias"] or ""}
     else:
         unknown.append("alias")
     return unknown

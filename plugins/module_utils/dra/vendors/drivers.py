@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The drivers that are built in, and what claims can ask of a driver in the version that a site runs."""
+"""The built-in drivers, and what claims can request from the version of a driver that a site runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..kube.objects import ObjectView
 from ..kube.problems import Problem, Problems
 from ..kube.reader import nearest
 from . import amd, cpu, dranet, furiosa, gaudi, hami, intel, lanewise, nvidia, nvidia_domains, qat, sriov, tpu
-from .knowledge import NEWEST, OWN, DriverKnowledge, Kind, Term, version_order
-from .options import enabled_gates, problems_of, unavailable
+from .knowledge import LANEWISE, NEWEST, DriverKnowledge, Kind, Term, version_order
+from .options import enabled_gates, problems_of, unavailable_options
 from .site_knowledge import SiteKnowledge
 
-#: One line per vendor; its file says what the driver publishes, and what it would publish for a probed node.
+#: One line per driver; its module defines what the driver publishes in general, and for a probed node.
 VENDORS = (
     nvidia.VENDOR,
     nvidia_domains.VENDOR,
@@ -39,7 +39,7 @@ VENDORS = (
 DRIVERS: dict[str, DriverKnowledge] = {vendor.knowledge.name: vendor.knowledge for vendor in VENDORS}
 
 
-#: What each driver refuses in an opaque configuration, where that is known.
+#: The checks of opaque configurations, for drivers whose checks are known.
 REFUSES = {vendor.knowledge.name: vendor.refuses for vendor in VENDORS if vendor.refuses}
 
 
@@ -47,7 +47,7 @@ _DRIVER_NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*
 
 
 def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
-    """What claims can ask of driver `name` in the version that the site runs.
+    """What claims can request from the version of driver `name` that the site runs.
 
     `options` is the driver's entry in dra_claims_drivers: `version`, and `knowledge`, a dictionary that adds to the
     built-in tables or describes a driver that has none::
@@ -61,8 +61,8 @@ def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
           align: {pcie_root: [resource.kubernetes.io/pcieRoot]}
           vendors: ["10de"]
 
-    Every name in the result is qualified, and it holds only what the version publishes. Raises `Problems` with paths
-    below dra_claims_drivers.
+    Every name in the result is qualified, and it contains only what that version publishes. Raises `Problems` with
+    paths below dra_claims_drivers.
     """
     path = f"dra_claims_drivers.{name}"
     problems: list[Problem] = []
@@ -75,26 +75,26 @@ def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
         )
     problems += problems_of(options, path)
     driver = DRIVERS.get(name)
-    own = options.get("knowledge")
-    if driver is None and not own:
+    site_tables = options.get("knowledge")
+    if driver is None and not site_tables:
         near = nearest(name, sorted(DRIVERS))
-        near = f"{near} Else " if near else ""
+        near = f"{near} Otherwise " if near else ""
         problems.append(
             Problem(
                 path,
-                "no knowledge of this driver is built in",
+                "there is no built-in knowledge of this driver",
                 "driver",
-                f"{near}describe its devices in {path}.knowledge; built in are {', '.join(sorted(DRIVERS))}",
+                f"{near}describe its devices in {path}.knowledge; built-in drivers: {', '.join(sorted(DRIVERS))}",
             )
         )
         raise Problems(problems)
     built_in = driver is not None
     if driver is None:
         driver = DriverKnowledge(name=name, title=name, kinds={})
-    if own is not None:
-        driver = SiteKnowledge(path + ".knowledge", problems).merge(driver, own)
+    if site_tables is not None:
+        driver = SiteKnowledge(path + ".knowledge", problems).merge(driver, site_tables)
     driver = replace(driver, version=_check_version(driver, built_in, options.get("version"), path, problems))
-    problems += unavailable(driver, options, path)
+    problems += unavailable_options(driver, options, path)
     driver = replace(driver, enabled=enabled_gates(driver, options, path, problems))
     if problems:
         raise Problems(problems)
@@ -103,11 +103,11 @@ def knowledge(name: str, options: ObjectView | None = None) -> DriverKnowledge:
 
 def _check_version(driver: DriverKnowledge, built_in: bool, version: object, path: str, problems: list[Problem]) -> str:
     if version is None:
-        if built_in and driver.name != OWN:
+        if built_in and driver.name != LANEWISE:
             problems.append(
                 Problem(
                     path,
-                    f"the version of {driver.title} is not set, and its attributes depend on it",
+                    f"the version of {driver.title} is not set, but its attributes depend on it",
                     "version",
                     'write version: "X.Y.Z", or main for the newest',
                 )
@@ -140,7 +140,7 @@ def _check_version(driver: DriverKnowledge, built_in: bool, version: object, pat
 
 
 def _resolve(driver: DriverKnowledge) -> DriverKnowledge:
-    """Keep what the driver's version has, under qualified names."""
+    """Reduce the tables to the driver's version, with qualified names."""
 
     def terms(given: tuple[Term, ...]) -> tuple[Term, ...]:
         return tuple(replace(term, name=driver.qualified(term.name)) for term in given)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Filters of the vendors' tables, by the type of what is compared."""
+"""Constructors of filters for the vendors' tables, by the type of the compared value."""
 
 from __future__ import annotations
 

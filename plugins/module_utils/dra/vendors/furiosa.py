@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Furiosa's NPUs, as far as their documentation says what furiosa-dra-driver publishes: its source is not public."""
+"""Furiosa's NPUs, as documented for furiosa-dra-driver, whose source is not public."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from ...topology import publish
 from ...topology.facts import NodeFacts
 from .filters import text
 from .knowledge import PCIE_ROOT, DriverKnowledge, Kind, Published
-from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, unpublished
+from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, unpublished
 
 _KNOWLEDGE = DriverKnowledge(
     name="gaudi.intel.com",
@@ -45,14 +45,14 @@ _KNOWLEDGE = DriverKnowledge(
 def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
     for _index, gpu, function in gpus_of(facts, known):
-        maker = DeviceMaker(known)
-        maker.put("model", gpu["model"], sure=False)
+        builder = DeviceBuilder(known)
+        builder.put("model", gpu["model"], sure=False)
         if known.publishes(PCIE_ROOT):
-            maker.standard(function["kubernetes"], PCIE_ROOT)
+            builder.standard(function["kubernetes"], PCIE_ROOT)
         serial = known.filter("gpu", "uuid")
-        unknown = maker.unknown(*(["serial"] if serial else []), "healthy", *unpublished(function, facts))
+        unknown = builder.unknown(*(["serial"] if serial else []), "healthy", *unpublished(function, facts))
         name = f"{publish.device_name(function['address'])[4:]}-0x{function['device_id']}"
-        result.append(maker.offer(node, name, unknown, function["address"]))
+        result.append(builder.offer(node, name, unknown, function["address"]))
     return result
 
 

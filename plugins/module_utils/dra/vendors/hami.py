@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""NVIDIA's GPUs in parts, as Project-HAMi/k8s-dra-driver (cmd/hami-kubelet-plugin/hami_core.go) publishes them.
+"""Shares of NVIDIA's GPUs, as Project-HAMi/k8s-dra-driver (cmd/hami-kubelet-plugin/hami_core.go) publishes them.
 
-HAMi-core, a library that it preloads into each container, keeps processes to their memory and cores.
+HAMi-core, a library that the driver preloads into each container, limits the memory and cores of processes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..kube.objects import Object
 from .filters import at_least, text, version
 from .knowledge import PCIE_ROOT, DriverKnowledge, Kind, Published, Term
 from .nvidia_gpus import MODELS
-from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, unpublished
+from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, unpublished
 
 _KNOWLEDGE = DriverKnowledge(
     name="hami-core-gpu.project-hami.io",
@@ -47,7 +47,7 @@ _KNOWLEDGE = DriverKnowledge(
 
 
 def _range(value: str, least: str, step: str) -> Object:
-    """A capacity that claims take parts of; by default they take all of it."""
+    """A capacity that claims can consume in part; by default they consume all of it."""
     return {
         "value": value,
         "requestPolicy": {"default": value, "validRange": {"min": least, "max": value, "step": step}},
@@ -58,25 +58,25 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
     result = []
     for index, gpu, function in gpus_of(facts, known):
         model = MODELS.get(function["device_id"] or "")
-        maker = DeviceMaker(known)
-        maker.put("type", "hami-gpu")
-        maker.put("minor", index)
-        maker.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
-        maker.put("architecture", model.architecture if model else None, sure=False)
-        maker.put("pcieBusID", function["address"])
-        maker.standard(function["kubernetes"], PCIE_ROOT)
+        builder = DeviceBuilder(known)
+        builder.put("type", "hami-gpu")
+        builder.put("minor", index)
+        builder.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
+        builder.put("architecture", model.architecture if model else None, sure=False)
+        builder.put("pcieBusID", function["address"])
+        builder.standard(function["kubernetes"], PCIE_ROOT)
         capacity = {"cores": _range("100", "0", "1")}
         if model:
             capacity["memory"] = _range(f"{model.memory_mib}Mi", "1Mi", "1Mi")
-            maker.assumed.add(known.qualified("memory"))
-        unknown = maker.unknown(
+            builder.assumed.add(known.qualified("memory"))
+        unknown = builder.unknown(
             *("uuid", "brand", "cudaComputeCapability", "driverVersion", "cudaDriverVersion"),
             *([] if model else ["memory", "architecture"]),
-            *([] if "productName" in maker.attributes else ["productName"]),
+            *([] if "productName" in builder.attributes else ["productName"]),
             *unpublished(function, facts),
         )
         more: Object = {"capacity": capacity, "allowMultipleAllocations": True}
-        result.append(maker.offer(node, f"hami-gpu-{index}", unknown, function["address"], **more))
+        result.append(builder.offer(node, f"hami-gpu-{index}", unknown, function["address"], **more))
     return result
 
 

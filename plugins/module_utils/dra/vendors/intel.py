@@ -11,7 +11,7 @@ from ...topology.facts import FunctionFacts, GpuFacts, NodeFacts
 from ..kube.objects import Object
 from .filters import at_least, text
 from .knowledge import PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published, Term
-from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, unpublished
+from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, unpublished
 
 _KNOWLEDGE = DriverKnowledge(
     name="gpu.intel.com",
@@ -25,7 +25,7 @@ _KNOWLEDGE = DriverKnowledge(
     kinds={
         "gpu": Kind(
             capacities={"memory": "memory"},
-            # from 0.11.0 on VFs are published beside their GPU
+            # from 0.11.0 on, VFs are published in addition to their GPU
             terms=(Term("type", "vf", "not_equals"),),
             filters={
                 "model": (text("model", "contains"),),
@@ -50,7 +50,7 @@ _UNBOUND = {"key": "UnboundUnmanaged", "effect": "NoSchedule"}
 
 
 def _functions(facts: NodeFacts, known: DriverKnowledge) -> list[tuple[GpuFacts, FunctionFacts]]:
-    """GPUs with their PCI functions; from 0.11.0 on, those of virtual machines and VFs, too."""
+    """GPUs with their PCI functions; from 0.11.0 on, including GPUs of virtual machines and VFs."""
     if not known.has("0.11.0"):
         return [(gpu, function) for _index, gpu, function in gpus_of(facts, known) if gpu["kind"] == "gpu"]
     found = [(gpu, facts["functions"][gpu["address"]]) for gpu in facts["gpus"] if gpu["kind"] == "gpu"]
@@ -60,26 +60,26 @@ def _functions(facts: NodeFacts, known: DriverKnowledge) -> list[tuple[GpuFacts,
 def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
     result = []
     for gpu, function in _functions(facts, known):
-        maker = DeviceMaker(known)
-        maker.put("model", gpu["model"], sure=False)
-        maker.put("driver", gpu["driver"])
-        maker.put("sriov", bool((function["sriov"] or {}).get("total_vfs")))
-        maker.put("pciId", f"0x{function['device_id']}" if function["device_id"] else None)
-        maker.put("pciAddress", function["address"])
+        builder = DeviceBuilder(known)
+        builder.put("model", gpu["model"], sure=False)
+        builder.put("driver", gpu["driver"])
+        builder.put("sriov", bool((function["sriov"] or {}).get("total_vfs")))
+        builder.put("pciId", f"0x{function['device_id']}" if function["device_id"] else None)
+        builder.put("pciAddress", function["address"])
         if known.publishes(PCIE_ROOT):
-            # where the root is not found the driver publishes an empty one, which all such devices have in common
-            maker.attributes[PCIE_ROOT] = {"string": function["kubernetes"].get("pcieRoot", "")}
+            # if the root is not found, the driver publishes an empty string, which is equal for all such devices
+            builder.attributes[PCIE_ROOT] = {"string": function["kubernetes"].get("pcieRoot", "")}
         if known.has("0.10.0"):
-            maker.standard(function["kubernetes"], PCI_BUS_ID)
+            builder.standard(function["kubernetes"], PCI_BUS_ID)
         if known.has("0.11.0"):
-            maker.put("type", "gpu" if function["vf_number"] is None else "vf")
-        unknown = maker.unknown("family", "health", "memory", "millicores", *unpublished(function, facts))
-        name = f"{function['address']}-{maker.attributes.get('pciId', {}).get('string', '')}"
+            builder.put("type", "gpu" if function["vf_number"] is None else "vf")
+        unknown = builder.unknown("family", "health", "memory", "millicores", *unpublished(function, facts))
+        name = f"{function['address']}-{builder.attributes.get('pciId', {}).get('string', '')}"
         name = name.replace(":", "-").replace(".", "-").rstrip("-")
         # the taint of a GPU that no driver has bound; a probe does not see a GPU's health
         unbound = known.has("0.11.0") and gpu["driver"] is None
         taints: Object = {"taints": [dict(_UNBOUND)]} if unbound else {}
-        result.append(maker.offer(node, name, unknown, function["address"], **taints))
+        result.append(builder.offer(node, name, unknown, function["address"], **taints))
     return result
 
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 KINDS = ("gpu", "nic", "rdma", "vf", "cpu")
 
 
-#: How the devices of a group can be tied together; every level but `any` needs an attribute that all drivers publish.
+#: The levels on which the devices of a group can be aligned. Each needs an attribute that all drivers publish.
 ALIGNMENTS = ("pcie_root", "numa_node")
 
 
@@ -25,7 +25,7 @@ COMPARISONS = ("equals", "not_equals", "contains", "at_least")
 TYPES = ("string", "int", "bool", "version", "quantity")
 
 
-#: What a filter's value is turned into: `mbps` is an integer of Mbit/s made from a rate such as `400G`; `semver`
+#: The conversion of a filter's value: `mbps` is an integer of Mbit/s made from a rate such as `400G`; `semver`
 #: a semantic version compared by its precedence, whatever type the attribute has.
 UNITS = ("", "mbps", "semver")
 
@@ -39,10 +39,10 @@ PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 NUMA_NODE = "resource.kubernetes.io/numaNode"
 
 
-NUMA_NODE_DRANET = "dra.net/numaNode"  # the convention before Kubernetes had a name of its own
+NUMA_NODE_DRANET = "dra.net/numaNode"  # used before Kubernetes standardized a name
 
 
-OWN = "lanewise.dev"
+LANEWISE = "lanewise.dev"
 
 
 _VERSION = re.compile(r"^v?(\d+)\.(\d+)(?:\.(\d+))?(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?$")
@@ -57,7 +57,7 @@ class Filter:
 
     `name` is qualified (`domain/id`) in what :func:`knowledge` returns. `type` is the type that the driver
     publishes. `since` is the first driver version that publishes it (`>1.4.0`: the first after that one), `until`
-    the first that no longer does. `values` maps the inventory's values to the driver's where those differ.
+    the first that no longer does. `values` maps the inventory's values to the driver's if they differ.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Term:
-    """What every device of a kind has: an attribute and its value. `not_equals` also holds where it is missing."""
+    """What every device of a kind has: an attribute and its value. `not_equals` also matches if it is missing."""
 
     name: str
     value: str | int | bool
@@ -87,7 +87,7 @@ class Term:
 class Published:
     """An attribute that devices can be aligned on. `list` values need the cluster's gate DRAListTypeAttributes.
 
-    `list_gate` is the driver's own gate that makes a list of a single value.
+    `list_gate` is the driver's gate that publishes a list instead of a single value.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Gate:
-    """A feature gate of a driver, by the rules that the driver checks when it starts."""
+    """A feature gate of a driver, with the rules that the driver checks when it starts."""
 
     since: str = ""  # the first version that has it
     default: bool = False
@@ -112,9 +112,9 @@ class Kind:
     """How devices of one kind are selected and requested.
 
     `filters` maps a vendor-neutral filter to the ways to test it, the best first; :func:`knowledge` keeps those that
-    the site's version has. `instead` maps a filter to the terms that take the place of `terms` where that filter is
-    used: a MIG partition is not a device of type gpu. `capacities` maps what can be asked for by amount (bandwidth,
-    cpus, memory) to the key that is published, which a capacity request has to repeat letter by letter.
+    the site's version has. `instead` maps a filter to the terms that replace `terms` if that filter is used: a MIG
+    partition is not a device of type gpu. `capacities` maps what can be requested by amount (bandwidth, cpus, memory)
+    to the key that is published, which a capacity request has to use exactly.
     """
 
     terms: tuple[Term, ...] = ()
@@ -125,18 +125,18 @@ class Kind:
 
 @dataclass(frozen=True)
 class DriverKnowledge:
-    """A DRA driver as claims see it.
+    """What claims need to know about a DRA driver.
 
-    `align` maps an alignment level to the attributes that carry it; `vendors` are PCI vendor ids of the functions
+    `align` maps an alignment level to its attributes; `vendors` are PCI vendor ids of the functions
     it serves; `epochs` are first versions in the order of their release, where that is not the order of their numbers;
-    `hints` say, by filter, alignment level or `version`, what a user of an older driver can do instead.
+    `hints` advise, by filter, alignment level or `version`, what to do if the driver does not support it.
     `by_interface` are attributes, qualified, that it publishes only while the node has the device's interface,
-    `by_rdma` those that it leaves out or denies while a pod has the RDMA device; the hint `in_use` says how to keep
+    `by_rdma` those that are missing or false while a pod has the RDMA device; the hint `in_use` says how to keep
     them. `pf_address` is the attribute, qualified, with the PCI address of a VF's PF.
     `lines` are the release lines (major.minor) that were published; `gates` the driver's own feature gates, of which
     the site has switched on those in `enabled`. `source` is where the tables come from; `ran` names the versions of the
-    driver that were run with this collection, if any.
-    `extended_resources` are those that a class of the driver's own chart claims, with the first version that does.
+    driver that were tested with this collection, if any.
+    `extended_resources` are those of the DeviceClasses in the driver's chart, with the first version that has them.
     """
 
     name: str
@@ -147,7 +147,7 @@ class DriverKnowledge:
     kubernetes: str = "1.34"  # the oldest minor version that it runs on
     version: str = ""
     epochs: tuple[str, ...] = ()
-    oldest: str = ""  # the first version that these tables hold for
+    oldest: str = ""  # the first version that these tables describe
     newest: str = ""  # the last release that they were compared with
     hints: t.Mapping[str, str] = field(default_factory=dict)
     by_interface: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ class DriverKnowledge:
     extended_resources: t.Mapping[str, str] = field(default_factory=dict)
 
     def qualified(self, name: str) -> str:
-        """`domain/id` of an attribute or capacity; a bare name is in the driver's own domain."""
+        """`domain/id` of an attribute or capacity; an unqualified name belongs to the driver's domain."""
         return name if "/" in name else f"{self.name}/{name}"
 
     def has(self, since: str, until: str = "") -> bool:
@@ -174,7 +174,7 @@ class DriverKnowledge:
             return False
         return not until or mine < version_order(until, self.epochs)
 
-    def beyond(self) -> str:
+    def version_warning(self) -> str:
         """A warning about a version that is newer than these tables, or that was never released; empty for others."""
         if not self.newest or self.version in ("", *NEWEST):
             return ""
@@ -182,7 +182,7 @@ class DriverKnowledge:
         if version_order(self.version, self.epochs) < version_order(f"{major}.{minor + 1}.0-0", self.epochs):
             return self._unpublished()
         return (
-            f"dra_claims_drivers.{self.name}.version: of {self.title}, {self.oldest} to {self.newest} are known; "
+            f"dra_claims_drivers.{self.name}.version: {self.title} {self.oldest} to {self.newest} are known; "
             f"{self.version} is assumed to publish the same as {self.newest}. Correct it if there is no such version"
         )
 
@@ -197,7 +197,7 @@ class DriverKnowledge:
         )
 
     def filter(self, kind: str, name: str) -> Filter | None:
-        """How this version answers a filter; `None` where it cannot."""
+        """The test of a filter in this version; None if it does not support the filter."""
         served = self.kinds.get(kind)
         ways = served.filters.get(name, ()) if served else ()
         return next((way for way in ways if self.has(way.since, way.until)), None)
@@ -211,7 +211,7 @@ class DriverKnowledge:
         return served.terms
 
     def alignments(self, level: str, lists: bool = False) -> list[str]:
-        """Qualified attributes that carry an alignment level, the best first. `lists`: the cluster compares lists."""
+        """Qualified attributes of an alignment level, the best first. `lists`: whether the cluster compares lists."""
         return [p.name for p in self.align.get(level, ()) if self.has(p.since, p.until) and (lists or not p.list)]
 
     def publishes(self, name: str) -> bool:
@@ -219,7 +219,7 @@ class DriverKnowledge:
         return any(p.name == name and self.has(p.since, p.until) for ways in self.align.values() for p in ways)
 
     def hint(self, name: str) -> str:
-        """What to do where a filter or an alignment level is not supported; empty if there is no advice."""
+        """What to do if a filter or an alignment level is not supported; empty if there is no advice."""
         return self.hints.get(name, "")
 
 

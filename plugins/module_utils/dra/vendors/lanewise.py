@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""NICs, as our own driver publishes them (`topology.publish`)."""
+"""NICs, as the collection's own driver publishes them (`topology.publish`)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,23 @@ from ...topology import publish
 from ...topology.facts import NodeFacts
 from ...topology.publish_shares import rule_for, share_device, share_name
 from ...topology.selector import values_of
-from .divided import rules_of
+from .divided_nics import rules_of
 from .filters import flag, number, text
-from .knowledge import NUMA_NODE, NUMA_NODE_DRANET, OWN, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published, Term
+from .knowledge import (
+    LANEWISE,
+    NUMA_NODE,
+    NUMA_NODE_DRANET,
+    PCI_BUS_ID,
+    PCIE_ROOT,
+    DriverKnowledge,
+    Kind,
+    Published,
+    Term,
+)
 from .offer import Offer, Options, Vendor, unpublished
 
 _KNOWLEDGE = DriverKnowledge(
-    name=OWN,
+    name=LANEWISE,
     title="lanewise",
     kubernetes="1.34",
     oldest="1.0.0",
@@ -28,7 +38,7 @@ _KNOWLEDGE = DriverKnowledge(
         kind: Kind(
             terms=terms,
             instead={} if kind == "vf" else {"share": (Term("type", "share"), *terms[1:])},
-            # how much of the port a VF gets is not a fact of the hardware
+            # the hardware does not determine a VF's share of its port
             capacities={} if kind == "vf" else {"bandwidth": "bandwidth"},
             filters={
                 "min_speed": (number("linkSpeedMbps", "at_least", unit="mbps"),),
@@ -54,7 +64,7 @@ _KNOWLEDGE = DriverKnowledge(
         "pcie_root": (Published(PCIE_ROOT),),
         "numa_node": (Published(NUMA_NODE), Published(NUMA_NODE_DRANET)),
     },
-    pf_address=f"{OWN}/pfPciBusID",
+    pf_address=f"{LANEWISE}/pfPciBusID",
 )
 
 
@@ -64,7 +74,7 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
     found = []
     for device in publication.devices:
         address = publication.addresses[device["name"]]
-        away = _AWAY if publish.device_name(address) in publication.away else frozenset()
+        away = _INTERFACE_ATTRIBUTES if publish.device_name(address) in publication.away else frozenset()
         missing = unpublished(facts["functions"][address], facts)
         consumed = tuple(sets[used["counterSet"]] for used in device.get("consumesCounters", ()))
         found.append(
@@ -75,14 +85,15 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
                 unknown=frozenset(missing) | {known.qualified(name) for name in away},
             )
         )
-    return found + (_unseen(node, facts, known, publication) if options["shares"] else [])
+    return found + (_absent_nic_shares(node, facts, known, publication) if options["shares"] else [])
 
 
-_AWAY = frozenset(publish.INTERFACE_ATTRIBUTES)
+_INTERFACE_ATTRIBUTES = frozenset(publish.INTERFACE_ATTRIBUTES)
 
 
-def _unseen(node: str, facts: NodeFacts, known: DriverKnowledge, made: publish.Publication) -> list[Offer]:
-    """The devices for shares of NICs that a pod has: how fast their links are is unknown, and so is what is divided."""
+def _absent_nic_shares(node: str, facts: NodeFacts, known: DriverKnowledge, made: publish.Publication) -> list[Offer]:
+    """The devices for shares of NICs that are in a pod. The speed of their links is unknown, and so is their
+    capacity."""
     rules = rules_of(facts)
     bases = {device["name"]: device for device in made.devices}
     found = []
@@ -93,7 +104,7 @@ def _unseen(node: str, facts: NodeFacts, known: DriverKnowledge, made: publish.P
             continue
         device = share_device(bases[name], rule, rule.least + rule.step, 1)
         del device["capacity"]
-        missing = {known.qualified(one) for one in (*_AWAY, "vfs")}
+        missing = {known.qualified(one) for one in (*_INTERFACE_ATTRIBUTES, "vfs")}
         found.append(
             Offer(
                 *(known.name, node, node, device),

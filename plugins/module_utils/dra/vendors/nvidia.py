@@ -20,8 +20,8 @@ from .filters import at_least, number, text, version
 from .knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Gate, Kind, Published, Term
 from .nvidia_config import problems_of
 from .nvidia_gpus import MODELS, MigProfile, Model
-from .nvidia_vfio import FABRIC, fabric, passed_through, starts
-from .offer import DeviceMaker, Offer, Options, Vendor, gpus_of, partitions, unpublished
+from .nvidia_vfio import FABRIC, driver_starts, fabric_attributes, vfio_devices
+from .offer import DeviceBuilder, Offer, Options, Vendor, gpus_of, partitions, unpublished
 
 LISTS = "DRAListTypeAttributes"
 
@@ -30,14 +30,14 @@ _KNOWLEDGE = DriverKnowledge(
     title="NVIDIA GPU DRA driver",
     vendors=("10de",),
     kubernetes="1.32",
-    # 25.12.0 was followed by 0.4.0; what was called 0.1.0 came before the calendar versions.
+    # 0.4.0 followed 25.12.0; 0.1.0 came before the calendar versions
     epochs=("0.1.0", "25.3.0", "0.4.0"),
     oldest="25.3.0",
     newest="0.5.0",
     lines=("25.3", "25.8", "25.12", "0.4", "0.5"),
     source="Go module sigs.k8s.io/dra-driver-nvidia-gpu, v0.5.0 and v0.4.1; older ones: its repository",
     ran="0.5.0 and 0.4.1",
-    # 25.12.0's chart made a class with it
+    # since the chart of 25.12.0, which has a class with it
     extended_resources={"nvidia.com/gpu": "25.12.0"},
     # pkg/featuregates/featuregates.go; ValidateFeatureGates has the rules
     gates={
@@ -85,7 +85,7 @@ _KNOWLEDGE = DriverKnowledge(
 )
 
 
-#: A word of the product's name, and NVML's name of its architecture.
+#: A word in the product's name, and NVML's name for its architecture.
 _ARCHITECTURES = (
     ("V100", "Volta"),
     ("T4", "Turing"),
@@ -104,12 +104,12 @@ _ARCHITECTURES = (
 )
 
 
-_MOST_MIG = 7  # GPU instances of a GPU
+_MAX_MIG_INSTANCES = 7  # the maximum of GPU instances on a GPU
 
-#: Architectures whose GPUs change their MIG mode without a reset, so that the driver can make partitions on demand.
-_ON_DEMAND = ("Hopper", "Blackwell")
+#: Architectures whose GPUs change their MIG mode without a reset, so that the driver can create partitions on demand.
+_DYNAMIC_MIG_ARCHITECTURES = ("Hopper", "Blackwell")
 
-#: What a MIG profile gives, by the driver's capacity; counters have the same names with hyphens.
+#: The resources of a MIG profile, by the driver's capacity; counters have the same names with hyphens.
 _CAPACITIES: t.Mapping[str, tuple[str, t.Callable[[MigProfile], int]]] = {
     "multiprocessors": ("multiprocessors", lambda one: one.multiprocessors),
     "copyEngines": ("copy-engines", lambda one: one.copy_engines),
@@ -125,8 +125,8 @@ def _amount(name: str, number: int) -> str:
     return f"{number}Mi" if name == "memory" else str(number)
 
 
-def _consumed(profiles: t.Sequence[MigProfile], slices: t.Iterable[int]) -> Object:
-    """Counters: the most that one of the profiles takes of each, and memory slices."""
+def _counters(profiles: t.Sequence[MigProfile], slices: t.Iterable[int]) -> Object:
+    """Counters: the maximum that one of the profiles consumes of each, and memory slices."""
     counters = {
         counter: {"value": _amount(name, max(map(read, profiles)))} for name, (counter, read) in _CAPACITIES.items()
     }
@@ -137,8 +137,8 @@ def _capacity(profiles: t.Sequence[MigProfile]) -> Object:
     return {name: {"value": _amount(name, max(map(read, profiles)))} for name, (_counter, read) in _CAPACITIES.items()}
 
 
-def _shared(device: Object, asked: str) -> Object:
-    """A device with --consumable-shares (consumable_shares.go): several claims can take parts of its memory."""
+def _with_shares(device: Object, asked: str) -> Object:
+    """A device with --consumable-shares (consumable_shares.go): several claims can share its memory."""
     if not asked:
         return device
     capacity = dict(device.get("capacity") or {})
@@ -153,15 +153,15 @@ def _shared(device: Object, asked: str) -> Object:
     return {**device, "allowMultipleAllocations": True, **({"capacity": capacity} if capacity else {})}
 
 
-def _on_demand(whole: Offer, model: Model, counters: bool, shares: str) -> list[Offer]:
-    """The GPU and the partitions that the driver makes of it (gate DynamicMIG; partitions.go, mig.go).
+def _dynamic_mig(whole: Offer, model: Model, counters: bool, shares: str) -> list[Offer]:
+    """The GPU and the partitions that the driver creates on demand (gate DynamicMIG; partitions.go, mig.go).
 
-    Each place of each profile is a device. They share a set of counters: what one takes, the others lack.
+    Each placement of each profile is a device. They share a set of counters.
     """
     name = whole.device["name"]
     counter_set = f"{name}-counter-set"
-    everything = _consumed(model.mig, range(max(one.size for one in model.mig)))
-    # the number of shares ends up among the counters, and nothing takes of it
+    everything = _counters(model.mig, range(max(one.size for one in model.mig)))
+    # the driver also publishes the number of shares as a counter, which no device consumes
     total = {**everything, **({"shares": {"value": shares}} if shares.isdigit() else {})}
     sets: tuple[Object, ...] = ({"name": counter_set, "counters": total},) if counters else ()
 
@@ -180,15 +180,15 @@ def _on_demand(whole: Offer, model: Model, counters: bool, shares: str) -> list[
         for start in one.starts:
             part = f"{name}-mig-{profile.replace('.', '').replace('+', '-')}-{one.id}-{start}"
             device = {"name": part, "attributes": attributes, "capacity": _capacity([one])}
-            found.append(made(device, _consumed([one], range(start, start + one.size)), unknown))
+            found.append(made(device, _counters([one], range(start, start + one.size)), unknown))
     return found
 
 
 def _devices(whole: Offer, model: Model | None, known: DriverKnowledge, options: Options) -> list[Offer]:
-    """The devices that the driver makes of a GPU, depending on its options."""
+    """The devices that the driver publishes for a GPU, depending on its options."""
     dynamic = "DynamicMIG" in known.enabled
-    if dynamic and model and model.architecture in _ON_DEMAND:
-        found = _on_demand(whole, model, options["counters"], options["consumable_shares"])
+    if dynamic and model and model.architecture in _DYNAMIC_MIG_ARCHITECTURES:
+        found = _dynamic_mig(whole, model, options["counters"], options["consumable_shares"])
     else:
         if options["consumable_shares"] and model:
             memory = known.qualified("memory")
@@ -197,51 +197,51 @@ def _devices(whole: Offer, model: Model | None, known: DriverKnowledge, options:
         found = [whole]
         if not dynamic:
             unknown = frozenset(known.qualified(name) for name in ("profile", "parentUUID", "multiprocessors"))
-            found += partitions(whole, known, "mig", _MOST_MIG, unknown)
-    return [replace(one, device=_shared(one.device, options["consumable_shares"])) for one in found]
+            found += partitions(whole, known, "mig", _MAX_MIG_INSTANCES, unknown)
+    return [replace(one, device=_with_shares(one.device, options["consumable_shares"])) for one in found]
 
 
 def _gpu(
     gpu: GpuFacts, function: FunctionFacts, facts: NodeFacts, known: DriverKnowledge
-) -> tuple[DeviceMaker, frozenset[str]]:
+) -> tuple[DeviceBuilder, frozenset[str]]:
     """A GPU's attributes, and those that a probe cannot see."""
     model = MODELS.get(function["device_id"] or "")
-    maker = DeviceMaker(known)
-    maker.put("type", "gpu")
+    builder = DeviceBuilder(known)
+    builder.put("type", "gpu")
     # /proc/driver/nvidia has the name that NVML reports; a name by device id is a guess
-    maker.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
+    builder.put("productName", gpu["model"], sure=bool(gpu["model"]) and gpu["model"] != function["name"])
     words = (gpu["model"] or "").replace("-", " ").split()
     named = next((a for chip, a in _ARCHITECTURES if chip in words), None)
-    maker.put("architecture", model.architecture if model else named, sure=False)
-    maker.put("addressingMode", "ATS" if model and model.coherent else None, sure=False)
-    own = function["kubernetes"]
+    builder.put("architecture", model.architecture if model else named, sure=False)
+    builder.put("addressingMode", "ATS" if model and model.coherent else None, sure=False)
+    standard = function["kubernetes"]
     if known.has("25.12.0"):
-        maker.standard(own, PCI_BUS_ID)
+        builder.standard(standard, PCI_BUS_ID)
     else:
-        maker.put("pcieBusID", function["address"])
-    maker.standard(own, PCIE_ROOT)
+        builder.put("pcieBusID", function["address"])
+    builder.standard(standard, PCIE_ROOT)
     if known.publishes(NUMA_NODE):
-        maker.numa(facts, function, LISTS in known.enabled)
-    return maker, maker.unknown(
+        builder.numa(facts, function, LISTS in known.enabled)
+    return builder, builder.unknown(
         *("uuid", "brand", "cudaComputeCapability", "driverVersion", "cudaDriverVersion", "memory"),
         # newer drivers also publish it where the kernel shares its page tables, as HMM
-        *([] if "addressingMode" in maker.attributes else ["addressingMode"]),
-        *([] if "productName" in maker.attributes else ["productName"]),
-        *([] if "architecture" in maker.attributes else ["architecture"]),
-        *fabric(facts, known),
+        *([] if "addressingMode" in builder.attributes else ["addressingMode"]),
+        *([] if "productName" in builder.attributes else ["productName"]),
+        *([] if "architecture" in builder.attributes else ["architecture"]),
+        *fabric_attributes(facts, known),
         *unpublished(function, facts),
     )
 
 
 def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Options) -> list[Offer]:
-    if not starts(facts, known):
+    if not driver_starts(facts, known):
         return []
     result = []
     for index, gpu, function in gpus_of(facts, known):
-        maker, unknown = _gpu(gpu, function, facts, known)
-        whole = maker.offer(node, f"gpu-{index}", unknown, function["address"])
+        builder, unknown = _gpu(gpu, function, facts, known)
+        whole = builder.offer(node, f"gpu-{index}", unknown, function["address"])
         result += _devices(whole, MODELS.get(function["device_id"] or ""), known, options)
-    return result + passed_through(node, facts, known)
+    return result + vfio_devices(node, facts, known)
 
 
 VENDOR = Vendor(_KNOWLEDGE, _offers, problems_of)

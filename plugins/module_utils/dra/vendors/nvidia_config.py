@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What NVIDIA's driver refuses of an opaque configuration.
+"""Checks an opaque configuration as NVIDIA's driver does.
 
-Sources: api/nvidia.com/resource/v1beta1 of sigs.k8s.io/dra-driver-nvidia-gpu, which the driver's webhook asks when a
-claim is written (strict decoding, Normalize, Validate), and cmd/gpu-kubelet-plugin/device_state.go, which refuses more
+Sources: api/nvidia.com/resource/v1beta1 of sigs.k8s.io/dra-driver-nvidia-gpu, which the driver's webhook uses when a
+claim is created (strict decoding, Normalize, Validate), and cmd/gpu-kubelet-plugin/device_state.go, which checks more
 when a claim is prepared.
 """
 
@@ -36,7 +36,7 @@ def problems_of(parameters: Object, path: str, known: DriverKnowledge) -> list[P
 
 
 class _Check:
-    """Decodes as the driver does, and collects errors. `None` is as a field that is left out."""
+    """Decodes a configuration as the driver does, and collects errors. `None` counts as a missing field."""
 
     def __init__(self, known: DriverKnowledge) -> None:
         self.known = known
@@ -46,7 +46,7 @@ class _Check:
         self.problems.append(Problem(path, f"{self.known.title} refuses it: {message}", rule, fix))
 
     def fields(self, value: object, path: str, names: t.Sequence[str]) -> Object:
-        """The fields that are set, of those that there are; nothing if the value is not a mapping."""
+        """The known fields that are set; empty if the value is not a mapping."""
         if value is None:
             return {}
         if not isinstance(value, dict):
@@ -71,7 +71,7 @@ class _Check:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or value not in _INT64:
-            self.wrong(path, "must be a whole number of 64 bits")
+            self.wrong(path, "must be a 64-bit integer")
             return None
         return value
 
@@ -93,14 +93,14 @@ class _Check:
         if kind not in KINDS:
             self.wrong(child(path, "kind"), f"must be one of {', '.join(KINDS)}", nearest(str(kind), KINDS))
             return
-        own = "iommu" if kind == "VfioDeviceConfig" else "sharing"
-        given = self.fields(parameters, path, ("apiVersion", "kind", own))
-        if own not in given:
+        section = "iommu" if kind == "VfioDeviceConfig" else "sharing"
+        given = self.fields(parameters, path, ("apiVersion", "kind", section))
+        if section not in given:
             return
-        if own == "iommu":
-            self._iommu(given[own], child(path, own))
+        if section == "iommu":
+            self._iommu(given[section], child(path, section))
         else:
-            self._sharing(given[own], child(path, own), kind == "GpuConfig")
+            self._sharing(given[section], child(path, section), kind == "GpuConfig")
 
     def _iommu(self, value: object, path: str) -> None:
         given = self.fields(value, path, ("backendPolicy", "enableAPIDevice"))
@@ -148,7 +148,7 @@ class _Check:
 
 
 def _at_prepare(parameters: Object, path: str, known: DriverKnowledge) -> list[Problem]:
-    """What the webhook takes and the kubelet plugin refuses for every device."""
+    """What the webhook accepts but the kubelet plugin refuses for every device."""
     found: list[Problem] = []
 
     def wrong(place: str, message: str, fix: str = "") -> None:
@@ -161,13 +161,13 @@ def _at_prepare(parameters: Object, path: str, known: DriverKnowledge) -> list[P
     sharing = parameters.get("sharing") or {}
     place = child(path, "sharing")
     if sharing.get("strategy") == "TimeSlicing" and sharing.get("mpsConfig") is not None:
-        wrong(child(place, "mpsConfig"), "it does not go with TimeSlicing", "leave it out")
+        wrong(child(place, "mpsConfig"), "it cannot be combined with TimeSlicing", "leave it out")
     if sharing.get("strategy") != "MPS":
         return found
     if sharing.get("timeSlicingConfig") is not None:
-        wrong(child(place, "timeSlicingConfig"), "it does not go with MPS", "leave it out")
+        wrong(child(place, "timeSlicingConfig"), "it cannot be combined with MPS", "leave it out")
     if "ConsumableShares" in known.enabled:
-        wrong(child(place, "strategy"), "MPS does not go with consumable shares")
+        wrong(child(place, "strategy"), "MPS cannot be combined with consumable shares")
     mps = sharing.get("mpsConfig") or {}
     limits = {"": mps.get("defaultPinnedDeviceMemoryLimit"), **(mps.get("defaultPerDevicePinnedMemoryLimit") or {})}
     for device, limit in limits.items():

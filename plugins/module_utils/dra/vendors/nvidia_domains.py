@@ -6,8 +6,8 @@
 """NVIDIA's compute domains (multi-node NVLink), as kubernetes-sigs/dra-driver-nvidia-gpu
 (cmd/compute-domain-kubelet-plugin) publishes them.
 
-Its claims are written by its own controller, from objects ComputeDomain: claims of a site ask for none. Which channels
-a node has is up to the IMEX settings of its kernel module, which a probe does not read.
+The driver's controller creates the claims from ComputeDomain objects, so a site's claims never request these devices. A
+node's channels depend on the IMEX settings of its kernel module, which a probe does not read.
 """
 
 from __future__ import annotations

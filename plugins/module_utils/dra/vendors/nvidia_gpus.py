@@ -7,8 +7,8 @@
 
 Sources: NVIDIA's Multi-Instance GPU User Guide (profiles, placements, engines; `nvidia-smi mig -lgip` and `-lgipp` of
 A100), `nvidia-smi` for memory, NVIDIA's list of compute capabilities. The values of H100 and H200 are those of NVML on
-such a GPU with a driver of the R580 branch (tests/nvidia/recorded). Of B200 and GB200 the guide gives no number of
-multiprocessors of a profile and no memory in MiB: those are assumed, from the fractions that it gives.
+such a GPU with a driver of the R580 branch (tests/nvidia/recorded). For B200 and GB200 the guide has neither the
+multiprocessors of a profile nor its memory in MiB: these are computed from the fractions in the guide.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MigProfile:
-    """A way to cut a GPU instance out of a GPU.
+    """A MIG profile: a type of GPU instance.
 
-    `index` is NVML's constant NVML_GPU_INSTANCE_PROFILE_*, `id` what `nvidia-smi mig -cgi` takes, `slices` the compute
-    slices of seven, `size` the memory slices, which begin at one of `starts`. `memory_mib` is in MiB, `instances` the
-    most that exist at once.
+    `index` is NVML's constant NVML_GPU_INSTANCE_PROFILE_*, `id` the argument of `nvidia-smi mig -cgi`, `slices` the
+    compute slices of seven, `size` the memory slices, which begin at one of `starts`. `instances` is the maximum number
+    at once.
     """
 
     index: int

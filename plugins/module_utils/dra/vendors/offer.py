@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A device that a driver would publish for a probed node, and the helpers that the vendors' files make it with."""
+"""A device that a driver would publish for a probed node, and the helpers with which the vendors' modules build it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Offer:
     """A device that a driver would publish.
 
     `device` is a v1 Device, `address` the PCI function behind it where there is one. `counter_sets` are the v1
-    CounterSets that it consumes from. `unknown` are qualified attributes and capacities that the driver publishes but
-    a probe cannot see: a selector that asks for one has no answer before there is a cluster. `assumed` are those whose
-    value is a likely one: there a match counts as a match, and anything else as unknown. A `possible` device may
-    or may not be there, such as a MIG partition: slices leave it out.
+    CounterSets that it consumes from. `unknown` are qualified attributes and capacities that the driver publishes but a
+    probe cannot see: a selector that uses one cannot be evaluated without a cluster. `assumed` are those with a likely
+    value: a match counts as a match, everything else as unknown. A `possible` device, such as a MIG partition, may or
+    may not exist: slices leave it out.
     """
 
     driver: str
@@ -41,10 +41,10 @@ class Offer:
 
 
 class Options(t.TypedDict):
-    """What decides, besides facts and version, which devices a driver publishes.
+    """Options that determine, with facts and version, which devices a driver publishes.
 
     `group_by` and `reserved_cpus` are options of the CPU driver; `counters` says whether the server keeps counters,
-    `shares` whether it also keeps, and its scheduler divides, devices that are allocated several times.
+    `shares` whether server and scheduler also support devices that are allocated several times.
     `consumable_shares` (memory, unlimited or a number as text; empty: off) is one of NVIDIA's.
     """
 
@@ -57,20 +57,20 @@ class Options(t.TypedDict):
 
 @dataclass(frozen=True)
 class Vendor:
-    """A driver that is built in: what it publishes, and what it would publish for a node.
+    """A built-in driver: what it publishes in general, and what it would publish for a node.
 
     `offers` takes the node's name, its topology facts, the knowledge of the site's version and the options. It is None
-    where a probe cannot tell what the driver publishes.
+    if a probe cannot predict what the driver publishes.
     """
 
     knowledge: DriverKnowledge
     offers: t.Callable[[str, NodeFacts, DriverKnowledge, Options], list[Offer]] | None = None
-    #: What the driver refuses in the parameters of an opaque configuration, with paths below a given one.
+    #: Checks the parameters of an opaque configuration; takes the parameters, their path and the driver's knowledge.
     refuses: t.Callable[[Object, str, DriverKnowledge], list[Problem]] | None = None
 
 
 @dataclass
-class DeviceMaker:
+class DeviceBuilder:
     """Collects the attributes of one device."""
 
     known: DriverKnowledge
@@ -97,9 +97,9 @@ class DeviceMaker:
 
     def numa(self, facts: NodeFacts, function: FunctionFacts, as_list: bool) -> None:
         """Add the standard NUMA node. As a list it needs the cluster's gate DRAListTypeAttributes."""
-        own = function["kubernetes"].get("numaNode")
-        if own is not None:
-            self.attributes[NUMA_NODE] = {"ints": numa_list(facts, own)} if as_list else {"int": own}
+        numa_node = function["kubernetes"].get("numaNode")
+        if numa_node is not None:
+            self.attributes[NUMA_NODE] = {"ints": numa_list(facts, numa_node)} if as_list else {"int": numa_node}
 
     def unknown(self, *names: str) -> frozenset[str]:
         return frozenset(self.known.qualified(name) for name in names)
@@ -112,22 +112,22 @@ class DeviceMaker:
         )
 
 
-def numa_list(facts: NodeFacts, own: int) -> list[int]:
+def numa_list(facts: NodeFacts, number: int) -> list[int]:
     """A NUMA node and those nearest to it in its socket, as k8s.io/dynamic-resource-allocation (deviceattribute,
-    numa_linux.go) lists them. A node whose socket is not known is not left out."""
+    numa_linux.go) lists them. Nodes with an unknown socket are included."""
     nodes = {entry["id"]: entry for entry in facts["numa_nodes"]}
     distances = {
-        int(node): far for node, far in (nodes.get(own) or {}).get("distances", {}).items() if int(node) != own
+        int(node): far for node, far in (nodes.get(number) or {}).get("distances", {}).items() if int(node) != number
     }
     least = min(distances.values(), default=None)
-    mine = nodes[own]["package"] if own in nodes else None
+    mine = nodes[number]["package"] if number in nodes else None
     near = [node for node in sorted(distances) if distances[node] == least]
     sockets = {node: (nodes.get(node) or {}).get("package") for node in near}
-    return [own, *(node for node in near if None in (mine, sockets[node]) or sockets[node] == mine)]
+    return [number, *(node for node in near if None in (mine, sockets[node]) or sockets[node] == mine)]
 
 
 def gpus_of(facts: NodeFacts, known: DriverKnowledge) -> list[tuple[int, GpuFacts, FunctionFacts]]:
-    """The functions of the driver's vendor with their number among them; a guest's GPUs are not the driver's."""
+    """The driver's GPUs and their functions, numbered; GPUs that are passed through to a guest are left out."""
     found: list[tuple[int, GpuFacts, FunctionFacts]] = []
     for gpu in facts["gpus"]:
         function = facts["functions"][gpu["address"]]
@@ -137,14 +137,14 @@ def gpus_of(facts: NodeFacts, known: DriverKnowledge) -> list[tuple[int, GpuFact
 
 
 def unpublished(function: FunctionFacts, facts: NodeFacts) -> tuple[str, ...]:
-    """Standard attributes that an imported topology says nothing about."""
+    """The standard attributes that are unknown because the topology was imported."""
     if facts["source"]["kind"] == "sysfs" or function["kubernetes"]:
         return ()
     return (PCIE_ROOT, PCI_BUS_ID, NUMA_NODE, NUMA_NODE_DRANET)
 
 
 def partitions(whole: Offer, known: DriverKnowledge, type_: str, most: int, unknown: frozenset[str]) -> list[Offer]:
-    """Partitions that a GPU may be cut into; the probe does not see whether it is."""
+    """Partitions that a GPU may be divided into; the probe does not see whether it is divided."""
     attributes = {**whole.device["attributes"], "type": {"string": type_}}
     return [
         Offer(

@@ -29,31 +29,31 @@ def offers(
     """What each driver of the site would publish for the node, by driver and in each driver's own order.
 
     `facts` are the node's topology facts, `drivers` the options of each driver as in dra_claims_drivers. A driver that
-    only the site describes has no offers, as it is unknown which functions it publishes, and how. Nor has a driver
-    whose devices depend on what a probe does not read. `known` has the result of :func:`drivers.knowledge` for each
-    driver; without it, that is called here, and may raise `Problems`. `server` is the API server that the devices are
-    published to, by default Kubernetes 1.37 with its default gates.
+    only the site describes has no offers, because it is unknown which functions it publishes, and how. The same holds
+    for a driver whose devices depend on data that a probe does not read. `known` has the result of
+    :func:`drivers.knowledge` for each driver; without it, that is called here, and may raise `Problems`. `server` is
+    the API server that the devices are published to, by default Kubernetes 1.37 with its default gates.
     """
     server = server or Server()
     result: list[Offer] = []
     for name in sorted(drivers):
         driver = known[name] if known else knowledge(name, drivers[name])
-        maker = _OFFERS.get(name)
-        if maker:
-            result += maker(node, facts, driver, _options(drivers[name] or {}, server))
-    return [server.keeps(offer) for offer in result] if server.lost or server.rules else result
+        predict = _OFFERS.get(name)
+        if predict:
+            result += predict(node, facts, driver, _options(drivers[name] or {}, server))
+    return [server.stored(offer) for offer in result] if server.dropped or server.rules else result
 
 
 def _options(given: ObjectView, server: Server) -> Options:
     return {
         "group_by": given.get("group_by"),
         "reserved_cpus": given.get("reserved_cpus"),
-        "counters": server.counts,
+        "counters": server.keeps_counters,
         "shares": server.shares,
         "consumable_shares": str(given.get("consumable_shares") or ""),
     }
 
 
-def blind(drivers: t.Iterable[str]) -> list[str]:
+def unpredictable(drivers: t.Iterable[str]) -> list[str]:
     """The drivers whose devices cannot be predicted from a probe."""
     return sorted(name for name in drivers if name not in _OFFERS)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The options of a driver in dra_claims_drivers besides its version and knowledge: how the site runs it."""
+"""The options of a driver in dra_claims_drivers besides version and knowledge."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _CPU = "dra.cpu"
 
 @dataclass(frozen=True)
 class Option:
-    """An option: what it must be, the driver that has it and since which version. `gate`: it switches that gate on."""
+    """An option: its valid values, the driver and the first version that has it, and the gate that it switches on."""
 
-    says: str
+    description: str
     holds: t.Callable[[object], bool]
     driver: str = ""  # empty: any
     since: str = ""
@@ -52,7 +52,7 @@ OPTIONS = {
         _CPU,
     ),
     "consumable_shares": Option(
-        "memory, unlimited or a whole number from 1 on", _shares, _NVIDIA, "0.5.0", "ConsumableShares"
+        "memory, unlimited or a whole number of at least 1", _shares, _NVIDIA, "0.5.0", "ConsumableShares"
     ),
 }
 
@@ -61,44 +61,45 @@ def problems_of(options: ObjectView, path: str) -> list[Problem]:
     """Unknown options and wrong values."""
     found = [
         Problem(
-            f"{path}.{key}", "unknown option", "unknown", "known are version, knowledge, " + ", ".join(sorted(OPTIONS))
+            f"{path}.{key}", "unknown option", "unknown", "known: version, knowledge, " + ", ".join(sorted(OPTIONS))
         )
         for key in sorted(set(options) - {"version", "knowledge", *OPTIONS})
     ]
-    for key, form in OPTIONS.items():
-        if options.get(key) is not None and not form.holds(options[key]):
-            found.append(Problem(f"{path}.{key}", f"must be {form.says}, not {options[key]!r}", "bad-value"))
+    for key, option in OPTIONS.items():
+        if options.get(key) is not None and not option.holds(options[key]):
+            found.append(Problem(f"{path}.{key}", f"must be {option.description}, not {options[key]!r}", "bad-value"))
     return found
 
 
-def unavailable(driver: DriverKnowledge, options: ObjectView, path: str) -> list[Problem]:
+def unavailable_options(driver: DriverKnowledge, options: ObjectView, path: str) -> list[Problem]:
     """Options that the driver, or this version of it, does not have."""
     found = []
-    for key, form in OPTIONS.items():
-        if not options.get(key) or not form.driver:
+    for key, option in OPTIONS.items():
+        if not options.get(key) or not option.driver:
             continue
-        if driver.name != form.driver:
-            found.append(Problem(f"{path}.{key}", f"only {form.driver} has this option", "unknown", "leave it out"))
-        elif not driver.has(form.since):
-            reason = f"{driver.title} has it from {form.since} on, and version is {driver.version}"
+        if driver.name != option.driver:
+            found.append(Problem(f"{path}.{key}", f"only {option.driver} has this option", "unknown", "leave it out"))
+        elif not driver.has(option.since):
+            reason = f"{driver.title} has it from {option.since} on, and version is {driver.version}"
             found.append(Problem(f"{path}.{key}", reason, "version", "upgrade the driver, or leave it out"))
     return found
 
 
 def enabled_gates(driver: DriverKnowledge, options: ObjectView, path: str, problems: list[Problem]) -> frozenset[str]:
-    """The driver's feature gates that are on, by its own rules; what breaks them is added to `problems`."""
+    """The driver's feature gates that are on. Violations of the driver's rules are added to `problems`."""
     given = options.get("feature_gates")
     given = given if isinstance(given, dict) else {}
     place = f"{path}.feature_gates"
     on = {name for name, gate in driver.gates.items() if gate.default and driver.has(gate.since)}
     on |= _gate_of_engine(driver, options, path, problems)
-    for key, form in OPTIONS.items():
-        if not form.gate or not options.get(key) or driver.name != form.driver:
+    for key, option in OPTIONS.items():
+        if not option.gate or not options.get(key) or driver.name != option.driver:
             continue
-        on.add(form.gate)
-        if given.get(form.gate) is False:
-            message = f"{key} needs the feature gate {form.gate}"
-            problems.append(Problem(f"{place}.{form.gate}", message, "contradiction", "switch it on, or leave it out"))
+        on.add(option.gate)
+        if given.get(option.gate) is False:
+            message = f"{key} needs the feature gate {option.gate}"
+            fix = "switch it on, or leave it out"
+            problems.append(Problem(f"{place}.{option.gate}", message, "contradiction", fix))
     for name, value in given.items():
         gate = driver.gates.get(name)
         if gate is None:
@@ -124,8 +125,8 @@ def _gate_of_engine(driver: DriverKnowledge, options: ObjectView, path: str, pro
     if engine is None:
         return set()
     if engine.driver != driver.name:
-        own = ", ".join(one.name for one in sharing.engines_of(driver.name))
-        fix = f"it has {own}" if own else "leave it out"
+        engines = ", ".join(one.name for one in sharing.engines_of(driver.name))
+        fix = f"it has {engines}" if engines else "leave it out"
         problems.append(Problem(place, f"{engine.name} is an engine of {engine.driver}", "unknown", fix))
         return set()
     given = options.get("feature_gates")
@@ -139,7 +140,7 @@ def _gate_of_engine(driver: DriverKnowledge, options: ObjectView, path: str, pro
         message = f"{engine.name} needs the feature gate {engine.gate}"
         problems.append(Problem(place, message, "contradiction", "switch it on, or name another engine"))
     if engine.without and given.get(engine.without):
-        message = f"{engine.name} does not go with the feature gate {engine.without}"
+        message = f"{engine.name} cannot be used with the feature gate {engine.without}"
         problems.append(Problem(place, message, "contradiction", f"switch {engine.without} off, or name dynamic-mig"))
     if engine.option and not options.get(engine.option):
         problems.append(
@@ -152,7 +153,7 @@ def _gate_of_engine(driver: DriverKnowledge, options: ObjectView, path: str, pro
 
 
 def _broken_rules(driver: DriverKnowledge, on: t.Collection[str], place: str) -> list[Problem]:
-    """Gates that the driver does not start with together."""
+    """Combinations of gates with which the driver does not start."""
     found = []
     for name in sorted(on):
         gate = driver.gates[name]
@@ -162,6 +163,6 @@ def _broken_rules(driver: DriverKnowledge, on: t.Collection[str], place: str) ->
                 found.append(Problem(f"{place}.{name}", message, "contradiction", f"switch {name} or {other} off"))
         for other in gate.needs:
             if other not in on:
-                message = f"{driver.title} does not start with {name} and without {other}"
-                found.append(Problem(f"{place}.{name}", message, "contradiction", f"switch {other} on, too"))
+                message = f"{driver.title} does not start with {name} unless {other} is on"
+                found.append(Problem(f"{place}.{name}", message, "contradiction", f"switch {other} on"))
     return found

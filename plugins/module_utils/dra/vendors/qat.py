@@ -5,7 +5,7 @@
 
 """Intel's QuickAssist VFs, as intel/intel-resource-drivers-for-kubernetes (cmd/kubelet-qat-plugin) publishes them.
 
-They are of none of our kinds: a claim asks for them by a class with `cel`, and their only attribute is `services`.
+No built-in kind describes them: a claim requests them through a class with `cel`. Their only attribute is `services`.
 """
 
 from __future__ import annotations

@@ -16,16 +16,16 @@ from ..kube import versions
 from ..kube.objects import Object, ObjectView
 from .offer import Offer
 
-#: The first minor version whose scheduler divides devices by default; before it, the driver publishes none to divide.
+#: The first minor version whose scheduler divides devices by default; on older ones the driver publishes no shares.
 SHARES_SINCE = 36
 
 
 class Server:
-    """An API server and its scheduler: fields behind a gate that is off are lost, and taint rules add their taints.
+    """An API server and its scheduler: drops fields of disabled feature gates, and adds the taints of taint rules.
 
-    `rules` are DeviceTaintRules of any version. Their selectors and classes, which 1.34 has, are ignored. `counts` is
-    whether counters are kept, `shares` whether the driver publishes devices for shares of NICs. Raises ValueError for a
-    release that is not known.
+    `rules` are DeviceTaintRules of any version. Their selectors and classes, which 1.34 has, are ignored.
+    `keeps_counters` is whether counters are kept, `shares` whether the driver publishes devices for shares of NICs.
+    Raises ValueError for an unknown release.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class Server:
     ) -> None:
         minor = versions.minor_of(kubernetes)
         self.minor, self.gates = minor, gates
-        self.lost = features.lost_of_devices(minor, gates)
-        self.counts = "consumesCounters" not in self.lost
-        self.shares = self.counts and "allowMultipleAllocations" not in self.lost and minor >= SHARES_SINCE
+        self.dropped = features.dropped_device_fields(minor, gates)
+        self.keeps_counters = "consumesCounters" not in self.dropped
+        self.shares = self.keeps_counters and "allowMultipleAllocations" not in self.dropped and minor >= SHARES_SINCE
         self.rules = [rule["spec"] for rule in rules]
-        # 1.34 has rules behind the gate of taints
-        self.obeys = features.enabled("DRADeviceTaints" if minor == 34 else "DRADeviceTaintRules", minor, gates)
+        # in 1.34 the gate of taints also enables rules
+        self.applies_rules = features.enabled("DRADeviceTaints" if minor == 34 else "DRADeviceTaintRules", minor, gates)
 
-    def claim(self, obj: Object) -> Object:
+    def without_dropped(self, obj: Object) -> Object:
         """A v1 object without the fields that the server drops."""
         kept = json.loads(json.dumps(obj))
         features.drop_disabled(kept, self.minor, self.gates)
@@ -51,40 +51,41 @@ class Server:
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """The kinds of constraints that its scheduler knows: others end the scheduling of a pod."""
-        distinct = features.distinguishes(self.minor, self.gates)
+        """The kinds of constraints that its scheduler knows: any other makes scheduling of a pod fail."""
+        distinct = features.accepts_distinct_attribute(self.minor, self.gates)
         return ("matchAttribute", "distinctAttribute") if distinct else ("matchAttribute",)
 
-    def _ruled(self, offer: Offer) -> list[ObjectView]:
-        """The taints that rules give a device."""
+    def _rule_taints(self, offer: Offer) -> list[ObjectView]:
+        """The taints that rules add to a device."""
         here = {"driver": offer.driver, "pool": offer.pool, "device": offer.device["name"]}
         return [
             rule["taint"]
             for rule in self.rules
-            if self.obeys and all(value == here.get(name) for name, value in (rule.get("deviceSelector") or {}).items())
+            if self.applies_rules
+            and all(value == here.get(name) for name, value in (rule.get("deviceSelector") or {}).items())
         ]
 
-    def again(self, offer: Offer, old: Server) -> Offer:
-        """The device as this scheduler sees it, made from what the scheduler of `old` saw."""
-        return self.keeps(old._published(offer))
+    def stored_from(self, offer: Offer, old: Server) -> Offer:
+        """The device as this scheduler sees it, given the device as the scheduler of `old` sees it."""
+        return self.stored(old._without_rule_taints(offer))
 
-    def moved(self, offer: Offer, node: str, pool: str) -> Offer:
+    def moved_to(self, offer: Offer, node: str, pool: str) -> Offer:
         """The same device on another node, as this scheduler sees it."""
-        return self.keeps(replace(self._published(offer), node=node, pool=pool))
+        return self.stored(replace(self._without_rule_taints(offer), node=node, pool=pool))
 
-    def _published(self, offer: Offer) -> Offer:
+    def _without_rule_taints(self, offer: Offer) -> Offer:
         """The device without the taints of rules."""
-        ruled = self._ruled(offer)
-        if not ruled:
+        rule_taints = self._rule_taints(offer)
+        if not rule_taints:
             return offer
-        own = [taint for taint in offer.device.get("taints") or () if taint not in ruled]
+        remaining = [taint for taint in offer.device.get("taints") or () if taint not in rule_taints]
         device = {name: value for name, value in offer.device.items() if name != "taints"}
-        return replace(offer, device={**device, **({"taints": own} if own else {})})
+        return replace(offer, device={**device, **({"taints": remaining} if remaining else {})})
 
-    def keeps(self, offer: Offer) -> Offer:
+    def stored(self, offer: Offer) -> Offer:
         """The device as the scheduler sees it."""
-        device = {name: value for name, value in offer.device.items() if name not in self.lost}
-        taints = self._ruled(offer)
+        device = {name: value for name, value in offer.device.items() if name not in self.dropped}
+        taints = self._rule_taints(offer)
         if taints:
             device["taints"] = [*device.get("taints", ()), *taints]
-        return replace(offer, device=device, counter_sets=offer.counter_sets if self.counts else ())
+        return replace(offer, device=device, counter_sets=offer.counter_sets if self.keeps_counters else ())

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Engines that give a part of a GPU: what each can be asked for, what it enforces, and what it lends of idle capacity.
+"""Engines that share a GPU: the parts of a share that can be requested, what is enforced, and the use of idle capacity.
 
-`ran` says which parts of an engine were run, with a library in place of NVML; all else is from the sources that
-`drivers` names. No engine was tried on a GPU.
+`ran` says which parts of an engine were tested, with a fake NVML library; all else is from the sources that `drivers`
+names. No engine was tested on a GPU.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass, field
 
-#: What a share can ask for.
-ASKS = ("partition", "memory", "cores", "shares", "interval")
+#: What a share can request.
+SHARE_PARTS = ("partition", "memory", "cores", "shares", "interval")
 
 NVIDIA = "gpu.nvidia.com"
 NVIDIA_API = "resource.nvidia.com/v1beta1"
@@ -27,10 +27,10 @@ INTERVALS = ("Default", "Short", "Medium", "Long")
 class Engine:
     """A way to share a GPU.
 
-    `keeps` are the parts of a share that it can be asked for, `needs` those of which a share must name one. `gate` is
+    `keeps` are the parts of a share that can be requested, `needs` those of which a share must name one. `gate` is
     the driver's feature gate that it needs, `without` one that must be off; `option` an option of the driver that must
     be set. `enforced` says what enforces a part; other parts are only counted. `config`: it is requested by
-    an opaque configuration of the claim, and shares the GPU of one claim among the pods that name it.
+    an opaque configuration of the claim, and shares the claim's GPU among the pods that use the claim.
     """
 
     name: str
@@ -47,11 +47,11 @@ class Engine:
 
     @property
     def accounting(self) -> tuple[str, ...]:
-        """What only the scheduler counts: a process can take more."""
+        """The parts that only the scheduler counts: a process can use more."""
         return tuple(part for part in self.keeps if part not in self.enforced)
 
-    def says(self, parts: t.Iterable[str]) -> str:
-        """In words: what enforces each part, and what is lent."""
+    def describe(self, parts: t.Iterable[str]) -> str:
+        """Text about what enforces each part, and how idle capacity is used."""
         found = [
             f"{part} enforced by {self.enforced[part]}" if part in self.enforced else f"{part} only counted"
             for part in self.keeps
@@ -144,8 +144,8 @@ def engines_of(driver: str) -> list[Engine]:
     return [engine for engine in ENGINES if engine.driver == driver]
 
 
-def that_keep(parts: t.Collection[str]) -> list[Engine]:
-    """The engines that can keep all parts of a share."""
+def engines_for(parts: t.Collection[str]) -> list[Engine]:
+    """The engines that support all requested parts of a share."""
     return [
         engine
         for engine in ENGINES

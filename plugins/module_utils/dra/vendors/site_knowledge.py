@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What a site says of a driver itself: it adds to the built-in tables, or describes a driver that has none."""
+"""A site's own description of a driver, which extends the built-in tables or describes a driver without any."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ATTRIBUTE_NAME = re.compile(r"^(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?[A-Za-z_][
 
 
 class SiteKnowledge:
-    """Reads a site's own knowledge and reports every error."""
+    """Reads a site's description of a driver and reports every error."""
 
     def __init__(self, path: str, problems: list[Problem]) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class SiteKnowledge:
             return {}
         for key in value:
             if keys and key not in keys:
-                self._wrong(f"{path}.{key}", "unknown key", nearest(key, keys) or f"known are {', '.join(keys)}")
+                self._wrong(f"{path}.{key}", "unknown key", nearest(key, keys) or f"known: {', '.join(keys)}")
         return {str(key): item for key, item in value.items() if not keys or key in keys}
 
     def _list(self, value: object, path: str) -> list[object]:

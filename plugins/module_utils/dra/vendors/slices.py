@@ -17,10 +17,10 @@ API_VERSION = "resource.k8s.io/v1"
 
 
 def slices(given: t.Iterable[Offer], generation: int = 1) -> list[Object]:
-    """v1 ResourceSlices that publish the offers, inside the limits of every server from 1.34 on.
+    """v1 ResourceSlices that publish the offers, within the limits of every server from 1.34 on.
 
-    A pool (driver, pool name and node) has pages of 128 devices, or of 64 where a device has taints or consumes
-    counters; its counter sets are in slices of their own, eight per slice. Names end in the page's number, so that the
+    A pool (driver, pool name and node) has pages of 128 devices, or of 64 if a device has taints or consumes
+    counters; its counter sets are in separate slices, eight per slice. Names end in the page's number, so that the
     scheduler, which reads the slices of a pool by name, sees the devices in the order of the offers.
     """
     pools: dict[tuple[str, str, str], list[Offer]] = {}

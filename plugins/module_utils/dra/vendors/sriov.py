@@ -11,7 +11,7 @@ from ...topology import publish
 from ...topology.facts import NodeFacts
 from .filters import flag, number, text
 from .knowledge import NUMA_NODE_DRANET, PCI_BUS_ID, PCIE_ROOT, DriverKnowledge, Kind, Published
-from .offer import DeviceMaker, Offer, Options, Vendor, unpublished
+from .offer import DeviceBuilder, Offer, Options, Vendor, unpublished
 
 _KNOWLEDGE = DriverKnowledge(
     name="sriovnetwork.k8snetworkplumbingwg.io",
@@ -52,28 +52,29 @@ def _offers(node: str, facts: NodeFacts, known: DriverKnowledge, options: Option
         if pf is None or not pf["interfaces"]:
             continue
         function, parent = facts["functions"][nic["address"]], facts["functions"][pf["address"]]
-        maker = DeviceMaker(known)
-        own = known.name + "/"
-        maker.put(own + "vendor", parent["vendor_id"])
-        maker.put(own + "deviceID", function["device_id"])
-        maker.put(own + "pfDeviceID", parent["device_id"])
-        maker.put(own + "pciAddress", nic["address"])
-        maker.put("k8s.cni.cncf.io/deviceID", nic["address"])
-        maker.put(own + "PFName", pf["interfaces"][0])
-        maker.put(own + "vfID", function["vf_number"])
-        maker.put(own + "pfPciAddress", pf["address"])
-        maker.put(own + "linkType", pf["link_layer"] if pf["link_layer"] in ("ethernet", "infiniband") else "unknown")
-        maker.put(own + "rdmaCapable", bool(nic["rdma_devices"]))
-        # the PF's root, or an empty one if it has no root
-        maker.attributes[PCIE_ROOT] = {"string": parent["kubernetes"].get("pcieRoot", "")}
-        maker.put(PCI_BUS_ID, nic["address"])
+        builder = DeviceBuilder(known)
+        prefix = known.name + "/"
+        builder.put(prefix + "vendor", parent["vendor_id"])
+        builder.put(prefix + "deviceID", function["device_id"])
+        builder.put(prefix + "pfDeviceID", parent["device_id"])
+        builder.put(prefix + "pciAddress", nic["address"])
+        builder.put("k8s.cni.cncf.io/deviceID", nic["address"])
+        builder.put(prefix + "PFName", pf["interfaces"][0])
+        builder.put(prefix + "vfID", function["vf_number"])
+        builder.put(prefix + "pfPciAddress", pf["address"])
+        link_type = pf["link_layer"] if pf["link_layer"] in ("ethernet", "infiniband") else "unknown"
+        builder.put(prefix + "linkType", link_type)
+        builder.put(prefix + "rdmaCapable", bool(nic["rdma_devices"]))
+        # the PF's root; empty if it has none
+        builder.attributes[PCIE_ROOT] = {"string": parent["kubernetes"].get("pcieRoot", "")}
+        builder.put(PCI_BUS_ID, nic["address"])
         numa = function["kubernetes"].get("numaNode")
-        maker.put(NUMA_NODE_DRANET, -1 if numa is None else numa)
+        builder.put(NUMA_NODE_DRANET, -1 if numa is None else numa)
         result.append(
-            maker.offer(
+            builder.offer(
                 node,
                 publish.device_name(nic["address"])[4:],
-                maker.unknown("EswitchMode", "resourceName", *unpublished(function, facts)),
+                builder.unknown("EswitchMode", "resourceName", *unpublished(function, facts)),
                 nic["address"],
             )
         )

@@ -5,7 +5,7 @@
 
 """Google's TPUs, as kubernetes-sigs/dra-driver-google-tpu (cmd/tpu-dra-kubeletplugin/manager.go) publishes them.
 
-A claim has to ask for all chips of a node: the driver prepares no part of them. Names and attributes come from /dev and
+A claim has to request all chips of a node: the driver prepares all or none. Names and attributes come from /dev and
 from labels of the Node, which a probe does not read.
 """
 
@@ -33,9 +33,9 @@ VENDOR = Vendor(
             )
         },
         hints={
-            "pcie_root": "tpu.google.com publishes no place of its chips; leave align out",
+            "pcie_root": "tpu.google.com publishes no location of its chips; leave align out",
             "numa_node": "tpu.google.com publishes no NUMA node; leave align out",
-            "pci_address": "ask for the model with all: true: the driver gives all chips of a node, or none",
+            "pci_address": "ask for the model with all: true: the driver allocates all chips of a node, or none",
         },
     )
 )

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How a node is read and changed: files, programs, netlink, devlink, the boot loader, who uses a device.
+"""Reads and changes a node: files, programs, netlink, devlink, the boot loader, the users of a device.
 
 All changes go through `system.System`, so that a test can make each of them fail. It imports `topology` and
-`uplinks`. It knows no resource and no wanted state.
+`uplinks`, and has no code for single resources or wanted states.
 """
 
 from __future__ import annotations

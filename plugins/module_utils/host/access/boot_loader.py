@@ -15,7 +15,7 @@ import typing as t
 from .command_line import Arguments, key, quoted, split
 from .system import HostError, System
 
-#: Sorts after the files of clouds and packages (50-cloudimg-settings.cfg, kdump-tools.cfg).
+#: Its name sorts after the files of clouds and packages (50-cloudimg-settings.cfg, kdump-tools.cfg).
 GRUB_FILE = "/etc/default/grub.d/zz-lanewise.cfg"
 ENTRIES_FILE = "/etc/lanewise/kernel-args"
 _GRUB_CFG = "/boot/grub/grub.cfg"
@@ -45,7 +45,7 @@ class BootLoader:
         self._original: dict[str, str | None] = {}
 
     def lines(self) -> list[list[str]]:
-        """The arguments of each entry that an ordinary boot can use. Raises HostError."""
+        """The arguments of each entry, except for recovery entries. Raises HostError."""
         raise NotImplementedError
 
     def change(self, wish: Arguments | None) -> None:
@@ -53,7 +53,7 @@ class BootLoader:
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Restore the files as `change` found them. Raises HostError."""
+        """Restore the content that the files had before `change`. Raises HostError."""
         for path, content in reversed(list(self._original.items())):
             self.system.install(path, content, f"restore {path}")
 
@@ -107,7 +107,7 @@ class Grub(BootLoader):
     def lines(self) -> list[list[str]]:
         found = grub_lines(self.system.content(_GRUB_CFG) or "")
         if not found:
-            fix = "let update-grub make it, with a kernel installed in /boot"
+            fix = "install a kernel in /boot, and run update-grub"
             raise HostError(f"read the kernel arguments of {_GRUB_CFG}", "it has no entry with a Linux kernel", fix)
         return found
 
@@ -119,8 +119,8 @@ class Grub(BootLoader):
         for line in self.lines():
             if wish.seen(line) != wish.ordered():
                 step = "set the kernel arguments for the next boot"
-                reason = f"{_GRUB_CFG} has '{' '.join(line)}' although {GRUB_FILE} asks for '{' '.join(wish.present)}'"
-                raise HostError(step, reason, self._rival())
+                reason = f"{_GRUB_CFG} has '{' '.join(line)}', but {GRUB_FILE} sets '{' '.join(wish.present)}'"
+                raise HostError(step, reason, self._override_advice())
 
     def restore(self) -> None:
         super().restore()
@@ -130,16 +130,16 @@ class Grub(BootLoader):
         program = next((one for one in _UPDATE_GRUB if self.system.exists(one)), _UPDATE_GRUB[0])
         self.system.command([program], "rebuild GRUB's menu", "look at /etc/default/grub and grub.d for errors")
 
-    def _rival(self) -> str:
+    def _override_advice(self) -> str:
         folder = GRUB_FILE.rpartition("/")[0]
         later = [name for name in self.system.names(folder) if name.endswith(".cfg") and name > "zz-lanewise.cfg"]
         if later:
-            return f"{folder}/{later[-1]} is sourced later: give it a name that sorts before"
-        return "look for what writes command lines in /etc/grub.d, and for other files that set GRUB_CMDLINE_LINUX"
+            return f"{folder}/{later[-1]} is sourced later: give it a name that sorts before {GRUB_FILE}"
+        return "look in /etc/grub.d for scripts that write command lines, and for other files with GRUB_CMDLINE_LINUX"
 
 
 class Entries(BootLoader):
-    """Boot Loader Specification entries, and the files that the entries of new kernels are made from.
+    """Boot Loader Specification entries, and the files from which the entries of new kernels are made.
 
     The entries are written directly: grubby replaces arguments by name, so it cannot set two sizes of huge pages.
     """
@@ -215,7 +215,7 @@ class Entries(BootLoader):
 
     @staticmethod
     def _check_variables(texts: t.Iterable[str], variables: t.Mapping[str, str], asked: Arguments) -> None:
-        """Raises HostError if a variable of another program, such as tuned, has arguments that are to be removed."""
+        """Raises HostError if a variable of another program, such as tuned, has arguments that must be removed."""
         names = {match.group(1) for text in texts for match in _VARIABLE.finditer(text)} - {"kernelopts"}
         for name in sorted(names):
             clash = [one for one in split(variables.get(name, "")) if asked.removes(one)]
@@ -237,8 +237,8 @@ class Entries(BootLoader):
 
 
 def find_boot_loader(system: System) -> BootLoader | None:
-    """The boot loader that starts the node's kernel; None if this program cannot configure it."""
-    if why_none(system)[0] != _UNKNOWN:
+    """The boot loader that starts the node's kernel; None if this package cannot configure it."""
+    if why_unsupported(system)[0] != _UNKNOWN:
         return None
     entries = next((one for one in _ENTRIES if any(name.endswith(".conf") for name in system.names(one))), None)
     if entries and (_efi_text(system, "LoaderInfo").startswith("systemd-boot") or not system.exists(_GRUB_CFG)):
@@ -248,7 +248,7 @@ def find_boot_loader(system: System) -> BootLoader | None:
     return None
 
 
-def why_none(system: System) -> tuple[str, str]:
+def why_unsupported(system: System) -> tuple[str, str]:
     """Why the node's boot loader cannot be configured, and how to fix it."""
     if system.exists("/run/ostree-booted"):
         return "this node is managed by OSTree", "use rpm-ostree kargs"
@@ -258,18 +258,18 @@ def why_none(system: System) -> tuple[str, str]:
         return "zipl boots this node", "use grubby and zipl"
     return (
         _UNKNOWN,
-        "set them where its kernel is started from: another boot loader (SUSE's), a hypervisor, a netboot server",
+        "set them in the configuration of what starts it: another boot loader (SUSE's), a hypervisor, a netboot server",
     )
 
 
 def _efi_text(system: System, name: str) -> str:
-    """A text variable of the boot loader interface: four bytes of attributes, then UTF-16."""
+    """A text variable of the boot loader interface, which has four bytes of attributes, then UTF-16."""
     data = system.reader.data(_LOADER_INFO.format(name), 512) or b""
     return data[4:].decode("utf-16-le", errors="replace").rstrip("\0")
 
 
 def grub_lines(text: str) -> list[list[str]]:
-    """The arguments of a grub.cfg's entries, without those for recovery or other systems. Raises HostError."""
+    """The arguments of a grub.cfg's entries, except for those of recovery or other systems. Raises HostError."""
     found = []
     ordinary = True
     for number, line in enumerate(text.splitlines(), 1):
@@ -287,7 +287,7 @@ def grub_lines(text: str) -> list[list[str]]:
 
 
 def grub_shell(wish: Arguments) -> str:
-    """Shell code for grub-mkconfig: it removes the arguments that conflict with the site's, then adds these."""
+    """Shell code for grub-mkconfig that removes the arguments that conflict with the site's, then adds the site's."""
     patterns = []
     for item in (*wish.absent, *wish.present):
         name, equals, value = item.partition("=")

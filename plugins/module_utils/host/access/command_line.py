@@ -11,7 +11,7 @@ import re
 import typing as t
 from dataclasses import dataclass
 
-#: Each occurrence counts, so the site's argument is added to the present ones.
+#: Arguments of which each occurrence counts, so that the site's are added to the present ones.
 _ADDITIVE = (
     "blacklist",
     "console",
@@ -26,7 +26,7 @@ _ADDITIVE = (
     "rd.driver.blacklist",
     "video",
 )
-#: The order of these matters: a number of pages is of the size before it.
+#: Arguments whose relative order matters: `hugepages` is for the size of the `hugepagesz` before it.
 _TOGETHER = {"hugepages": "hugepagesz"}
 
 
@@ -46,18 +46,18 @@ def words(text: str) -> list[str]:
 
 
 def split(text: str) -> list[str]:
-    """The arguments without quotes, up to `--`; those after it are for the first process."""
+    """The arguments without quotes, up to `--`. Those after it are for the init process."""
     found = [word.replace('"', "") for word in words(text)]
     return found[: found.index("--")] if "--" in found else found
 
 
 def quoted(argument: str) -> str:
-    """An argument, quoted for both GRUB's language and the kernel: `;` and `&` would end GRUB's command."""
+    """An argument, quoted for both GRUB and the kernel, as `;` and `&` would end GRUB's command."""
     return argument if re.match(r"^[\w.,:=/@+%-]+$", argument, re.ASCII) else f'"{argument}"'
 
 
 def key(argument: str) -> str:
-    """The name of an argument. For the kernel, `-` and `_` in it are equal."""
+    """The name of an argument, with `_` for `-`, which are equal for the kernel."""
     return argument.partition("=")[0].replace("-", "_")
 
 
@@ -69,7 +69,7 @@ def equal(one: str, other: str) -> bool:
     return key(one) == key(other) and one.partition("=")[1:] == other.partition("=")[1:]
 
 
-def hit(item: str, argument: str) -> bool:
+def matches(item: str, argument: str) -> bool:
     """Whether an item of the unwanted list matches an argument: `quiet` matches any `quiet` or `quiet=...`."""
     return key(item) == key(argument) if "=" not in item else equal(item, argument)
 
@@ -87,10 +87,10 @@ class Arguments:
         return name not in _ADDITIVE and any(_group(key(one)) == name for one in self.present)
 
     def seen(self, arguments: t.Sequence[str]) -> list[str]:
-        """The relevant ones of `arguments`: those with the name of a wanted one, and unwanted ones; in the wanted
-        order.
+        """The arguments that concern the site: those with the name of a wanted one, in the wanted order, then unwanted
+        ones.
 
-        Equal to `present` if nothing needs to change.
+        Equal to `ordered` if nothing needs to change.
         """
         names = [_group(key(one)) for one in self.present]
         found: list[tuple[int, int, str]] = []
@@ -101,7 +101,7 @@ class Arguments:
                 first = next(n for n, wanted in enumerate(self.present) if equal(one, wanted))
                 if not any(equal(one, other) for _n, _place, other in found):
                     found.append((first, place, one))
-            elif any(hit(item, one) for item in self.absent):
+            elif any(matches(item, one) for item in self.absent):
                 found.append((len(names), place, one))
         return [one for _n, _place, one in sorted(found)]
 
@@ -117,29 +117,30 @@ class Arguments:
         ]
 
     def applied(self, text: str, old: Arguments, back: t.Sequence[str] = ()) -> str:
-        """A command line with these arguments, without those that an `old` wish added, and with those that it removed.
+        """A command line with these arguments, and without those that the `old` arguments added.
 
-        `back` are the arguments that the old wish removed.
+        `back` are the arguments that the old ones removed; they are restored.
         """
         kept = words(text)
         rest = kept[kept.index("--") :] if "--" in kept else []
         kept = kept[: len(kept) - len(rest)]
-        gone = (*old.present, *self.present)
+        replaced = (*old.present, *self.present)
         kept = [
             word
             for word in kept
-            if not self.removes(_bare(word)) and not any(equal(_bare(word), other) for other in gone)
+            if not self.removes(_unquoted(word)) and not any(equal(_unquoted(word), other) for other in replaced)
         ]
-        kept += [quoted(one) for one in self.returned(back) if not any(equal(one, _bare(word)) for word in kept)]
+        kept += [quoted(one) for one in self.returned(back) if not any(equal(one, _unquoted(word)) for word in kept)]
         return " ".join([*kept, *map(quoted, self.present), *rest])
 
     def removes(self, argument: str) -> bool:
         """Whether an argument that is not the site's own is removed."""
-        return self.owns(argument) or any(hit(item, argument) for item in self.absent)
+        return self.owns(argument) or any(matches(item, argument) for item in self.absent)
 
     def returned(self, back: t.Sequence[str]) -> list[str]:
+        """The arguments in `back` that these arguments allow again."""
         return [one for one in back if not self.removes(one) and not any(equal(one, other) for other in self.present)]
 
 
-def _bare(word: str) -> str:
+def _unquoted(word: str) -> str:
     return word.replace('"', "")

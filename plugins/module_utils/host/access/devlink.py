@@ -16,7 +16,8 @@ MODES = ("legacy", "switchdev")
 
 
 def eswitch_mode(system: System, address: str) -> str | None:
-    """`legacy` or `switchdev` of the PF at a PCI address; None if its driver has no such mode. Raises HostError."""
+    """The mode of the PF at a PCI address, `legacy` or `switchdev`; None if its driver has no modes. Raises
+    HostError."""
     try:
         kernel = system.socket("devlink")
         from . import messages
@@ -39,7 +40,8 @@ def set_eswitch_mode(system: System, address: str, mode: str, step: str, fix: st
     from . import messages
 
     attributes = [*_of(address), ("DEVLINK_ATTR_ESWITCH_MODE", MODES.index(mode))]
-    system.ask(step, lambda: messages.generic(kernel, _ESWITCH_SET, messages.Devlink, attributes, change=True), fix)
+    message = (_ESWITCH_SET, messages.Devlink, attributes)
+    system.request_change(step, lambda: messages.generic(kernel, *message, change=True), fix)
 
 
 def _of(address: str) -> list[tuple[str, str]]:

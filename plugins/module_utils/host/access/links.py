@@ -10,7 +10,7 @@ from __future__ import annotations
 from .pyroute2_types import Message
 from .system import HostError, System
 
-#: RTEXT_FILTER_VF, RTEXT_FILTER_SKIP_STATS: with the counters of 200 VFs the answer would be too long.
+#: RTEXT_FILTER_VF, RTEXT_FILTER_SKIP_STATS: with the counters of 200 VFs the reply would be too long.
 _VFS, _NO_COUNTERS = 1, 8
 
 

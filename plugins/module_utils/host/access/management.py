@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which interfaces are needed to reach the node."""
+"""The interfaces that are needed to reach the node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .system import System
 
 
 def ssh_connection() -> str:
-    """The value of SSH_CONNECTION of the session that this process belongs to; empty without a session.
+    """SSH_CONNECTION of the session that this process belongs to; empty without a session.
 
     sudo removes it from the environment, so the environments of parent processes are read too.
     """
@@ -35,12 +35,12 @@ def ssh_connection() -> str:
 
 
 def management_interfaces(system: System, connection: str = "") -> dict[str, str]:
-    """Interfaces by name, and why the node must not lose them, by the rule of `uplinks.carried`.
+    """Interfaces by name, and why the node needs them, by the rule of `uplinks.carried`.
 
-    The SSH `connection` that this came by (the value of SSH_CONNECTION: far address, port, own address, port) counts
-    as every other session, wherever its socket is. Raises HostError.
+    The SSH `connection` of this run (the value of SSH_CONNECTION: remote address, port, local address, port) counts
+    like any other session, even if its socket is in another network namespace. Raises HostError.
     """
-    # slow to load, and a run that changes nothing does not need it
+    # imported here, as it is slow to load, and a run that changes nothing does not need it
     from ...uplinks.carried import Rule, ssh_session
     from ...uplinks.storage import address
 
@@ -52,7 +52,7 @@ def management_interfaces(system: System, connection: str = "") -> dict[str, str
     try:
         return dict(
             system.read(
-                "find the interfaces by which this node is reached",
+                "find the interfaces that are needed to reach this node",
                 lambda: rule.now([path] if own else [], ssh_ports={int(port)} if port.isdigit() else ()).by_name,
             )
         )

@@ -5,7 +5,7 @@
 
 """Netlink messages that pyroute2 (0.7.2 to 0.9.7) lacks or encodes wrongly, as pyroute2 classes, and its sockets.
 
-Import it only where a netlink socket is opened: pyroute2 is slow to load. Attributes have the names of settings.
+Import this file only where a netlink socket is opened: pyroute2 is slow to load. Attributes have the names of settings.
 Numbers are those of linux/if_link.h, linux/ethtool_netlink.h, linux/dcbnl.h and rdma/rdma_netlink.h.
 """
 
@@ -25,7 +25,7 @@ try:
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfbase
 
     MISSING = ""
-except ImportError as error:  # System.socket reports it, and nothing here is used
+except ImportError as error:  # System.socket reports it, and does not use the classes of this file
     MISSING = str(error)
     genlmsg = nla = nlmsg = object
     ifinfbase = type("ifinfbase", (), {})
@@ -137,7 +137,7 @@ class PrivateFlags(Ethtool):
     nla_map = (_HEADER, (2, "active", "ethtoolbitset"))
 
 
-#: By group: the command that reads it (the next number sets it), and the message.
+#: The command that reads each group (the next number sets it), and its message.
 ETHTOOL: dict[str, tuple[int, type[Ethtool]]] = {
     "features": (11, Features),
     "private_flags": (13, PrivateFlags),
@@ -194,14 +194,14 @@ class RdmaSystem(nlmsg):
     nla_map = ((66, "netns_mode", "uint8"),)
 
 
-def opened(name: str) -> Socket:
-    """`IPRoute`, or the socket of the family of that name. Raises NetlinkError, OSError."""
+def open_socket(name: str) -> Socket:
+    """A socket: `IPRoute`, or that of the family `name`. Raises NetlinkError, OSError."""
     if name == "IPRoute":
         return IPRoute(ext_ack=True)
-    of_its_own = name in _FAMILIES
-    socket = NetlinkSocket(_FAMILIES[name], ext_ack=True) if of_its_own else GenericNetlinkSocket(ext_ack=True)
+    classic = name in _FAMILIES  # not a generic netlink family
+    socket = NetlinkSocket(_FAMILIES[name], ext_ack=True) if classic else GenericNetlinkSocket(ext_ack=True)
     try:
-        socket.bind(*(() if of_its_own else (name, genlmsg)))
+        socket.bind(*(() if classic else (name, genlmsg)))
     except BaseException:
         socket.close()
         raise
@@ -213,7 +213,7 @@ def opened(name: str) -> Socket:
 def exchange(
     socket: Socket, number: int, message: type[nlmsg], attributes: Attributes, change: bool = False, **fields: int
 ) -> tuple[Message, ...]:
-    """The kernel's replies to a message; to a change, at least an acknowledgment."""
+    """The kernel's replies to a message. For a change there is at least an acknowledgment."""
     request: Message = message()
     request.update(fields)
     request["attrs"] = list(attributes)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Access of resources to the node. Every change of a node passes through the methods of one class."""
+"""The class through which resources read and change the node."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if t.TYPE_CHECKING:
 
 T = t.TypeVar("T")
 
-#: The netlink flag of a list that changed while it was read, and the code of pyroute2's error before 0.9.
-_INTERRUPTED, _INTERRUPTED_OF_OLD = 0x10, -1
+#: The netlink flag of a list that changed while it was read, and the error code for it of pyroute2 before 0.9.
+_INTERRUPTED, _INTERRUPTED_CODE = 0x10, -1
 
 #: Folders that only hold files of the collection, inner ones first.
 _OWN_FOLDERS = ("/opt/lanewise/fabric", "/opt/lanewise", "/etc/lanewise")
-#: Parents of drop-in folders, which have no effect when empty.
+#: Parents of drop-in folders. These are removed when they are empty.
 _DROP_INS = ("/etc/systemd/system/", "/etc/systemd/network/")
 
-#: The usual meaning of the kernel's error numbers here, and how to fix it.
+#: The usual reason of the kernel's error numbers here, and how to fix it.
 _MEANING = {
-    errno.EBUSY: "something uses it at this moment: stop that, then run again",
-    errno.EPERM: "the kernel forbids it even to root here: look for Secure Boot lockdown or missing capabilities",
+    errno.EBUSY: "a program or pod is using it: stop that, then run again",
+    errno.EPERM: "the kernel forbids it even to root: look for Secure Boot lockdown or missing capabilities",
     errno.EACCES: "run as root ('become: true')",
     errno.EROFS: "the file system is mounted read-only, as in a container: run on the node itself",
     errno.ENODEV: "the device has disappeared: look at 'dmesg', then run again",
@@ -51,7 +51,7 @@ _MEANING = {
 
 
 class HostError(Exception):
-    """A step that failed: what was attempted, the `reason`, and the `fix`."""
+    """A failed `step`, the `reason`, and the `fix`."""
 
     def __init__(self, step: str, reason: str, fix: str = "", code: int | None = None) -> None:
         self.step = step
@@ -62,7 +62,7 @@ class HostError(Exception):
 
 
 class NotRecorded(HostError):
-    """A recorded tree was asked for something that only a running node has."""
+    """The step needs something that only a running node has, but no recorded tree."""
 
 
 def refused(step: str, code: int, detail: str = "", fix: str = "") -> HostError:
@@ -73,8 +73,8 @@ def refused(step: str, code: int, detail: str = "", fix: str = "") -> HostError:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The original content of what a run writes: a file, or some bytes of a kernel attribute.
+class Original:
+    """The original content of a file that a run writes, or of some bytes of a kernel attribute.
 
     `content` is None if there was no file, or if the attribute cannot be read (such as `bind` of a driver).
     """
@@ -108,8 +108,8 @@ class System:
         self._prefix = "" if root == "/" else root.rstrip("/")
         self._run = run
         self._sockets: dict[str, Socket] = {}
-        self._found: dict[tuple[str, int], Found] = {}
-        self._made: list[str] = []
+        self._originals: dict[tuple[str, int], Original] = {}
+        self._created_folders: list[str] = []
 
     @property
     def live(self) -> bool:
@@ -130,7 +130,7 @@ class System:
         return self.reader.names(path)
 
     def link(self, path: str) -> str | None:
-        """The last part of where a symbolic link points, such as the name of a driver; None if it is not a link."""
+        """The last part of a symbolic link's target, such as the name of a driver; None if it is not a link."""
         target = self.reader.link(path, expected=False)
         return target.rpartition("/")[2] if target else None
 
@@ -164,7 +164,7 @@ class System:
         except OSError as error:
             raise HostError(f"read {path}", str(error)) from None
 
-    # -- changing: all changes of this package
+    # -- changing: only these methods change the node
 
     def write(self, path: str, value: str, step: str, fix: str = "") -> None:
         """Write an attribute of sysfs, procfs or configfs in one write(2).
@@ -231,10 +231,7 @@ class System:
             raise refused(step, error.errno or 0, path) from None
 
     def remove(self, path: str, step: str) -> None:
-        """Remove a file that its program creates again, so that an undo need not restore it.
-
-        Raises HostError.
-        """
+        """Remove a file that its program creates again. An undo does not restore it. Raises HostError."""
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._prefix + path)
@@ -248,26 +245,27 @@ class System:
             folder = os.path.dirname(folder)
         for one in reversed(missing):
             os.mkdir(one, 0o755)
-            self._made.append(one)
+            self._created_folders.append(one)
 
     def _remove_empty(self, path: str) -> None:
-        """Remove folders that are empty without `path`: the collection's own, and those of drop-ins."""
+        """Remove the collection's folder or the drop-in folder of `path` if it is empty now."""
         inner = [one for one in (os.path.dirname(path),) if one.endswith(".d") and one.startswith(_DROP_INS)]
         own = [folder for folder in _OWN_FOLDERS if path.startswith(f"{folder}/")]
         for folder in (*inner, *own):
-            with contextlib.suppress(OSError):  # something else is in it
+            with contextlib.suppress(OSError):  # it is not empty
                 os.rmdir(self._prefix + folder)
 
     # -- original content, to compare the node with it after an undo
 
     def begin(self) -> None:
-        """Start a run: forget the content recorded for an earlier one."""
-        self._found.clear()
-        self._made.clear()
+        """Start a run: discard the original content of an earlier run."""
+        self._originals.clear()
+        self._created_folders.clear()
 
     def _note_attribute(self, path: str, offset: int = 0, size: int = 4096) -> None:
-        if (path, offset) not in self._found:
-            self._found[path, offset] = Found(path, self._bytes(path, offset, size), attribute=True, offset=offset)
+        if (path, offset) not in self._originals:
+            content = self._bytes(path, offset, size)
+            self._originals[path, offset] = Original(path, content, attribute=True, offset=offset)
 
     def _bytes(self, path: str, offset: int, size: int) -> bytes | None:
         try:
@@ -282,22 +280,22 @@ class System:
 
     def _note_file(self, path: str, place: str) -> None:
         """Raises OSError if the file exists and cannot be read."""
-        if (path, 0) not in self._found:
-            self._found[path, 0] = _file(path, place)
+        if (path, 0) not in self._originals:
+            self._originals[path, 0] = _file(path, place)
 
     def differences(self) -> list[Difference]:
         """Restore the files that differ from their original content, and return what still differs.
 
-        Attributes are only compared, because their resources restore them. A missing attribute is ignored: its device
-        is gone. Never raises OSError or HostError.
+        Attributes are only compared, because their resources restore them. A missing attribute is ignored, as its
+        device no longer exists. Never raises OSError or HostError.
         """
-        found = [one for one in map(self._difference, reversed(list(self._found.values()))) if one]
-        for folder in reversed(self._made):
+        found = [one for one in map(self._difference, reversed(list(self._originals.values()))) if one]
+        for folder in reversed(self._created_folders):
             with contextlib.suppress(OSError):  # another program has put a file into it
                 os.rmdir(folder)
         return found
 
-    def _difference(self, found: Found) -> Difference | None:
+    def _difference(self, found: Original) -> Difference | None:
         if found.attribute:
             now = (
                 None
@@ -327,8 +325,8 @@ class System:
         """The output of a program that changes something. Raises HostError if it fails."""
         return self._command(argv, step, fix)
 
-    def ask(self, step: str, request: t.Callable[[], object], fix: str = "") -> None:
-        """Send a netlink `request` that changes something. Raises HostError."""
+    def request_change(self, step: str, request: t.Callable[[], object], fix: str = "") -> None:
+        """Send the kernel a `request` that changes something, usually by netlink. Raises HostError."""
         try:
             self._asked(step, request, fix)
         except HostError as error:
@@ -342,11 +340,11 @@ class System:
         return self._command(argv, step, fix)
 
     def read(self, step: str, request: t.Callable[[], T]) -> T:
-        """The answer of a netlink `request` that only reads. Raises HostError."""
+        """The kernel's reply to a netlink `request` that only reads. Raises HostError."""
         return self._asked(step, request, "")
 
     def dump(self, step: str, request: t.Callable[[], t.Iterable[Message]]) -> list[Message]:
-        """All entries that a netlink `request` lists, repeated if the list changed during the read. Raises
+        """All entries that a netlink `request` lists. It is repeated if the list changed while it was read. Raises
         HostError."""
 
         def whole() -> list[Message]:
@@ -354,7 +352,7 @@ class System:
                 try:
                     found = list(request())
                 except Exception as error:
-                    if getattr(error, "code", None) != _INTERRUPTED_OF_OLD:
+                    if getattr(error, "code", None) != _INTERRUPTED_CODE:
                         raise
                     continue
                 if not any(one["header"]["flags"] & _INTERRUPTED for one in found):
@@ -364,7 +362,8 @@ class System:
         return self._asked(step, whole, "")
 
     def socket(self, name: str) -> Socket:
-        """A socket of pyroute2, opened once: `IPRoute`, or of a family (`ROUTE`, `RDMA`, generic ones by name).
+        """A socket of pyroute2, which is opened once: `IPRoute`, or that of a netlink family (`ROUTE`, `RDMA`, or the
+        name of a generic family).
 
         Raises HostError if pyroute2 is missing, or if the kernel lacks the family (with the code ENOENT).
         """
@@ -378,7 +377,7 @@ class System:
                     "install python3-pyroute2 from the distribution, or pyroute2 for the interpreter that Ansible uses"
                 )
                 raise HostError("use netlink", f"pyroute2 (0.7.2 or later) is missing: {messages.MISSING}", fix)
-            self._sockets[name] = self._asked(f"open a netlink socket ({name})", lambda: messages.opened(name), "")
+            self._sockets[name] = self._asked(f"open a netlink socket ({name})", lambda: messages.open_socket(name), "")
         return self._sockets[name]
 
     def close(self) -> None:
@@ -419,13 +418,13 @@ class System:
             raise refused(step, abs(code), "" if words == os.strerror(abs(code)) else words, fix) from None
 
 
-def _file(path: str, place: str) -> Found:
+def _file(path: str, place: str) -> Original:
     """The present content. Raises OSError if it cannot be read."""
     try:
         with open(place, "rb") as file:
-            return Found(path, file.read(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
+            return Original(path, file.read(), stat.S_IMODE(os.fstat(file.fileno()).st_mode))
     except FileNotFoundError:
-        return Found(path, None)
+        return Original(path, None)
 
 
 def _shown(content: bytes | None, offset: int = 0) -> str | None:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Services of systemd that a change restarts, and that must run afterwards even if it fails."""
+"""systemd services that a change restarts, and that must run afterwards even if the change fails."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ RUNS, RUNS_NOT = "runs", "does not run"
 
 
 def state(system: System, unit: str) -> str:
-    """`runs` or `does not run`, which includes a unit that systemd keeps restarting. Raises HostError."""
+    """`runs` or `does not run`. A unit that systemd keeps restarting does not run. Raises HostError."""
     argv = ["systemctl", "show", unit, "--property=ActiveState", "--value"]
     shown = system.query(argv, f"ask whether {unit} runs").strip()
     return RUNS if shown in ("active", "reloading") else RUNS_NOT
 
 
 def start(system: System, unit: str) -> None:
-    """Start a unit that ran before, even if systemd has given up on it. Raises HostError."""
+    """Start a unit that ran before, even if systemd has stopped restarting it. Raises HostError."""
     step = f"start {unit} again"
     try:
         system.command(["systemctl", "reset-failed", unit], step)
     except HostError:
-        pass  # a unit that has not failed, which an older systemd may not have loaded
+        pass  # the unit has not failed, and older systemd may not have it loaded
     system.command(["systemctl", "start", unit], step, f"see 'journalctl -u {unit}'")

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Who is using a NIC or a VF."""
+"""What is using a NIC or a VF."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _USER_SPACE = ("vfio-pci", "uio_pci_generic", "igb_uio")
 
 
 def users(system: System, function: str) -> str:
-    """Who uses the VF or PF at the PCI address `function`, as the end of a sentence; empty if it is not in use.
+    """What uses the VF or PF at the PCI address `function`, as a clause for a message; empty if nothing uses it.
 
-    A pod has it if a claim's record names it or its interface is in another network namespace; a guest or a program has
-    it if it is open through VFIO or UIO. The node's own use is in `management.management_interfaces`.
+    A pod has it if a claim's record names it or if its interface is in another network namespace. A guest or a program
+    has it if it is open through VFIO or UIO. For the node's own use see `management.management_interfaces`.
     """
     for name in system.names(_CLAIMS):
         if name.endswith(".json") and f'"{function}"' in (system.content(f"{_CLAIMS}/{name}") or ""):
-            return f"a pod has it by the resource claim with UID {name[:-5]}"
+            return f"a pod has it through the resource claim with UID {name[:-5]}"
     driver = system.link(f"{_DEVICES}/{function}/driver")
     paths = _devices(system, function, driver)
     if paths:
@@ -39,9 +39,10 @@ def users(system: System, function: str) -> str:
 
 
 def as_published(system: System, function: str) -> dict[str, object]:
-    """Values for selectors of a function that a pod has, as the DRA driver published them before the pod had it.
+    """The values for selectors of a function that a pod has, as the DRA driver published them before the pod got it.
 
-    `interface`, `link_layer` and `speed_mbps`, from the driver's record of the claim; empty if no record has it.
+    These are `interface`, `link_layer` and `speed_mbps` from the driver's record of the claim; empty if there is no
+    record.
     """
     for name in system.names(_CLAIMS):
         text = system.content(f"{_CLAIMS}/{name}") if name.endswith(".json") else None
@@ -62,7 +63,7 @@ def as_published(system: System, function: str) -> dict[str, object]:
 
 
 def _devices(system: System, function: str, driver: str | None) -> set[str]:
-    """The device files by which programs use a function through VFIO (drivers/vfio) or UIO."""
+    """The device files through which programs use a function by VFIO (drivers/vfio) or UIO."""
     folder = f"{_DEVICES}/{function}"
     by_iommufd = system.names(f"{folder}/vfio-dev")  # since Linux 6.1, for any VFIO driver
     found = {f"/dev/vfio/devices/{name}" for name in by_iommufd}

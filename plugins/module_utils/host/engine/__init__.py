@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What a resource is, and how a run plans, applies, reads back and undoes.
+"""The interface of a resource, and a run that plans, applies, reads back and undoes changes.
 
-It imports `access` and `topology`. It never names a resource: the caller passes them.
+It imports `access` and `topology`, but no resource: the caller passes them.
 """
 
 from __future__ import annotations

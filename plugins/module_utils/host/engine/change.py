@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Values that resources, a run and an undo exchange: a state, a change, a refusal, a plan. It imports nothing."""
+"""Values that resources, a run and an undo exchange: state, change, refusal and plan. It imports nothing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NODE = "node"
 
 #: State of a resource: device -> setting -> value. A value is JSON, or a `Value`. None means absent or unknown.
 State = dict[str, dict[str, object]]
-#: What a change may alter beside its own setting, by name: values, or `Unread`.
-Beside = t.Mapping[str, object]
+#: Values that a change may alter in addition to its own setting, by name. A value may be `Unread`.
+SideEffects = t.Mapping[str, object]
 
 
 class Value:
     """A value with several fields. Messages, results and stored files have its `str`.
 
-    Two are equal if all fields are. The resource parses stored text, see `Resource.from_stored`.
+    Two values are equal if all their fields are. The resource parses stored text, see `Resource.from_stored`.
     """
 
 
@@ -38,8 +38,8 @@ def stored(value: object) -> object:
 class Change:
     """One setting of one device that differs from the wanted value.
 
-    `device` is a PCI address, an interface without one, `ADDRESS vf NUMBER` or `NODE`. `interrupts` names what
-    stops working for a moment while the change is made, or is empty.
+    `device` is a PCI address, `ADDRESS vf NUMBER`, the name of an interface without a PCI address, or `NODE`.
+    `interrupts` says what is interrupted while the change is made, or is empty.
     """
 
     resource: str
@@ -62,14 +62,14 @@ class Change:
 
 
 class Unread(str):
-    """In place of a value: why it cannot be read."""
+    """The reason why a value cannot be read, in place of the value."""
 
 
 @dataclass(frozen=True)
 class Refusal:
     """A change that is refused, and how to fix it. A single refusal stops the whole run before any change.
 
-    With `drain` the reason is a pod or guest, which a drain of the node removes.
+    With `drain`, the reason is a pod or guest that a drain of the node removes.
     """
 
     device: str

@@ -19,7 +19,7 @@ from .change import Change, Plan, Refusal, State, shown
 from .node import Node
 from .resource import Resource
 from .rules import Unfit
-from .undo import Done, undo
+from .undo import StartedChange, undo
 
 LOCK = "/run/lanewise/fabric.lock"
 _LOCK_SECONDS = 30.0
@@ -51,8 +51,9 @@ class Outcome:
 
 
 @contextlib.contextmanager
-def alone(path: str = LOCK, seconds: float = _LOCK_SECONDS) -> t.Iterator[None]:
-    """Keep a second run off the node. Raises HostError if another run still holds the lock after `seconds`."""
+def node_lock(path: str = LOCK, seconds: float = _LOCK_SECONDS) -> t.Iterator[None]:
+    """The lock of the node, so that only one run changes it. Raises HostError if another run has held it for `seconds`
+    seconds."""
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
     with open(path, "a+", encoding="ascii") as file:
         deadline = time.monotonic() + seconds
@@ -83,12 +84,12 @@ def converge(
     check_mode: bool = False,
     drained: bool = False,
     wanted: t.Mapping[str, State] | None = None,
-    ready: t.Callable[[list[Change]], None] | None = None,
+    before_changes: t.Callable[[list[Change]], None] | None = None,
 ) -> Outcome:
     """Bring the node to its settings, or to `wanted` by resource, in the order of `resources`.
 
-    `ready` is called with all changes before the first of them is made. In check mode with `drained`, a change
-    that only pods block is not refused: it is a reason to drain.
+    `before_changes` is called with all changes before the first of them is made. In check mode with `drained`, a change
+    that only pods prevent is not refused; it is reported as a reason to drain.
 
     Raises Refused before anything is changed; Failed if a step fails, after the steps before it were undone; and
     HostError if the node's state cannot be read.
@@ -100,18 +101,18 @@ def converge(
         raise Refused(refusals)
     outcome.drain = [f"{one.device}: {one.message}" for one in refusals]
     for _resource, one in plans:
-        _foresee(one, outcome)
+        _add_plan(one, outcome)
     if check_mode or not outcome.changes:
         return outcome
-    if ready:
-        ready(outcome.changes)
+    if before_changes:
+        before_changes(outcome.changes)
     node.system.begin()
-    done: list[Done] = []
+    done: list[StartedChange] = []
     try:
         for resource, one in plans:
             if one.changes:
-                outcome.after[resource.name] = _make(node, resource, one, done)
-    # a part of the changes must not stay, whatever the error is, even a bug or Ctrl+C
+                outcome.after[resource.name] = _apply(node, resource, one, done)
+    # after any error, also a defect or Ctrl+C, no part of the changes may remain
     except BaseException as error:
         failed = undo(node, error, done)
         if isinstance(error, Exception):
@@ -127,23 +128,24 @@ def _plans(
     wanted: t.Mapping[str, State] | None,
     outcome: Outcome,
 ) -> list[tuple[Resource, Plan]]:
-    """The plan of each resource. In check mode `outcome.not_recorded` gets those that cannot be planned."""
+    """The plan of each resource. In check mode, resources that cannot be planned are added to
+    `outcome.not_recorded`."""
     plans = []
     for resource in resources:
-        lacks = _lacks(node, resource) if check_mode else ""
+        missing = _missing_files(node, resource) if check_mode else ""
         try:
-            if not lacks:
+            if not missing:
                 plans.append((resource, resource.plan(node, None if wanted is None else wanted.get(resource.name, {}))))
         except NotRecorded as error:
             if not check_mode:
                 raise
-            lacks = error.reason
-        if lacks:
-            outcome.not_recorded.append(f"{resource.name} ({lacks})")
+            missing = error.reason
+        if missing:
+            outcome.not_recorded.append(f"{resource.name} ({missing})")
     return plans
 
 
-def _foresee(plan: Plan, outcome: Outcome) -> None:
+def _add_plan(plan: Plan, outcome: Outcome) -> None:
     """Add the effects of a plan to the outcome."""
     outcome.reboot += [reason for reason in plan.reboot if reason not in outcome.reboot]
     for change in plan.changes:
@@ -154,19 +156,20 @@ def _foresee(plan: Plan, outcome: Outcome) -> None:
             states.setdefault(change.resource, {}).setdefault(change.device, {})[change.setting] = value
 
 
-def _lacks(node: Node, resource: Resource) -> str:
+def _missing_files(node: Node, resource: Resource) -> str:
     """The files that a resource needs and a recorded tree lacks; empty if it has all."""
     missing = [path for path in resource.recorded_in if not node.system.live and not node.system.exists(path)]
     return f"no {', '.join(missing)}" if missing else ""
 
 
-def _make(node: Node, resource: Resource, plan: Plan, done: list[Done]) -> State:
-    """Make the changes of one resource, and read them back. Each is added to `done` first, as it may fail half way."""
+def _apply(node: Node, resource: Resource, plan: Plan, done: list[StartedChange]) -> State:
+    """Make the changes of one resource, and read them back. Each change is added to `done` before it is made, as it may
+    fail in the middle."""
     for change in plan.changes:
-        done.append(Done(resource, change))
-        done[-1].beside = resource.beside(node, change)
+        done.append(StartedChange(resource, change))
+        done[-1].side_effects = resource.side_effects(node, change)
         resource.apply(node, change)
-    if resource.renews:
+    if resource.recreates_devices:
         node.refresh()
     return _read_back(node, resource, plan.changes)
 
@@ -184,6 +187,6 @@ def _read_back(node: Node, resource: Resource, changes: t.Sequence[Change]) -> S
         if not resource.same(change.setting, value, change.after):
             step = f"set {change.setting} of {change.device} to {shown(change.after)}"
             raise HostError(
-                step, f"it was accepted, but the value is now {shown(value)}", "look at 'dmesg' for the reason"
+                step, f"the kernel accepted it, but the value is {shown(value)}", "look at 'dmesg' for the reason"
             )
     return found

@@ -42,7 +42,8 @@ class Device:
         if self.interfaces:
             raise HostError(f"choose the interface of {self.key}", f"it has several: {', '.join(self.interfaces)}")
         step = f"find the interface of {self.key}"
-        raise HostError(step, "it has none here", "is a driver bound, or is it in a container's namespace?")
+        fix = "check whether a driver is bound, and whether a container has the interface"
+        raise HostError(step, "it has none in the node's network namespace", fix)
 
     def __str__(self) -> str:
         names = ", ".join(self.interfaces)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The node whose configuration is changed: its devices, what the site wants of each, and what must not be touched."""
+"""The node whose configuration is changed: its devices, their wanted settings, and its protected interfaces."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if t.TYPE_CHECKING:
 class Node:
     """One node: its `devices` by key, and the merged `settings` of those that rules choose.
 
-    `general` are the settings of the node itself. If several rules choose a device, they are merged mapping by mapping:
-    a later rule overrides, and removes a setting by None. `idle` are the rules that choose nothing, each with a hint
-    at what may be meant. A NIC whose interface is in another network namespace counts for a rule, but gets no settings:
-    `left_alone` says who has it. With `only`, no other device has settings. Raises Unfit if a rule chooses fewer or
-    more NICs than it states, or none because it gives only part of a model's or driver's name.
+    `general` are the settings of the node itself. If several rules choose a device, their mappings are merged: values
+    of a later rule override, and None removes a setting. `idle` are the rules that choose nothing, each with a hint,
+    which may be empty. A NIC whose interface is in another network namespace counts for a rule, but gets no settings;
+    `left_alone` says what uses it. With `only`, no other device has settings. Raises Unfit if a rule chooses fewer or
+    more NICs than it states, or none because it has only part of a model's or driver's name.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class Node:
         published = {key: as_published(self.system, key) for key in elsewhere} if self.rules else {}
         for key, more in published.items():
             values[key].update(t.cast("DeviceValues", more))
-        unseen = {key for key, more in published.items() if not more}
+        invisible = {key for key, more in published.items() if not more}
         rates = {key: one["speed_mbps"] or 0 for key, one in values.items() if one["type"] == "pf"}
-        self._rates = {key: math.inf if key in unseen else rate for key, rate in rates.items()}
+        self._rates = {key: math.inf if key in invisible else rate for key, rate in rates.items()}
         candidates = {
-            key: Candidate(self.devices[key], one, key not in unseen)
+            key: Candidate(self.devices[key], one, key not in invisible)
             for key, one in values.items()
             if key in self.devices
         }
@@ -85,8 +85,8 @@ class Node:
         elsewhere |= {key for key in chosen if self._only and key != self._only}
         return {key: settings for key, settings in chosen.items() if key not in elsewhere}
 
-    def fast(self, rule: Rule) -> tuple[str, ...]:
-        """The PFs with the rate that a rule's selector requires, if it requires one; for `Rule.fast`."""
+    def fast_pfs(self, rule: Rule) -> tuple[str, ...]:
+        """The PFs with the rate that a rule's selector requires, for `Rule.fast`; empty if it requires none."""
         least = rule.select.min_speed_mbps
         return tuple(sorted(key for key, rate in self._rates.items() if rate >= least)) if least else ()
 
@@ -108,22 +108,22 @@ class Node:
             raise HostError(f"find {key}", "it is no longer present", "look at 'dmesg', then run again")
         return self.devices[key]
 
-    def reached_by(self, change: Change) -> str:
-        """The interface that a change affects and that is needed to reach the node, with the reason; empty if none.
+    def management_interface(self, change: Change) -> str:
+        """An interface that a change affects and that is needed to reach the node, with the reason; empty if none is.
 
         A change of a PF affects its VFs. Raises HostError.
         """
         if change.device == NODE:
             return ""
         device = self.device(change.device)
-        own = set(device.interfaces)
+        affected = set(device.interfaces)
         if " vf " not in change.device:
-            own.update(name for vf in device.vfs if vf in self.devices for name in self.devices[vf].interfaces)
-        return next((f"{name}: {self.management[name]}" for name in sorted(own) if name in self.management), "")
+            affected.update(name for vf in device.vfs if vf in self.devices for name in self.devices[vf].interfaces)
+        return next((f"{name}: {self.management[name]}" for name in sorted(affected) if name in self.management), "")
 
     def protects(self, change: Change) -> Refusal | None:
-        """The refusal of a change that would affect how the node is reached. Raises HostError."""
-        found = "" if self.allow_management else self.reached_by(change)
+        """The refusal of a change that could make the node unreachable. Raises HostError."""
+        found = "" if self.allow_management else self.management_interface(change)
         if not found:
             return None
         fix = "exclude it in the selector, or set allow_management with a second way to reach the node"

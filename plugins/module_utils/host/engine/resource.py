@@ -10,32 +10,32 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..access.system import System
-from .change import Beside, Change, Plan, Refusal, State
+from .change import Change, Plan, Refusal, SideEffects, State
 from .node import Node
 
 
 class Resource:
-    """One part of a node's configuration. A subclass sets `name`, and `boot` if its settings are lost at a reboot.
+    """One part of a node's configuration. A subclass sets `name`, and `boot` to False if a reboot keeps its settings.
 
-    All resources of a run plan before any of them changes something, so a plan starts from the unchanged node: what
-    another resource will create (such as VFs) reads as None.
+    All resources of a run make their plans before the first change. So a plan starts from the unchanged node, and
+    devices that another resource will create (such as VFs) have the value None.
     """
 
     name = ""
-    #: Whether the settings are lost at a reboot, so that the unit that runs at boot applies them again.
+    #: Whether a reboot loses the settings, so that the unit that runs at boot applies them again.
     boot = True
-    #: Whether it needs the network (addresses, links that are up), so that at boot it waits for it.
+    #: Whether the resource needs the network (addresses, links that are up), so that it is applied after it at boot.
     network = False
-    #: A recorded tree without these files does not show the resource, and nothing is planned.
+    #: Files that a recorded tree needs to show the resource. Without them, nothing is planned.
     recorded_in: tuple[str, ...] = ()
-    #: Whether a change creates or removes devices, so that the node is read again.
-    renews = False
+    #: Whether a change creates or removes devices, so that the node is read again after it.
+    recreates_devices = False
 
     def __init__(self, system: System) -> None:
         self.system = system
 
     def wanted(self, node: Node) -> State:
-        """The values that the site wants; devices and settings that it does not mention are left out."""
+        """The wanted values of all devices and settings that the site configures."""
         raise NotImplementedError
 
     def read(self, node: Node, wanted: State) -> State:
@@ -46,18 +46,19 @@ class Resource:
         """Make one change; also called with the change reversed, to undo it. Raises HostError."""
         raise NotImplementedError
 
-    def beside(self, node: Node, change: Change) -> Beside:
-        """Values that a change may alter besides its own setting, by name: read before it, and after it was undone.
+    def side_effects(self, node: Node, change: Change) -> SideEffects:
+        """Values that a change may alter in addition to its own setting, by name. They are read before the change, and
+        again after it was undone.
 
         A value is JSON, or `Unread`. Raises HostError.
         """
         return {}
 
-    def put_back(self, node: Node, change: Change, beside: Beside) -> None:
-        """Restore the values of `beside`, after the change itself was undone. Raises HostError."""
+    def restore_side_effects(self, node: Node, change: Change, effects: SideEffects) -> None:
+        """Restore the values of `side_effects` after the change itself was undone. Raises HostError."""
 
     def same(self, setting: str, before: object, after: object) -> bool:
-        """Whether a present value is as good as the wanted one."""
+        """Whether a present value satisfies the wanted one."""
         return bool(before == after)
 
     def from_stored(self, setting: str, value: object) -> object:
@@ -69,11 +70,11 @@ class Resource:
         return None
 
     def interrupts(self, node: Node, change: Change) -> str:
-        """What stops working for a moment while the change is made; empty for nothing."""
+        """What is interrupted while the change is made; empty if nothing is."""
         return ""
 
     def pending(self, node: Node, wanted: State, state: State) -> list[str]:
-        """Reasons for a reboot that remain whether or not something is changed now."""
+        """Reasons for a reboot that do not depend on the changes of this run."""
         return []
 
     def after_reboot(self, change: Change) -> str:
@@ -81,7 +82,7 @@ class Resource:
         return ""
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """Compare what the site wants, or `wanted`, with the present state.
+        """Compare the state that the site wants, or `wanted`, with the present state.
 
         Raises HostError if the present state cannot be read.
         """

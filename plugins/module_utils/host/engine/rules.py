@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Rules: which NICs a site selects, and the settings that it wants for them."""
+"""Rules: selectors of NICs, and the settings for the NICs that they choose."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Unfit(ValueError):
 
 
 def selector(values: t.Mapping[str, object]) -> Selector:
-    """A selector from a mapping of its fields, each a value or a list. Raises Unfit."""
+    """A selector from a mapping of fields to values or lists of values. Raises Unfit."""
     found: Settings = {}
     for key, value in values.items():
         if value is None:
@@ -52,19 +52,19 @@ def selector(values: t.Mapping[str, object]) -> Selector:
                 raise Unfit([f"near_gpu must be one of {', '.join(NEAR)}, not {value!r}"])
             found[key] = value
         else:
-            raise Unfit([f"{key} is not known in a selector"])
+            raise Unfit([f"{key} is not a field of a selector"])
     return Selector(**found)
 
 
 class Candidate(t.NamedTuple):
     """A device that a rule may choose, with the values that selectors compare.
 
-    If it is not `seen`, because a pod has it, the interface, link layer and rate are unknown.
+    If it is not `visible`, because a pod has it, the interface, link layer and rate are unknown.
     """
 
     device: Device
     values: DeviceValues  #: see `topology.selector.values_of`
-    seen: bool = True
+    visible: bool = True
 
 
 def choose(
@@ -72,26 +72,26 @@ def choose(
 ) -> tuple[dict[str, NicSettings], dict[str, str]]:
     """Apply the rules in order to the devices, by key.
 
-    Returns the merged settings of each chosen device, and the rules that choose nothing, each with a hint at what may
-    be meant. Raises Unfit.
+    Returns the merged settings of each chosen device, and the rules that choose nothing, each with a hint that may be
+    empty. Raises Unfit.
     """
     chosen: dict[str, NicSettings] = {}
     idle: dict[str, str] = {}
     problems = []
     values = [one.values for one in candidates.values()]
     for rule in rules:
-        found = [key for key, one in candidates.items() if _chooses(_known(rule, one), one.values)]
+        found = [key for key, one in candidates.items() if _chooses(_selector_for(rule, one), one.values)]
         wrong = rule.count is not None and len(found) != rule.count
         if wrong or len(found) < (rule.at_least or 0):
             wanted = rule.count if wrong else f"at least {rule.at_least}"
             which = ": " + ", ".join(str(candidates[key].device) for key in found) if found else ""
             problems.append(f"{rule.name}: chooses {len(found)} NICs of this node, not {wanted}{which}")
         if not found:
-            part = _part_of_a_name(rule.select, values)
+            part = _partial_name_hint(rule.select, values)
             if part:
                 problems.append(f"{rule.name}: chooses no NIC of this node: {part}")
             elif not wrong:
-                idle[rule.name] = _of_another_type(rule.select, values)
+                idle[rule.name] = _type_hint(rule.select, values)
         for key in found:
             before = t.cast(Settings, chosen.get(key, {}))
             chosen[key] = t.cast(NicSettings, merged(before, rule.settings))
@@ -100,9 +100,9 @@ def choose(
     return chosen, idle
 
 
-def _known(rule: Rule, one: Candidate) -> Selector:
-    """A rule's selector without the fields that are unknown for a device, or known to match."""
-    if not one.seen:
+def _selector_for(rule: Rule, one: Candidate) -> Selector:
+    """A rule's selector without the fields that are unknown for a device or that are known to match it."""
+    if not one.visible:
         return replace(rule.select, interface=(), link_layer=(), min_speed_mbps=None)
     fast = {one.device.key, one.device.physfn}.intersection(rule.fast)
     return replace(rule.select, min_speed_mbps=None) if fast else rule.select
@@ -113,8 +113,8 @@ def _chooses(select: Selector, values: DeviceValues) -> bool:
     return select.matches(values) and (values["type"] == "pf" or bool(select.type) or bool(select.address))
 
 
-def _part_of_a_name(select: Selector, values: t.Iterable[DeviceValues]) -> str:
-    """A hint, if a selector chooses nothing because it gives only part of a name; else empty."""
+def _partial_name_hint(select: Selector, values: t.Iterable[DeviceValues]) -> str:
+    """A hint if a selector chooses nothing because it has only part of a name; else empty."""
     wider: Settings = {}
     parts = []
     for name in ("model", "driver"):
@@ -128,8 +128,8 @@ def _part_of_a_name(select: Selector, values: t.Iterable[DeviceValues]) -> str:
     return " and ".join(parts)
 
 
-def _of_another_type(select: Selector, values: t.Iterable[DeviceValues]) -> str:
-    """A hint at what a selector would choose if it named a type; empty for nothing."""
+def _type_hint(select: Selector, values: t.Iterable[DeviceValues]) -> str:
+    """A hint if a selector without a type matches only devices of other types; else empty."""
     if select.type or select.address:
         return ""
     kinds = sorted({str(one["type"]) for one in values if select.matches(one)})

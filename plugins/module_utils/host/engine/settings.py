@@ -50,7 +50,7 @@ class DcbSettings(t.TypedDict, total=False):
 
 
 class NicSettings(t.TypedDict, total=False):
-    """The settings of a NIC. What is left out stays as it is."""
+    """The settings of a NIC. Settings that are left out are not changed."""
 
     num_vfs: int
     vfs_autoprobe: bool
@@ -107,7 +107,7 @@ def merged(base: Settings, more: t.Mapping[str, object]) -> Settings:
 
 
 def overlaid(base: Settings, more: t.Mapping[str, object]) -> Settings:
-    """As `merged`, but None stays, so that it still removes values of rules that this is merged into later."""
+    """As `merged`, but None stays, so that a later merge still removes the value."""
     result = dict(base)
     for key, value in more.items():
         if isinstance(value, dict):

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Undo a run's changes, and report the node's state after that, as read again from the node."""
+"""Undoes a run's changes, and reads the node's state again to report what still differs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typing as t
 from dataclasses import dataclass, field
 
 from ..access.system import Difference, HostError
-from .change import NODE, Beside, Change, Unread, shown, stored
+from .change import NODE, Change, SideEffects, Unread, shown, stored
 from .node import Node
 from .resource import Resource
 from .rules import Unfit
@@ -21,12 +21,12 @@ T = t.TypeVar("T")
 
 
 @dataclass
-class Done:
-    """A change that was begun, and the previous values of what it may have altered `beside` its own setting."""
+class StartedChange:
+    """A change that was started, and the previous values of its possible side effects."""
 
     resource: Resource
     change: Change
-    beside: Beside = field(default_factory=dict)
+    side_effects: SideEffects = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Remaining:
     reason: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """This as a module returns it."""
+        """The form of a module's result."""
         fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
         return {**fields, "before": stored(self.before), "now": stored(self.now)}
 
@@ -52,7 +52,7 @@ class Remaining:
         if isinstance(self.now, Unread):
             text = f"cannot be read now ({self.now})"
         elif self.now is None and self.before is not None:
-            text = f"is missing or not shown now, and was {_brief(self.before)}"
+            text = f"is now missing or not reported, and was {_brief(self.before)}"
         elif self.now == self.before:
             text = f"is {_brief(self.now)} as before, but a step of restoring it failed"
         else:
@@ -63,7 +63,7 @@ class Remaining:
 class Failed(Exception):
     """A step failed. `undone` are the changes that were undone; `remaining` is everything that still differs.
 
-    `change` is the change that failed. `surprise` means that its error is not one that steps are expected to raise.
+    `change` is the change that failed. `unexpected` means that its error is not one that steps are expected to raise.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class Failed(Exception):
         change: Change | None,
         undone: t.Sequence[Change],
         remaining: t.Sequence[Remaining],
-        surprise: bool = False,
+        unexpected: bool = False,
     ) -> None:
         self.error = error
         self.change = change
         self.undone = list(undone)
         self.remaining = list(remaining)
-        self.surprise = surprise
+        self.unexpected = unexpected
         what = f"{change}: {error}" if change else str(error)
         super().__init__(f"{what}. {self._state()}.")
 
@@ -87,12 +87,12 @@ class Failed(Exception):
         undone = f"{count} change{'s' if count != 1 else ''} made before it {'were' if count != 1 else 'was'} undone"
         if self.remaining:
             left = "; ".join(map(str, self.remaining))
-            return f"The node is not as it was before this run: {left}" + (f"; {undone}" if count else "")
-        state = "the node is as it was before this run: all that it had begun to change was read again and compared"
+            return f"The node differs from its previous state: {left}" + (f"; {undone}" if count else "")
+        state = "the node is in its previous state: all values that this run may have changed were read again"
         return f"{undone}, and {state}" if count else state.capitalize()
 
 
-def undo(node: Node, error: BaseException, done: t.Sequence[Done]) -> Failed:
+def undo(node: Node, error: BaseException, done: t.Sequence[StartedChange]) -> Failed:
     """Undo the changes, the last first, even if undoing one fails. Then read all of them again and compare.
 
     Returns the error to raise.
@@ -100,83 +100,84 @@ def undo(node: Node, error: BaseException, done: t.Sequence[Done]) -> Failed:
     troubles: dict[int, list[str]] = {}
     for place in reversed(range(len(done))):
         one = done[place]
-        for differs, step in ((_differs, _take_back), (_differs_beside, _put_back_beside)):
+        for differs, step in ((_differs, _revert), (_side_effects_differ, _restore_side_effects)):
             try:
-                if _twice(differs, node, one):
+                if _with_retry(differs, node, one):
                     step(node, one)
-            except Exception as trouble:  # noqa: BLE001  # not even a bug may keep the others from being undone
-                troubles.setdefault(place, []).append(described(trouble))
+            except Exception as trouble:  # noqa: BLE001  # the other changes must be undone even after a defect
+                troubles.setdefault(place, []).append(describe(trouble))
     files = node.system.differences()
     remaining: list[Remaining] = []
     undone = []
     seen: set[tuple[str, str]] = set()
     for place, one in enumerate(done):
-        left = list(_left(node, one, seen, "; ".join(troubles.get(place, ()))))
+        left = list(_still_different(node, one, seen, "; ".join(troubles.get(place, ()))))
         remaining += left
         if not left and place < len(done) - 1:
             undone.append(one.change)
     remaining += [_of_file(one) for one in files]
-    surprise = not isinstance(error, (HostError, Unfit))
-    return Failed(_as_host_error(error), done[-1].change if done else None, undone, remaining, surprise)
+    unexpected = not isinstance(error, (HostError, Unfit))
+    return Failed(_as_host_error(error), done[-1].change if done else None, undone, remaining, unexpected)
 
 
-def _value(node: Node, one: Done) -> object:
+def _value(node: Node, one: StartedChange) -> object:
     change = one.change
     state = one.resource.read(node, {change.device: {change.setting: change.before}})
     return state.get(change.device, {}).get(change.setting)
 
 
-def _twice(differs: t.Callable[[Node, Done], bool], node: Node, one: Done) -> bool:
-    """`differs`, with a second try if reading fails: the node's state decides what is restored."""
+def _with_retry(differs: t.Callable[[Node, StartedChange], bool], node: Node, one: StartedChange) -> bool:
+    """The result of `differs`, which is tried again if reading fails, as the node's state decides what is restored."""
     try:
         return differs(node, one)
     except Exception:  # noqa: BLE001  # the second read decides
         return differs(node, one)
 
 
-def _differs(node: Node, one: Done) -> bool:
-    """Whether a setting differs from its value before the change; usually not for the failed change. Raises
+def _differs(node: Node, one: StartedChange) -> bool:
+    """Whether a setting differs from its value before the change. That of the failed change usually does not. Raises
     HostError."""
     return not one.resource.same(one.change.setting, _value(node, one), one.change.before)
 
 
-def _take_back(node: Node, one: Done) -> None:
+def _revert(node: Node, one: StartedChange) -> None:
     """Undo the change itself. Raises HostError."""
     try:
         one.resource.apply(node, one.change.reversed())
     finally:
-        if one.resource.renews:
+        if one.resource.recreates_devices:
             node.refresh()
 
 
-def _differs_beside(node: Node, one: Done) -> bool:
-    """Whether a value that the change may have altered beside its own setting differs. Raises HostError."""
-    return bool(one.beside) and one.resource.beside(node, one.change) != one.beside
+def _side_effects_differ(node: Node, one: StartedChange) -> bool:
+    """Whether a possible side effect of the change has a different value. Raises HostError."""
+    return bool(one.side_effects) and one.resource.side_effects(node, one.change) != one.side_effects
 
 
-def _put_back_beside(node: Node, one: Done) -> None:
-    """Restore the values beside the change's own setting. Raises HostError."""
+def _restore_side_effects(node: Node, one: StartedChange) -> None:
+    """Restore the values of the change's side effects. Raises HostError."""
     try:
-        one.resource.put_back(node, one.change, one.beside)
+        one.resource.restore_side_effects(node, one.change, one.side_effects)
     finally:
-        if one.resource.renews:
+        if one.resource.recreates_devices:
             node.refresh()
 
 
-def _left(node: Node, one: Done, seen: set[tuple[str, str]], trouble: str) -> t.Iterator[Remaining]:
-    """The values of a change and beside it that still differ. If several changes list a value, the first one counts."""
+def _still_different(node: Node, one: StartedChange, seen: set[tuple[str, str]], trouble: str) -> t.Iterator[Remaining]:
+    """The values of a change and of its side effects that still differ. A value of several changes is only reported for
+    the first of them."""
     change, resource = one.change, one.resource
     now: dict[str, object] = {change.setting: _read(lambda: _value(node, one))}
-    if one.beside:
-        found = _read(lambda: resource.beside(node, change))
-        now.update({name: found if isinstance(found, Unread) else found.get(name) for name in one.beside})
-    for name, before in {**one.beside, change.setting: change.before}.items():
+    if one.side_effects:
+        found = _read(lambda: resource.side_effects(node, change))
+        now.update({name: found if isinstance(found, Unread) else found.get(name) for name in one.side_effects})
+    for name, before in {**one.side_effects, change.setting: change.before}.items():
         key, value = (change.device, name), now[name]
         if key in seen:
             continue
         seen.add(key)
         if isinstance(before, Unread) and not isinstance(value, Unread):
-            value = Unread(f"it could not be read before the change either: {before}")
+            value = Unread(f"it could not be read before the change: {before}")
         if isinstance(value, Unread):
             alike = False
         else:
@@ -188,8 +189,8 @@ def _left(node: Node, one: Done, seen: set[tuple[str, str]], trouble: str) -> t.
 def _read(request: t.Callable[[], T]) -> T | Unread:
     try:
         return request()
-    except Exception as error:  # noqa: BLE001  # whatever it is, the rest must be read and reported
-        return Unread(described(error))
+    except Exception as error:  # noqa: BLE001  # after any error, the rest must be read and reported
+        return Unread(describe(error))
 
 
 def _of_file(one: Difference) -> Remaining:
@@ -201,11 +202,11 @@ def _as_host_error(error: BaseException) -> HostError:
         return error
     if isinstance(error, Unfit):  # the node has other NICs than before the change
         return HostError("find the NICs again", str(error))
-    return HostError("continue", described(error), "this is a bug: please report it")
+    return HostError("continue", describe(error), "this is a bug: please report it")
 
 
-def described(error: BaseException) -> str:
-    """The text of an error; for an unexpected kind of error, with its type."""
+def describe(error: BaseException) -> str:
+    """The message of an error; for an unexpected error, with its type."""
     return (
         str(error) if isinstance(error, (HostError, Unfit, Failed)) else f"{type(error).__name__}: {error}".rstrip(": ")
     )

@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What a run leaves on the node: the wanted state, the program and units that apply it at boot, the rollback timer.
+"""Files and units that a run stores on the node: the wanted state, the program that applies it at boot, the rollback
+timer.
 
 It imports all other folders of this package; only the fabric module imports it.
 """

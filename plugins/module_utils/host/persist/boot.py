@@ -7,7 +7,7 @@
 network, `undo FILE` undoes changes."""
 
 # pylint: disable=ansible-bad-function
-# It runs without an AnsibleModule, so it prints and exits itself.
+# There is no AnsibleModule here, so this file prints and exits itself.
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from dataclasses import replace
 
 from ..access.system import HostError, System
 from ..engine.change import Change
-from ..engine.converge import LOCK, alone, converge
+from ..engine.converge import LOCK, converge, node_lock
 from ..engine.node import Node
 from ..engine.resource import Resource
 from ..engine.rules import Rule, Unfit, selector
 from ..engine.settings import NodeSettings
-from ..engine.undo import described
+from ..engine.undo import describe
 from ..resources.catalogue import named, resources
 from . import guard
 from .program import Boot, StoredRule, load
 
 #: Seconds for which an undo waits for the run whose changes it undoes, if that still runs.
-_UNDO_WAITS = 3600.0
+_UNDO_TIMEOUT = 3600.0
 
 
 def rules(nics: t.Iterable[StoredRule]) -> list[Rule]:
@@ -55,21 +55,22 @@ def _run(argv: list[str]) -> tuple[int, str, str]:
 
 
 def _boot(system: System, network: bool = False) -> None:
-    """Apply the stored settings. Bonds, VLANs and the like appear with the network, so their settings wait for it."""
+    """Apply the stored settings; with `network`, those that need the network, such as settings of bonds and VLANs,
+    which only exist after the network is configured."""
     wanted, general = load(system)
     nics = rules(wanted)
-    of_nics = [one.name for one in resources(system, (rule.settings for rule in nics), {}, boot=True)]
+    nic_resources = [one.name for one in resources(system, (rule.settings for rule in nics), {}, boot=True)]
     failed = []
     for resource in resources(system, (rule.settings for rule in nics), general, boot=True):
         # a failed resource must not stop the others
         found: list[str] = []
         if resource.network == network:
             found = [_apply(system, nics, general, resource)]
-            # nor must a failed NIC; a run of the module undoes everything instead
-            keys = _chosen(system, nics) if found[0] and resource.name in of_nics else []
+            # a failed NIC must not stop the others either (a run of the module undoes everything instead)
+            keys = _chosen(system, nics) if found[0] and resource.name in nic_resources else []
             if len(keys) > 1:
                 found = [_apply(system, nics, general, resource, key) for key in keys]
-        elif network and resource.name in of_nics:
+        elif network and resource.name in nic_resources:
             found = [_apply(system, nics, general, resource, key) for key in _chosen(system, nics, virtual=True)]
         failed += [one for one in found if one]
     if failed:
@@ -79,12 +80,12 @@ def _boot(system: System, network: bool = False) -> None:
 def _apply(system: System, nics: t.Sequence[Rule], general: NodeSettings, resource: Resource, only: str = "") -> str:
     """Apply the settings of a resource; with `only`, those of one device. Returns the error, or an empty text."""
     try:
-        # at boot there is no connection to lose
+        # at boot there is no connection that could be lost
         node = Node(system, nics, general, allow_management=True, only=only)
         for change in converge(node, [resource]).changes:
             print(change)
     except Exception as error:  # noqa: BLE001  # the other resources and NICs must still get their settings
-        return f"{resource.name}: {described(error)}"
+        return f"{resource.name}: {describe(error)}"
     return ""
 
 
@@ -108,20 +109,20 @@ def undo(system: System, changes: t.Sequence[Change]) -> list[str]:
             resource = by_name[change.resource]
             before, after = (resource.from_stored(change.setting, one) for one in (change.before, change.after))
             resource.apply(node, replace(change, before=after, after=before))
-            if resource.renews:
+            if resource.recreates_devices:
                 node.refresh()
         except Exception as error:  # noqa: BLE001  # the other changes must still be undone
-            failed.append(f"{change}: {described(error)}")
+            failed.append(f"{change}: {describe(error)}")
     return failed
 
 
 def _undo(system: System, path: str) -> None:
     """Undo the changes in a file, unless they were confirmed. The file stays if some could not be undone."""
-    begun = guard.begin(path)
+    begun = guard.claim(path)
     if not begun:
         print("the changes were confirmed")
         return
-    failed = undo(system, guard.begun_changes(begun))
+    failed = undo(system, guard.claimed_changes(begun))
     if failed:
         sys.exit("\n".join(failed))
     os.unlink(begun)
@@ -133,12 +134,12 @@ def main() -> None:
     system = System(run=_run)
     try:
         if command in (["boot"], ["network"]):
-            with alone(LOCK):
+            with node_lock(LOCK):
                 _boot(system, network=command == ["network"])
         elif len(command) == 2 and command[0] == "undo":
             while True:
-                with alone(LOCK, _UNDO_WAITS):
-                    left = guard.left(command[1])
+                with node_lock(LOCK, _UNDO_TIMEOUT):
+                    left = guard.seconds_left(command[1])
                     if not left:
                         _undo(system, command[1])
                         break

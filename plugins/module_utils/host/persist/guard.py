@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Rollback of changes to how the node is reached: a timer undoes them unless they are confirmed in time."""
+"""Rollback of changes that may make the node unreachable: a timer undoes them unless they are confirmed in time."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from .program import archive
 
 _FOLDER = "/run/lanewise"
 _PROGRAM = f"{_FOLDER}/fabric.pyz"
-
-
-#: Files of the first release have no number of their form.
+#: Files of the first release have no format number.
 _FORMS = Forms(unnumbered=1)
 _FIELDS = [one.name for one in dataclasses.fields(Change)]
 _ARM = "set a timer that undoes the changes if the connection is lost"
@@ -40,13 +38,13 @@ def _path(name: str) -> str:
 
 
 def _write(system: System, path: str, changes: t.Sequence[Change], seconds: int, step: str) -> None:
-    # this clock is the same for all processes since boot, and cannot be set
-    given = {"until": time.monotonic() + seconds, "changes": [change.as_json() for change in changes]}
-    system.install(path, json.dumps(_FORMS.write(given)), step, 0o600)
+    # all processes share this clock, which starts at boot and cannot be set
+    content = {"until": time.monotonic() + seconds, "changes": [change.as_json() for change in changes]}
+    system.install(path, json.dumps(_FORMS.write(content)), step, 0o600)
 
 
 def _read(path: str) -> tuple[float, list[Change]]:
-    """What _write wrote: the time, and the changes. Raises OSError, and HostError if the file cannot be used."""
+    """The time and the changes in a file of _write. Raises OSError, and HostError if the file cannot be used."""
     with open(path, encoding="utf-8") as file:
         text = file.read()
     try:
@@ -58,13 +56,13 @@ def _read(path: str) -> tuple[float, list[Change]]:
         ]
         return float(found["until"]), changes
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        fix = "nothing was undone. The file has the values to set by hand: remove it after that"
+        fix = "nothing was undone. Set the previous values in the file by hand, then remove it"
         raise HostError("undo changes that were not confirmed", f"{path} cannot be used: {error}", fix) from None
 
 
 def needed(node: Node, changes: t.Sequence[Change]) -> bool:
-    """Whether some change affects how the node is reached. Raises HostError."""
-    return any(node.reached_by(change) for change in changes)
+    """Whether a change affects an interface that is needed to reach the node. Raises HostError."""
+    return any(node.management_interface(change) for change in changes)
 
 
 def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
@@ -72,7 +70,7 @@ def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
     name = str(os.getpid())
     step, path = _ARM, _path(name)
     if not system.exists("/run/systemd/system"):
-        fix = "set rollback_after to 0 to go without a rollback"
+        fix = "set rollback_after to 0 to run without a rollback"
         raise HostError(step, "systemd does not run on this node", fix)
     system.install(_PROGRAM, archive(), step, 0o600)
     _write(system, path, changes, seconds, step)
@@ -81,7 +79,7 @@ def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
     try:
         system.command([*timer, python, "-I", _PROGRAM, "undo", path], step)
     except BaseException:
-        # nothing was changed yet, and a file that stays would block other runs
+        # nothing was changed yet, and this file would block other runs
         with contextlib.suppress(OSError):
             os.unlink(path)
         raise
@@ -89,38 +87,38 @@ def arm(system: System, changes: t.Sequence[Change], seconds: int) -> str:
 
 
 def restart_timer(system: System, name: str, changes: t.Sequence[Change], seconds: int) -> None:
-    """Restart the time for a confirmation, however long the changes took. Raises HostError.
+    """Restart the time for a confirmation after the changes were made, which may have taken long. Raises HostError.
 
-    For the run that made them, which blocks an undo while it has the lock.
+    Only for the run that made them: it blocks an undo while it holds the lock.
     """
     _write(system, _path(name), changes, seconds, _ARM)
 
 
-def left(path: str) -> float:
-    """Seconds until the changes in a file are to be undone; 0 also if they were confirmed. Raises OSError,
-    HostError."""
+def seconds_left(path: str) -> float:
+    """Seconds until the changes in a file are undone; 0 if they were confirmed. Raises OSError, HostError."""
     try:
         return max(0.0, _read(path)[0] - time.monotonic())
     except FileNotFoundError:
         return 0.0
 
 
-def begun_changes(path: str) -> list[Change]:
-    """The changes that `begin` has claimed. Raises OSError, HostError."""
+def claimed_changes(path: str) -> list[Change]:
+    """The changes in a file that `claim` returned. Raises OSError, HostError."""
     return _read(path)[1]
 
 
 def check_none_pending(system: System) -> None:
     """Raises HostError if changes of an earlier run are neither confirmed nor undone yet.
 
-    Their undo would also undo what another run has set since.
+    Their undo would also undo later changes of another run.
     """
     for entry in system.names(_FOLDER):
         if not entry.startswith("undo-") or not entry.endswith(".json"):
             continue
         unit = _unit(entry[len("undo-") : -len(".json")])
         reason = (
-            "an earlier run changed how the node is reached, and these changes are neither confirmed nor undone yet"
+            "an earlier run changed interfaces that are needed to reach the node, and these changes are neither "
+            "confirmed nor undone yet"
         )
         fix = f"run again when 'systemctl is-active {unit}.timer' says inactive; if {_FOLDER}/{entry} still exists then"
         raise HostError(
@@ -128,13 +126,13 @@ def check_none_pending(system: System) -> None:
         )
 
 
-def begin(path: str) -> str | None:
-    """Claim the changes in a file for an undo: the file's new name, or None if they were confirmed.
+def claim(path: str) -> str | None:
+    """Claim the changes in a file for an undo. Returns the file's new name, or None if they were confirmed.
 
-    Either this gets the file or `confirm` does. It is removed when everything is undone, so a file that remains means
-    an undo that is running or has failed. Raises OSError.
+    Only one of this function and `confirm` gets the file. It is removed when everything is undone. If the file remains,
+    the undo is running or has failed. Raises OSError.
     """
-    begun = _begun(path)
+    begun = _claimed_path(path)
     try:
         os.rename(path, begun)
     except FileNotFoundError:
@@ -152,7 +150,7 @@ def confirm(system: System, name: str) -> bool:
     try:
         os.unlink(path)
     except FileNotFoundError:
-        if system.exists(_begun(path)):
+        if system.exists(_claimed_path(path)):
             late = "they were not confirmed in time, and the undo is running or has failed"
             fix = f"look at 'journalctl -u {_unit(name)}', then {fix}"
         raise HostError(step, late, fix) from None
@@ -161,9 +159,9 @@ def confirm(system: System, name: str) -> bool:
     try:
         system.command(["systemctl", "stop", f"{_unit(name)}.timer"], step)
     except HostError:
-        pass  # it has just gone off, and finds nothing to undo
+        pass  # it has just expired, and finds nothing to undo
     return True
 
 
-def _begun(path: str) -> str:
+def _claimed_path(path: str) -> str:
     return f"{path}.begun"

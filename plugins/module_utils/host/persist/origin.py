@@ -18,13 +18,13 @@ from ..engine.resource import Resource
 from ..resources.catalogue import named
 
 PATH = "/var/lib/lanewise/fabric-origin.json"
-#: The settings by resource, device and name; the first form has nothing else.
+#: The settings by resource, device and name. The first format had only these.
 _FORMS = Forms(
     conversions={2: Conversion(up=lambda value: {"resources": value}, down=lambda value: value["resources"])},
     unnumbered=1,
     bare=True,
 )
-_FIX = "play the role fabric of the release that wrote it, or a newer one; the file stays"
+_FIX = "run the role fabric of the release that wrote it, or of a newer one; the file was not changed"
 
 
 def load(system: System) -> dict[str, State]:
@@ -40,7 +40,8 @@ def load(system: System) -> dict[str, State]:
     except NewerForm as error:
         raise HostError(f"read {PATH}", str(error), _FIX) from None
     except (ValueError, KeyError, RecursionError) as error:
-        raise HostError(f"read {PATH}", str(error), "remove it: the settings then stay as they are") from None
+        fix = "remove it; the original settings are then not restored"
+        raise HostError(f"read {PATH}", str(error), fix) from None
     return t.cast("dict[str, State]", found)
 
 
@@ -67,7 +68,7 @@ def remember(system: System, changes: t.Sequence[Change]) -> None:
 
 def wanted(system: System, node: Node) -> dict[str, State]:
     """The values to restore by resource, of devices that still exist. Raises HostError, also for a resource that only a
-    newer release has: this release would forget its settings."""
+    newer release has, as this release would lose its settings."""
     notes = load(system)
     known = {one.name: one for one in named(system, notes)}
     if newer := sorted(set(notes) - {*known, "boot"}):
@@ -82,13 +83,14 @@ def wanted(system: System, node: Node) -> dict[str, State]:
 
 
 def _values(resource: Resource | None, settings: dict[str, object]) -> dict[str, object]:
-    """The settings of a device, parsed by their resource; without one, as they are stored."""
+    """The settings of a device, parsed by their resource. Without a resource they are returned unchanged."""
     if resource is None:
         return settings
     try:
         return {setting: resource.from_stored(setting, value) for setting, value in settings.items()}
     except ValueError as error:
-        raise HostError(f"read {PATH}", f"{resource.name}: {error}", "remove it: the settings then stay") from None
+        fix = "remove it; the original settings are then not restored"
+        raise HostError(f"read {PATH}", f"{resource.name}: {error}", fix) from None
 
 
 def forget(system: System) -> None:

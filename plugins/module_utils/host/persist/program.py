@@ -5,8 +5,8 @@
 
 """The program that runs this package on a node without Ansible: at boot, and to undo changes that were not confirmed.
 
-It is a zip file of this package, `topology` and `uplinks` that Python runs, so that boot and playbooks use the same
-code.
+It is a zip file with this package, `topology` and `uplinks`, which Python can run, so that boot and playbooks use the
+same code.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from ..engine.settings import NicSettings, NodeSettings
 
 PROGRAM = "/opt/lanewise/fabric/fabric.pyz"
 DESIRED = "/etc/lanewise/fabric.json"
-#: Files of the first release have no number of their form.
+#: Files of the first release have no format number.
 _FORMS = Forms(unnumbered=1)
 UNIT = "lanewise-fabric.service"
 UNIT_PATH = f"/etc/systemd/system/{UNIT}"
-#: Installed only if something needs the network, so that other nodes do not wait for it.
+#: Installed only if a setting needs the network, so that other nodes do not wait for the network at boot.
 NETWORK_UNIT = "lanewise-fabric-network.service"
 NETWORK_UNIT_PATH = f"/etc/systemd/system/{NETWORK_UNIT}"
 _PACKAGES = ("host", "topology", "uplinks")
-#: Parts of topology that a boot does not need: findings for people, and reading topology files of other programs.
-_LEFT_OUT = ("topology/diagnosis", "topology/xml_import")
+#: Parts of `topology` that are not needed at boot: findings, and the import of topology files of other programs.
+_EXCLUDED = ("topology/diagnosis", "topology/xml_import")
 _NAME = "lanewise_fabric"
-#: Other places of a Python interpreter.
-_OTHERS = "/usr/bin/python3 /usr/libexec/platform-python /usr/bin/python3.[1-9][0-9] /usr/local/bin/python3"
+#: Where a unit looks for another Python interpreter.
+_OTHER_PYTHONS = "/usr/bin/python3 /usr/libexec/platform-python /usr/bin/python3.[1-9][0-9] /usr/local/bin/python3"
 _NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 9))"
 _NO_PYTHON = (
-    "The RDMA and SR-IOV state of this node is not restored: {python} is gone, and there is no other Python from 3.9. "
-    "Install one, or play lanewise.dra.fabric on this node."
+    "The RDMA and SR-IOV state of this node is not restored: {python} no longer exists, and there is no other Python "
+    "3.9 or later. Install one, or run lanewise.dra.fabric on this node."
 )
-#: The oldest date that a zip file can have: with it the same sources make the same file.
+#: The date of all files in the zip file, so that the same sources make the same file. It is the earliest possible.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 _UNIT_TEXT = """\
@@ -94,7 +94,7 @@ WantedBy=multi-user.target
 
 
 class StoredRule(t.TypedDict, total=False):
-    """A rule in the file of the wanted state. `name`, `select` and `settings` are always present, see `Rule`."""
+    """A rule in the file of the wanted state (see `Rule`). `name`, `select` and `settings` are always present."""
 
     name: str
     select: dict[str, object]
@@ -105,9 +105,10 @@ class StoredRule(t.TypedDict, total=False):
 
 
 def archive() -> bytes:
-    """The program, from the sources that the packages were imported from: a folder or AnsiballZ's zip file.
+    """The program as a zip file, made of the sources of the imported packages, which are in a folder or in AnsiballZ's
+    zip file.
 
-    Its entry point `boot` must be in that zip file, so a module that stores the program imports it.
+    AnsiballZ packs only imported modules, so a module that stores the program imports its entry point `boot`.
     """
     base = __name__.rsplit(".", 3)[0]
     sources = {f"{_NAME}/__init__.py": "", "__main__.py": f"from {_NAME}.host.persist.boot import main\n\nmain()\n"}
@@ -125,8 +126,8 @@ def archive() -> bytes:
 
 def load(system: System) -> tuple[list[StoredRule], NodeSettings]:
     """The rules of NICs and the settings of the node to apply at boot, as JSON; empty without the file. Raises
-    HostError if it is damaged, or only a newer release can read it."""
-    step, fix = f"read {DESIRED}", "play lanewise.dra.fabric on this node, which writes it and the program again"
+    HostError if the file is damaged, or if only a newer release can read it."""
+    step, fix = f"read {DESIRED}", "run lanewise.dra.fabric on this node, which writes it and the program again"
     text = system.content(DESIRED)
     try:
         found = _FORMS.read(json.loads(text or "{}"))
@@ -146,19 +147,19 @@ def _is_rule(one: object) -> bool:
 
 
 def _sources(package: str, folder: str) -> dict[str, str]:
-    """The sources of a package and of those in it, by their path below `folder`. Raises HostError."""
+    """The sources of a package and of its subpackages, by their path below `folder`. Raises HostError."""
     found = importlib.util.find_spec(package)
     sources = {f"{folder}/__init__.py": ""}
     for module in pkgutil.iter_modules(found.submodule_search_locations if found else []):
         name = f"{package}.{module.name}"
         if module.ispkg:
             inner = f"{folder}/{module.name}"
-            sources.update({} if inner.endswith(_LEFT_OUT) else _sources(name, inner))
+            sources.update({} if inner.endswith(_EXCLUDED) else _sources(name, inner))
             continue
         spec = importlib.util.find_spec(name)
         source = spec.loader.get_source(name) if spec and spec.loader else None  # type: ignore[attr-defined]
         if source is None:
-            raise HostError("write the program for the boot", f"the source of {name} was not found")
+            raise HostError("write the program that runs at boot", f"the source of {name} was not found")
         sources[f"{folder}/{module.name}.py"] = source
     return sources
 
@@ -174,14 +175,14 @@ def network_unit() -> str:
 
 
 def start(python: str, program: str = PROGRAM) -> str:
-    """The command of a unit that runs the program: with the present Python, or with another one that is new enough if a
-    system update has removed it. Without any it fails with a message in the journal.
+    """The command of a unit that runs the program. It uses the present Python, or another one that is new enough if a
+    system update has removed the present one. Without any, it fails with a message in the journal.
 
     Quoted for systemd, which turns $$ into $ (systemd.service(5), "Command lines").
     """
     first = f'"{python}" ' if python else ""
     script = (
-        f"for python in {first}{_OTHERS}; do "
+        f"for python in {first}{_OTHER_PYTHONS}; do "
         f'"$$python" -I -c "{_NEW_ENOUGH}" 2>/dev/null && exec "$$python" -I {program} "$$@"; done; '
         f'echo "{_NO_PYTHON.format(python=python or "/usr/bin/python3")}" >&2; exit 1'
     )
@@ -189,9 +190,9 @@ def start(python: str, program: str = PROGRAM) -> str:
 
 
 class Boot(Resource):
-    """What makes the settings persistent: the program, the settings for it, and the units that run it.
+    """The files that apply the settings at boot: the program, its settings, and the units that run it.
 
-    If `desired` is empty, nothing is to be applied at boot, and all of it is removed. The second unit is installed if
+    If `desired` is empty, nothing is applied at boot, and the files are removed. The second unit is installed if
     `desired["network"]` is true.
     """
 
@@ -227,12 +228,12 @@ class Boot(Resource):
         return {NODE: values}
 
     def apply(self, node: Node, change: Change) -> None:
-        step = f"write what runs at boot ({change.setting})"
+        step = f"write the files that run at boot ({change.setting})"
         name, path = (NETWORK_UNIT, NETWORK_UNIT_PATH) if change.setting.startswith("network_") else (UNIT, UNIT_PATH)
         if change.setting.endswith("enabled"):
             self.system.command(["systemctl", "enable" if change.after else "disable", name], step)
         elif change.setting == "program":
-            # an older program cannot be restored; the new one can apply the old settings
+            # an undo cannot restore an older program, but the new one can apply the old settings
             if change.after is None or change.after == hashlib.sha256(self._archive).hexdigest():
                 self.system.install(PROGRAM, self._archive if change.after else None, step)
         else:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""One file for each host resource: `read`, `plan`, `apply`; `catalogue` has their order.
+"""One file for each host resource, with `read`, `plan` and `apply`. `catalogue` has their order.
 
 It imports `access`, `engine` and `topology`, never `persist`. Several resources share `owner` and `vfs`.
 """

@@ -161,8 +161,8 @@ def _kubelet() -> type[Resource]:
     return Kubelet
 
 
-#: Whether a resource is about NICs or the node, its settings, and how it is loaded. Kernel settings come first, then
-#: those that create devices, then those of devices, then services that are restarted.
+#: For each resource: whether it is for NICs or the node, its settings, and the function that imports it. Kernel
+#: settings come first, then settings that create devices, then those of devices, then services that are restarted.
 _ORDER: tuple[tuple[str, tuple[str, ...], Load], ...] = (
     ("node", ("kernel_args", "kernel_args_absent", "iommu"), _kernel_args),
     ("node", ("kernel_modules", "module_options"), _kernel_modules),

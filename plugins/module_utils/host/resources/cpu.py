@@ -26,7 +26,7 @@ _OFFERS = {
 class Cpu(Resource):
     """`cpu_governor`, `cpu_energy_preference` and `cpu_idle_max_latency_us` of the node.
 
-    A value that all processors share is plain; otherwise it is a mapping.
+    A value is a string if all processors have the same, otherwise a mapping of processors to values.
     """
 
     name = "cpu"
@@ -34,7 +34,7 @@ class Cpu(Resource):
 
     def wanted(self, node: Node) -> State:
         given: t.Mapping[str, object] = node.general
-        # the governor first: it decides which preferences there are
+        # the governor first, as it decides which preferences are available
         found = {name: given[name] for name in _FILES if given.get(name) is not None}
         limit = node.general.get("cpu_idle_max_latency_us")
         if limit is not None:
@@ -58,7 +58,7 @@ class Cpu(Resource):
     def _cpus(self) -> list[str]:
         return [name for name in self.system.names(_CPU) if re.match(r"^cpu\d+$", name, re.ASCII)]
 
-    def _places(self, setting: str) -> dict[str, str]:
+    def _paths(self, setting: str) -> dict[str, str]:
         """The file of each processor or policy for a setting."""
         if setting in _FILES:
             found = {
@@ -78,7 +78,7 @@ class Cpu(Resource):
     def read(self, node: Node, wanted: State) -> State:
         found: dict[str, object] = {}
         for setting in wanted.get(NODE, {}):
-            values = {name: self.system.text(path) for name, path in self._places(setting).items()}
+            values = {name: self.system.text(path) for name, path in self._paths(setting).items()}
             if setting not in _FILES:
                 values = {name: "off" if value == "1" else "on" for name, value in values.items()}
             different = set(values.values())
@@ -87,11 +87,11 @@ class Cpu(Resource):
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         if change.before is None:
-            fix = "set it in the firmware's setup, or in the hypervisor"
+            fix = "set it in the firmware setup, or in the hypervisor"
             return Refusal(NODE, change.setting, "the kernel does not control this processor's power", fix)
         if change.setting not in _FILES:
             return None
-        for path in self._places(change.setting).values():
+        for path in self._paths(change.setting).values():
             folder = path.rpartition("/")[0]
             offered = (self.system.text(f"{folder}/{_OFFERS[change.setting]}") or "").split()
             if change.setting == "cpu_energy_preference" and str(change.after).isdigit():
@@ -110,14 +110,14 @@ class Cpu(Resource):
         return None
 
     def _governor(self) -> str | None:
-        return next((self.system.text(path) for path in self._places("cpu_governor").values()), None)
+        return next((self.system.text(path) for path in self._paths("cpu_governor").values()), None)
 
     def _active(self) -> bool:
         return any(self.system.text(f"{_CPU}/{one}/status") == "active" for one in ("intel_pstate", "amd_pstate"))
 
     def apply(self, node: Node, change: Change) -> None:
         step = f"set {change.setting} to {change.after}"
-        for name, path in self._places(change.setting).items():
+        for name, path in self._paths(change.setting).items():
             value = change.after.get(name) if isinstance(change.after, dict) else change.after
             if value is None:
                 continue

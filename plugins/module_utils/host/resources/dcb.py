@@ -22,7 +22,7 @@ from .ethtool import Ethtool
 _IEEE_SET, _IEEE_GET, _IEEE_DEL = 20, 21, 27
 _BY_DSCP = 5
 _TSA = {0: "strict", 1: "cb_shaper", 2: "ets", 255: "vendor"}
-#: Devices keep buffers in cells: the reported size may be this much less than the requested one.
+#: The size of buffers is a multiple of a cell: the reported size may be almost this much below the requested one.
 _CELL = 256
 SETTINGS = ("trust", "ets", "pfc", "buffer")
 #: The parts of IEEE 802.1Qaz in the kernel's messages, by name.
@@ -33,7 +33,8 @@ _Lists = dict[str, list[t.Any]]
 
 @dataclass(frozen=True)
 class Trust(Value):
-    """Where a packet's priority comes from: its DSCP, by `priorities`; if these are empty, its VLAN tag (PCP)."""
+    """The source of a packet's priority: its DSCP, mapped by `priorities`, or if these are empty, its VLAN tag
+    (PCP)."""
 
     priorities: t.Mapping[int, int] = field(default_factory=dict)
 
@@ -62,8 +63,8 @@ class Trust(Value):
 class Dcb(Resource):
     """`dcb` of a PF: `trust`, `dscp_priorities`, `ets`, `pfc`, `buffer`.
 
-    The application table decides whether DSCPs are trusted: a driver trusts them as soon as there is an entry. Values
-    that `ets` and `buffer` leave out stay unchanged.
+    The application table decides whether DSCPs are trusted: a driver trusts them if the table has an entry. Values that
+    are not in `ets` and `buffer` are not changed.
     """
 
     name = "dcb"
@@ -75,10 +76,11 @@ class Dcb(Resource):
             priorities = asked.get("dscp_priorities")
             one: dict[str, object] = {}
             if asked.get("trust") in ("pcp", "dscp") or priorities is not None:
-                own = {int(code): int(priority) for code, priority in (priorities or {}).items()}
-                if asked.get("trust") == "pcp" and own:
-                    raise HostError(f"set dcb trust of {key}", "dscp_priorities is set, but trust pcp ignores it")
-                one["trust"] = Trust() if asked.get("trust") == "pcp" else Trust({**_classes(), **own})
+                by_dscp = {int(code): int(priority) for code, priority in (priorities or {}).items()}
+                if asked.get("trust") == "pcp" and by_dscp:
+                    fix = "remove dscp_priorities, or set trust to dscp"
+                    raise HostError(f"set dcb trust of {key}", "dscp_priorities is set, but trust is pcp", fix)
+                one["trust"] = Trust() if asked.get("trust") == "pcp" else Trust({**_classes(), **by_dscp})
             for name, parts in (("ets", asked.get("ets")), ("buffer", asked.get("buffer"))):
                 if parts is not None:
                     one[name] = {part: value for part, value in parts.items() if value is not None}
@@ -103,7 +105,7 @@ class Dcb(Resource):
     def same(self, setting: str, before: object, after: object) -> bool:
         if not isinstance(before, dict) or not isinstance(after, dict):
             return bool(before == after)
-        return all(_alike(part, before.get(part), value) for part, value in after.items())
+        return all(_same_part(part, before.get(part), value) for part, value in after.items())
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         def refusal(message: str, fix: str = "") -> Refusal:
@@ -144,10 +146,10 @@ class Dcb(Resource):
 
     def _trust(self, interface: str, before: Trust, after: Trust, step: str) -> None:
         old, new = before.priorities, after.priorities
-        # new ones first: a driver falls back to PCP while the table is empty
+        # new entries first, as a driver falls back to PCP while the table is empty
         self._send_apps(interface, _IEEE_SET, set(new.items()) - set(old.items()), step)
         gone = set(old.items()) - set(new.items())
-        # a driver may have replaced an entry by the new one of its DSCP
+        # a driver may have replaced an old entry by the new entry of the same DSCP
         self._send_apps(interface, _IEEE_DEL, gone & _apps(_read_parts(self.system, interface)), step)
 
     def _send_apps(self, interface: str, command: int, entries: set[tuple[int, int]], step: str) -> None:
@@ -167,10 +169,10 @@ class Dcb(Resource):
         def request() -> None:
             for answer in messages.exchange(kernel, messages.SET_DCB, messages.Dcb, attributes, cmd=command):
                 status = answer.get_attr("status")
-                if status:  # the error number, as a byte
+                if status:  # the negative error number as a byte
                     raise OSError(256 - status, "")
 
-        self.system.ask(step, request)
+        self.system.request_change(step, request)
 
 
 def _read_parts(system: System, interface: str) -> _Parts:
@@ -190,7 +192,7 @@ def _read_parts(system: System, interface: str) -> _Parts:
 
 
 def decoded(parts: _Parts) -> dict[str, object]:
-    """The settings of the state from the kernel's parts; those that a driver does not report are left out."""
+    """The settings of the state from the kernel's parts, without those that the driver does not report."""
     found: dict[str, object] = {}
     if parts:
         found["trust"] = Trust(dict(sorted(_apps(parts))))
@@ -205,7 +207,7 @@ def decoded(parts: _Parts) -> dict[str, object]:
 
 
 def changed(parts: _Parts, setting: str, value: object) -> dict[str, object]:
-    """The kernel's part with a changed setting."""
+    """The kernel's part for a setting, with a new value."""
     fields = {name: one for name, one in parts[setting].items() if name not in ("header", "attrs", "value")}
     if isinstance(value, list):  # of pfc
         return {**fields, "enabled": sum(1 << priority for priority in value)}
@@ -224,11 +226,11 @@ def _apps(parts: _Parts) -> set[tuple[int, int]]:
 
 
 def _classes() -> dict[int, int]:
-    """The priority of each DSCP by its class selector, the default of devices."""
+    """The priority of each DSCP by its class selector, which is the default of devices."""
     return {code: code >> 3 for code in range(64)}
 
 
-def _alike(part: str, before: object, after: object) -> bool:
+def _same_part(part: str, before: object, after: object) -> bool:
     if part != "size" or not isinstance(before, list) or not isinstance(after, list):
         return bool(before == after)
     return len(before) == len(after) and all(0 <= want - have < _CELL for have, want in zip(before, after))

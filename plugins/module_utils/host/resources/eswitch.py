@@ -10,26 +10,26 @@ from __future__ import annotations
 from ..access import devlink
 from ..access.system import HostError
 from ..access.usage import users
-from ..engine.change import Beside, Change, Refusal, State
+from ..engine.change import Change, Refusal, SideEffects, State
 from ..engine.node import Node
 from ..engine.resource import Resource
-from .vf_driver import beside, put_back
-from .vfs import VFS_AFTER_MODE, address, number_of_vfs, to_be_recreated
+from .vf_driver import restore_vf_states, vf_states
+from .vfs import VFS_AFTER_MODE, address, number_of_vfs, will_be_recreated
 
 _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
-#: Drivers that require the VFs to exist, unbound from drivers of the node, when the mode changes.
+#: Drivers that change the mode only while VFs exist that are not bound to a driver of the node.
 _VFS_UNBOUND = ("mlx5_core",)
-#: Drivers that change the mode whatever the state of the VFs.
-_VFS_AS_THEY_ARE = ("bnxt_en",)
-_FIX = "take the PF out of its bond or bridge and remove its tc rules first; 'dmesg' has the driver's reason"
+#: Drivers that change the mode in any state of the VFs.
+_VFS_IN_ANY_STATE = ("bnxt_en",)
+_FIX = "remove the PF from its bond or bridge and remove its tc rules first; 'dmesg' has the driver's reason"
 
 
 class Eswitch(Resource):
     """`eswitch_mode` of a PF: `legacy` or `switchdev`. Applied after the number of VFs."""
 
     name = "eswitch"
-    renews = True
+    recreates_devices = True
 
     def wanted(self, node: Node) -> State:
         return {
@@ -53,10 +53,10 @@ class Eswitch(Resource):
             if change.after == "legacy":
                 return refusal("the driver supports legacy only", "leave eswitch_mode out for this NIC")
             return refusal("the driver offers no switchdev mode", "leave eswitch_mode out for this NIC")
-        if device.driver not in (*VFS_AFTER_MODE, *_VFS_UNBOUND, *_VFS_AS_THEY_ARE):
-            known = ", ".join((*_VFS_UNBOUND, *VFS_AFTER_MODE, *_VFS_AS_THEY_ARE))
+        if device.driver not in (*VFS_AFTER_MODE, *_VFS_UNBOUND, *_VFS_IN_ANY_STATE):
+            known = ", ".join((*_VFS_UNBOUND, *VFS_AFTER_MODE, *_VFS_IN_ANY_STATE))
             return refusal(
-                f"the order of VFs and mode is not known for the driver {device.driver}", f"it is known for {known}"
+                f"it is unknown in which order the driver {device.driver} needs VFs and mode", f"known drivers: {known}"
             )
         for vf in device.vfs:
             reason = users(self.system, vf)
@@ -68,25 +68,26 @@ class Eswitch(Resource):
         device = node.device(change.device)
         count = number_of_vfs(self.system, change.device)
         text = f"the interface of {device} is recreated"
-        if count and not to_be_recreated(self.system, node, change.device):
+        if count and not will_be_recreated(self.system, node, change.device):
             text += f", and its {count} VFs are unbound from their drivers"
         elif count:
             text += f", and all its {count} VFs"
         return text
 
-    def beside(self, node: Node, change: Change) -> Beside:
+    def side_effects(self, node: Node, change: Change) -> SideEffects:
         return {
             "num_vfs": number_of_vfs(self.system, change.device),
-            **beside(self.system, node, change.device),
+            **vf_states(self.system, node, change.device),
         }
 
-    def put_back(self, node: Node, change: Change, beside: Beside) -> None:
-        count = beside["num_vfs"]
+    def restore_side_effects(self, node: Node, change: Change, effects: SideEffects) -> None:
+        count = effects["num_vfs"]
         if number_of_vfs(self.system, change.device) != count:
             path = f"{_DEVICES}/{change.device}/sriov_numvfs"
-            self.system.write(path, str(count), f"make the {count} VFs of {change.device} again")
+            self.system.write(path, str(count), f"create the {count} VFs of {change.device} again")
             node.refresh()
-        put_back(self.system, node, change.device, {name: one for name, one in beside.items() if name != "num_vfs"})
+        states = {name: one for name, one in effects.items() if name != "num_vfs"}
+        restore_vf_states(self.system, node, change.device, states)
 
     def apply(self, node: Node, change: Change) -> None:
         device = node.device(change.device)
@@ -102,12 +103,12 @@ class Eswitch(Resource):
         path = f"{_DEVICES}/{change.device}/sriov_numvfs"
         count = number_of_vfs(self.system, change.device)
         if count:
-            self.system.write(path, "0", f"{step}, and remove its VFs for that")
+            self.system.write(path, "0", f"remove its VFs, to {step}")
         try:
             devlink.set_eswitch_mode(self.system, change.device, change.after, step, _FIX)
         finally:
             if count:
-                self._again(path, str(count), f"make the {count} VFs again, to {step}")
+                self._restore(path, str(count), f"create the {count} VFs again, to {step}")
 
     def _with_vfs_unbound(self, change: Change, step: str) -> None:
         bound = []
@@ -123,10 +124,11 @@ class Eswitch(Resource):
         finally:
             for vf, driver in bound:
                 if not self.system.exists(f"{_DEVICES}/{vf}/driver"):
-                    self._again(f"{_DRIVERS}/{driver}/bind", vf, f"start the driver of {vf} again, to {step}")
+                    self._restore(f"{_DRIVERS}/{driver}/bind", vf, f"start the driver of {vf} again, to {step}")
 
-    def _again(self, path: str, value: str, step: str) -> None:
-        """Restore VFs or their driver; tried twice, because a later run only compares the mode and would not notice."""
+    def _restore(self, path: str, value: str, step: str) -> None:
+        """Restore VFs or their driver. It is tried twice, because a later run only compares the mode, and would not
+        detect missing VFs or drivers."""
         try:
             self.system.write(path, value, step)
         except HostError:

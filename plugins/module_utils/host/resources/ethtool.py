@@ -16,13 +16,13 @@ from ..engine.change import Change, Refusal, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 
-#: By group: numbers and switches, in the order in which they are written.
+#: The numbers and switches of each group, in the order in which they are written.
 _NUMBERS = {
-    # queues come first: when a driver changes them, it may reset the settings that depend on them
+    # channels first: a driver that changes its queues may reset the settings that depend on them
     "channels": ("rx", "tx", "other", "combined"),
     "rings": ("rx", "rx_mini", "rx_jumbo", "tx"),
     "coalesce": (
-        # adaptive first: while it is on, drivers choose the rest themselves
+        # adaptive first: while it is on, drivers choose the other values themselves
         *("adaptive_rx", "adaptive_tx"),
         *("rx_usecs", "rx_frames", "rx_usecs_irq", "rx_frames_irq"),
         *("tx_usecs", "tx_frames", "tx_usecs_irq", "tx_frames_irq"),
@@ -30,9 +30,9 @@ _NUMBERS = {
     ),
     "pause": ("autoneg", "rx", "tx"),
 }
-#: By group of switches that the driver names: the attribute that sets them.
+#: Groups of switches with names that the driver defines, and the attribute that sets them.
 _SWITCHES = {"features": "wanted", "private_flags": "active"}
-#: Answer a change only with success or failure.
+#: The flag for a reply with only success or failure.
 _OMIT_REPLY = 2
 _NAMES = {"cqe_mode_tx": "TX CQE mode", "cqe_mode_rx": "RX CQE mode"}
 #: Changing these makes most drivers take their queues down and up.
@@ -111,14 +111,14 @@ class Ethtool(Resource):
         command, message = messages.ETHTOOL[group]
         attributes = [_header(device.interface, _OMIT_REPLY), (name, value)]
         fix = "RDMA uses the queues: unload the RDMA driver first" if group == "channels" else ""
-        self.system.ask(
+        self.system.request_change(
             step,
             lambda: messages.generic(kernel, command + 1, message, attributes, change=True),
             fix if device.rdma_devices else "",
         )
 
     def read_group(self, interface: str, group: str) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """The present values of a group, and the largest ones; for switches, whether they can be changed."""
+        """The present values of a group, and the largest allowed ones; for switches, whether they can be changed."""
         try:
             kernel = self.system.socket("ethtool")
             from ..access import messages
@@ -151,7 +151,7 @@ def _header(interface: str, flags: int = 0) -> tuple[str, object]:
 
 
 def _set(bitset: Message) -> dict[str, bool]:
-    """The named bits of a bitset, and whether each is set. A bitset without a mask lists only those that are set."""
+    """The named bits of a bitset, and whether each is set. A bitset without a mask lists only the bits that are set."""
     bits = bitset.get_attr("ETHTOOL_A_BITSET_BITS") if bitset else None
     no_mask = bool(bits) and bitset.get_attr("ETHTOOL_A_BITSET_NOMASK") is not None
     return {

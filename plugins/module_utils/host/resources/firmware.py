@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""NVIDIA ConnectX firmware settings (mstconfig(1), of the package mstflint)."""
+"""Firmware settings of NVIDIA ConnectX cards (mstconfig(1) in the package mstflint)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"^[A-Z][A-Z0-9_]*$", re.ASCII)
 _COLUMNS = re.compile(r"^Configurations:\s+(.*)$")
 _ROW = re.compile(r"^\s*\*?\s+([A-Z][A-Z0-9_]*(?:\[\S+\])?)\s+(\S.*)$", re.ASCII)
 _NUMBERED = re.compile(r"^(?:.*\()?(-?\d+|0x[0-9a-fA-F]+)\)?$", re.ASCII)
-#: The boot in which a setting was written. It shows whether a reboot is still due or has not helped.
+#: The file with the ID of the boot in which a setting was written. It shows whether the node was rebooted since.
 NOTES = "/var/lib/lanewise/firmware-boot"
 
 
@@ -56,7 +56,7 @@ def plain(value: object) -> str:
 
 
 class Firmware(Resource):
-    """`firmware` of a PF: a mapping of settings to values, as `mstconfig` names them.
+    """`firmware` of a PF: a mapping of settings to values, with the names of `mstconfig`.
 
     A value takes effect at the card's next reset. Settings that the ports of a card share, such as NUM_OF_VFS, must be
     the same in the rules of all ports.
@@ -76,7 +76,7 @@ class Firmware(Resource):
     def _table(self, address: str, refresh: bool = False) -> dict[str, dict[str, str]]:
         if refresh or address not in self._tables:
             argv = [_PROGRAM, "-d", address, "-e", "query"]
-            fix = "install mstflint; a card in a restricted host refuses (mstprivhost)"
+            fix = "install mstflint; a card whose host is restricted refuses it (see mstprivhost)"
             self._tables[address] = parse(self.system.query(argv, f"read the firmware settings of {address}", fix))
         return self._tables[address]
 
@@ -105,25 +105,28 @@ class Firmware(Resource):
         if not _NAME.match(change.setting.partition("[")[0]):
             return Refusal(change.device, change.setting, "is not a valid name of a firmware setting")
         if change.before is None:
-            fix = "'mstconfig query' lists the names; some only once ADVANCED_PCI_SETTINGS is set and the card reset"
+            fix = (
+                "'mstconfig query' lists the names; some only appear after ADVANCED_PCI_SETTINGS was set and the card "
+                "was reset"
+            )
             return Refusal(change.device, change.setting, "this card's firmware has no such setting", fix)
         for other, settings in node.settings.items():
             wish = (settings.get("firmware") or {}).get(change.setting)
             if wish is None or other == change.device or not _same_card(other, change.device):
                 continue
             if not change.setting.endswith(("_P1", "_P2")) and not self.same(change.setting, wish, change.after):
-                message = f"{other} of the same card is to have {wish}, but the ports share this setting"
+                message = f"the ports of a card share this setting, but the rules set {wish} for {other}"
                 return Refusal(change.device, change.setting, message, "request the larger value for both")
         return None
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """As for any resource, but a value that a reboot since then has not put into effect is refused."""
+        """As for any resource, but a value that was not in effect after a reboot is refused."""
         wanted = self.wanted(node) if wanted is None else wanted
         plan = super().plan(node, wanted)
         noted = self.system.text(NOTES)
         if wanted and plan.reboot and not plan.changes and noted and noted != self._boot():
             for reason in plan.reboot:
-                message = f"the node was booted after it was written, but {reason}"
+                message = f"the node was rebooted after the setting was written, but {reason}"
                 fix = "some cards need a power cycle or 'mstfwreset'; BlueField in DPU mode needs a power cycle"
                 plan.refusals.append(Refusal(NODE, "firmware", message, fix))
             plan.reboot.clear()
@@ -139,7 +142,7 @@ class Firmware(Resource):
             for name, wish in settings.items():
                 row = table.get(name, {})
                 if not self.same(name, row.get("next"), wish) or "current" not in row:
-                    continue  # a change is planned, or old firmware does not print it
+                    continue  # a change is planned, or the firmware is old and does not report the current value
                 if not self.same(name, row["current"], wish):
                     reasons.append(f"the firmware of {key} runs with {name}={row['current']}, not {wish}")
         return reasons

@@ -27,7 +27,7 @@ _RELEASE = re.compile(r"^(\d+)\.(\d+)")
 
 
 class Gpudirect(Resource):
-    """`gpudirect` of the node: `dma_buf` checks that driver and kernel support it; `peermem` loads the module.
+    """`gpudirect` of the node: `dma_buf` checks that driver and kernel support dma-buf; `peermem` loads nvidia-peermem.
 
     dma-buf needs no setting, only the driver's open kernel modules and Linux 5.12.
     """
@@ -47,19 +47,19 @@ class Gpudirect(Resource):
 
     def read(self, node: Node, wanted: State) -> State:
         found = {
-            "dma_buf": not self._lacks(),
+            "dma_buf": not self._dma_buf_problem(),
             "nvidia-peermem": any(self.system.exists(path) for path in _PEERMEM),
             "nvidia-peermem at boot": self.system.content(LOAD),
         }
         return {NODE: {setting: found[setting] for setting in wanted.get(NODE, {})}}
 
-    def _lacks(self) -> str:
-        """What dma-buf lacks on this node; empty if nothing."""
+    def _dma_buf_problem(self) -> str:
+        """Why this node does not support dma-buf; empty if it does."""
         version = self.system.content(_DRIVER)
         if version is None:
             return "NVIDIA's driver is not loaded"
         if "Open Kernel Module" not in version:
-            return "the driver has its proprietary kernel modules, which do not export dma-buf"
+            return "the driver has proprietary kernel modules, which do not support dma-buf"
         release = _RELEASE.match(self.system.text("/proc/sys/kernel/osrelease") or "")
         if release and (int(release.group(1)), int(release.group(2))) < (5, 12):
             return f"RDMA supports dma-buf since Linux 5.12, but this node runs {release.group()}"
@@ -68,7 +68,7 @@ class Gpudirect(Resource):
     def check(self, node: Node, change: Change) -> Refusal | None:
         if change.setting == "dma_buf" and change.after:
             fix = "install the driver with its open kernel modules, or choose gpudirect: peermem"
-            return Refusal(NODE, change.setting, self._lacks(), fix)
+            return Refusal(NODE, change.setting, self._dma_buf_problem(), fix)
         if change.setting == "nvidia-peermem" and change.after and self.system.content(_DRIVER) is None:
             return Refusal(NODE, change.setting, "NVIDIA's driver is not loaded", "install it first")
         return None

@@ -31,10 +31,10 @@ def kilobytes(size: str) -> int:
 
 
 class Hugepages(Resource):
-    """`hugepages` of the node: a list of `size`, `count` for each NUMA node, and `numa_nodes`.
+    """`hugepages` of the node: a list of entries with `size`, `count` for each NUMA node, and `numa_nodes`.
 
-    Without `numa_nodes` it applies to all NUMA nodes with processors, and not to those of GPU memory, which pages would
-    reduce.
+    Without `numa_nodes`, an entry is for all NUMA nodes with processors. NUMA nodes of GPU memory are excluded, as huge
+    pages would reduce it.
     """
 
     name = "hugepages"
@@ -85,17 +85,17 @@ class Hugepages(Resource):
             if change.after < used:
                 fix = "drain the node first, or request at least as many"
                 return Refusal(NODE, change.setting, f"{used} of {change.before} are in use", fix, drain=True)
-        state = self._unfit_state(change)
+        state = self._conflicting_state(change)
         if state:
-            fix = f"drain the node, remove {state}, run again, and restart kubelet before the node takes pods"
-            message = "kubelet's Static memory manager has another number, and kubelet would not start over its state"
+            fix = f"drain the node, remove {state}, run again, and restart kubelet before you uncordon the node"
+            message = "kubelet's Static memory manager has stored another number, and kubelet would not start"
             return Refusal(NODE, change.setting, message, fix)
         return None
 
-    def _unfit_state(self, change: Change) -> str:
+    def _conflicting_state(self, change: Change) -> str:
         """The state file of kubelet's Static memory manager if it has another number of pages; empty otherwise.
 
-        At boot the number from the earlier run is the one that kubelet has seen, so it fits.
+        At boot there is no conflict, as kubelet's state was made with the number of the last run.
         """
         path = f"{Kubelet(self.system).root()}/memory_manager_state"
         size, number = self._parts(change.setting)
@@ -107,7 +107,7 @@ class Hugepages(Resource):
             pages = state["machineState"].get(number, {}).get("memoryMap", {}).get(resource, {})
             return "" if pages.get("total", 0) == change.after * size * 1024 else path
         except (ValueError, KeyError, AttributeError):
-            return ""  # kubelet cannot read it either, and does not start anyway
+            return ""  # kubelet cannot read it either, and would not start in any case
 
     def apply(self, node: Node, change: Change) -> None:
         path = f"{self._folder(change.setting)}/nr_hugepages"

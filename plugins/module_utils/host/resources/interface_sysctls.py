@@ -15,9 +15,9 @@ from ..engine.resource import Resource
 
 _FAMILIES = ("ipv4", "ipv6")
 _NAME = re.compile(r"[a-z0-9_]+", re.ASCII)
-#: IPv4 settings for which the larger of the interface's and `all`'s value counts (include/linux/inetdevice.h, MAXCONF).
+#: IPv4 settings with the larger of the values of the interface and of `all` (include/linux/inetdevice.h, MAXCONF).
 _LARGER = ("rp_filter", "arp_announce", "arp_ignore", "arp_accept", "arp_notify")
-#: Those that are on if either is (ORCONF), and those that are on only if both are (ANDCONF).
+#: Settings that are on if either value is on (ORCONF), and those that are on only if both are (ANDCONF).
 _EITHER = (
     *("accept_local", "arp_filter", "log_martians", "promote_secondaries", "proxy_arp", "route_localnet"),
     *("secure_redirects", "send_redirects", "shared_media", "src_valid_mark"),
@@ -54,12 +54,12 @@ class InterfaceSysctls(Resource):
         refused = {(one.device, one.setting) for one in plan.refusals}
         for key, settings in (self.wanted(node) if wanted is None else {}).items():
             for setting, value in settings.items():
-                refusal = self._in_vain(node, key, setting, value)
+                refusal = self._overridden(node, key, setting, value)
                 if refusal and (key, setting) not in refused:
                     plan.refusals.append(refusal)
         return plan
 
-    def _in_vain(self, node: Node, key: str, setting: str, value: object) -> Refusal | None:
+    def _overridden(self, node: Node, key: str, setting: str, value: object) -> Refusal | None:
         """The refusal of a value that the setting for all interfaces overrides."""
         interface = node.device(key).interface
         family, _dot, name = setting.partition(".")
@@ -71,17 +71,18 @@ class InterfaceSysctls(Resource):
             return None
         for_all = f"net.ipv4.conf.all.{name}"
         planned = (node.general.get("sysctl") or {}).get(for_all)
-        decides = _shown(planned if planned is not None else self._text("all", setting))
-        if not isinstance(decides, int) or not isinstance(value, int):
+        for_all_value = _shown(planned if planned is not None else self._text("all", setting))
+        if not isinstance(for_all_value, int) or not isinstance(value, int):
             return None
         if name in _BOTH:
-            in_vain, wants = value > 0 and not decides, 1
+            overridden, needed = value > 0 and not for_all_value, 1
         else:
-            in_vain, wants = (decides > value if name in _LARGER else bool(decides) and not value), value
-        if not in_vain:
+            overridden = for_all_value > value if name in _LARGER else bool(for_all_value) and not value
+            needed = value
+        if not overridden:
             return None
-        message = f"{value} has no effect on {interface}, since {for_all} is {decides}"
-        return Refusal(key, setting, message, f"set {for_all} to {wants} in the node's sysctl")
+        message = f"{value} has no effect on {interface}, since {for_all} is {for_all_value}"
+        return Refusal(key, setting, message, f"set {for_all} to {needed} in the node's sysctl")
 
     def apply(self, node: Node, change: Change) -> None:
         device = node.device(change.device)

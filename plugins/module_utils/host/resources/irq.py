@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""CPUs that serve the interrupts of a NIC (Documentation/core-api/irq/irq-affinity.rst)."""
+"""The CPUs that serve the interrupts of a NIC (Documentation/core-api/irq/irq-affinity.rst)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ..engine.resource import Resource
 
 _DEVICES = "/sys/bus/pci/devices"
 LOCAL, SPREAD = "local", "spread"
-_FIX = "'No space left' means that these CPUs have no free vectors: use fewer channels; else look at 'dmesg'"
+_FIX = "'No space left' means that these CPUs have no free vectors: use fewer channels; otherwise look at 'dmesg'"
 
 
 class Irq(Resource):
-    """`irq_affinity` of a NIC to the CPUs of its NUMA node: with `local` each interrupt to all of them, with `spread`
-    each to one, in turn.
+    """`irq_affinity` of a NIC: each interrupt is served by all CPUs of the NIC's NUMA node (`local`), or by one of
+    them, in turn (`spread`).
 
     The present state has the CPUs of each interrupt. The wanted state only has CPUs, since interrupts are recreated if
-    the number of queues changes. Interrupts that the kernel manages itself are left alone.
+    the number of queues changes. Interrupts that the kernel manages itself are not changed.
     """
 
     name = "irq"
@@ -73,7 +73,7 @@ class Irq(Resource):
             except HostError as error:
                 if error.code != errno.EIO:
                     raise
-                self._managed.add(irq)  # older kernels show only now that they manage it
+                self._managed.add(irq)  # the error means that an older kernel manages the interrupt itself
 
     def _present(self, key: str) -> dict[str, str]:
         """The CPUs of each of a device's interrupts, without those that the kernel manages itself."""

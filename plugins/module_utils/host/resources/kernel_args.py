@@ -3,15 +3,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Kernel arguments, of the running kernel and of the next boot (Documentation/admin-guide/kernel-parameters.rst)."""
+"""Kernel arguments of the running kernel and of the next boot (Documentation/admin-guide/kernel-parameters.rst)."""
 
 from __future__ import annotations
 
 import re
 import typing as t
 
-from ..access.boot_loader import BootLoader, find_boot_loader, why_none
-from ..access.command_line import Arguments, equal, hit, key, split
+from ..access.boot_loader import BootLoader, find_boot_loader, why_unsupported
+from ..access.command_line import Arguments, equal, key, matches, split
 from ..access.system import HostError, System
 from ..engine.change import NODE, Change, Plan, Refusal, State
 from ..engine.node import Node
@@ -19,16 +19,16 @@ from ..engine.resource import Resource
 
 _SETTINGS = ("kernel_args", "kernel_args_absent", "iommu")
 #: Arguments that every boot loader's configuration supports.
-_FIT = re.compile(r"^[A-Za-z0-9_.,:;=/@+*%\[\]{}()!?~^|&<>-]+$", re.ASCII)
+_PORTABLE = re.compile(r"^[A-Za-z0-9_.,:;=/@+*%\[\]{}()!?~^|&<>-]+$", re.ASCII)
 #: Without these the node does not boot.
-_VITAL = ("root", "BOOT_IMAGE", "initrd", "init", "ostree", "rd.luks.uuid", "rd.lvm.lv", "resume")
+_PROTECTED = ("root", "BOOT_IMAGE", "initrd", "init", "ostree", "rd.luks.uuid", "rd.lvm.lv", "resume")
 
 
 class KernelArgs(Resource):
     """`kernel_args`, `kernel_args_absent` and `iommu` of the node, as one setting.
 
-    The value is the site's part of the next boot's command line: the recorded arguments, or what is left of them if
-    another program has changed them.
+    The value is the site's part of the next boot's command line: the recorded arguments, or those of them that remain
+    if another program has changed the command line.
     """
 
     name = "kernel_args"
@@ -38,12 +38,12 @@ class KernelArgs(Resource):
     def __init__(self, system: System) -> None:
         super().__init__(system)
         self._loader: BootLoader | None = None
-        self._looked = False
+        self._searched = False
         self._found: object = None
 
     def _boot_loader(self) -> BootLoader | None:
-        if not self._looked:
-            self._loader, self._looked = find_boot_loader(self.system), True
+        if not self._searched:
+            self._loader, self._searched = find_boot_loader(self.system), True
         return self._loader
 
     def running(self) -> list[str]:
@@ -70,38 +70,38 @@ class KernelArgs(Resource):
         for line in lines:
             seen = wish.seen(line)
             if seen != wish.ordered():
-                left = [item for item in absent if not any(hit(item, one) for one in line)]
+                left = [item for item in absent if not any(matches(item, one) for one in line)]
                 kept = [one for one in seen if one in wish.present]
                 if kept == list(wish.present) and left == absent:
-                    kept = []  # all are present, with others of the same name
+                    kept = []  # all are present, but there are others of the same name
                 return {NODE: {"kernel_args": _value(kept, left)}}
         return {NODE: {"kernel_args": _value(wish.present, absent)}}
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         wish = _arguments(change.after)
         for one in (*wish.present, *wish.absent):
-            if not _FIT.match(one) or not key(one):
-                fix = "arguments with blanks, quotes, $, # or backslashes are for the boot loader's own configuration"
+            if not _PORTABLE.match(one) or not key(one):
+                fix = "write arguments with blanks, quotes, $, # or backslashes to the boot loader's own configuration"
                 return Refusal(NODE, change.setting, f"{one!r} is not an argument that every boot loader supports", fix)
-            if key(one) in _VITAL:
-                return Refusal(NODE, change.setting, f"{one}: the node would not boot without its own {key(one)}")
+            if key(one) in _PROTECTED:
+                return Refusal(NODE, change.setting, f"{one}: the node would not boot with another {key(one)}")
         for one in wish.present:
-            if any(hit(item, one) for item in wish.absent):
+            if any(matches(item, one) for item in wish.absent):
                 return Refusal(NODE, change.setting, f"{one} is both wanted and unwanted")
         word = node.general.get("iommu")
         if word is not None and _iommu(self.system, word) is None:
-            fix = "give the arguments themselves as kernel_args"
+            fix = "set the arguments in kernel_args"
             if _architecture(self.system) == "arm64":
-                fix = "with iommu: passthrough the device's accesses are not translated either"
+                fix = "use iommu: passthrough, with which accesses of devices are not translated either"
             return Refusal(NODE, "iommu", f"no argument is known for {word} on this processor", fix)
         if self._boot_loader() is None:
             missing = ", ".join(_difference(wish, self.running()))
-            reason, fix = why_none(self.system)
+            reason, fix = why_unsupported(self.system)
             return Refusal(NODE, change.setting, f"its running kernel differs ({missing}), and {reason}", fix)
         return None
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """As for any resource, but arguments that a reboot since then has not put into effect are refused."""
+        """As for any resource, but arguments that were not in effect after a reboot are refused."""
         wanted = self.wanted(node) if wanted is None else wanted
         plan = super().plan(node, wanted)
         self._found = next((change.before for change in plan.changes), None)
@@ -112,7 +112,7 @@ class KernelArgs(Resource):
         if missing and loader.booted_since():
             plan.reboot.clear()
             message = (
-                f"{loader.name} has the arguments and the node was booted since, but its kernel's arguments still "
+                f"{loader.name} has the arguments, and the node was rebooted since, but the running kernel's arguments "
                 f"differ: {', '.join(missing)}"
             )
             fix = "check in /proc/cmdline which entry was booted, and whether by kexec, PXE or another boot loader"
@@ -132,7 +132,7 @@ class KernelArgs(Resource):
     def apply(self, node: Node, change: Change) -> None:
         loader = self._boot_loader()
         if loader is None:
-            raise HostError("set the kernel arguments", *why_none(self.system))
+            raise HostError("set the kernel arguments", *why_unsupported(self.system))
         wish = _arguments(change.after)
         if change.after == self._found and loader.changed:
             loader.restore()
@@ -170,10 +170,9 @@ def _architecture(system: System) -> str:
 
 
 def _iommu(system: System, wish: str | None) -> list[str] | None:
-    """The arguments for a value of `iommu`; None if the processor has none for it.
+    """The arguments for a value of `iommu`; None if there are none for the processor.
 
-    AMD's and arm64's units are on by default; Intel's depend on the distribution. There is no argument that switches
-    off all of arm64's.
+    AMD's and arm64's IOMMUs are on by default; Intel's depend on the distribution. No argument disables all of arm64's.
     """
     if wish is None:
         return []

@@ -33,11 +33,11 @@ _BUILDERS = (
 
 
 class KernelModules(Resource):
-    """`kernel_modules`, a list to be loaded now and at each boot, and `module_options`, a mapping of modules to
-    `name=value ...`.
+    """`kernel_modules`, a list of modules that are loaded now and at each boot, and `module_options`, a mapping of
+    modules to `name=value ...`.
 
-    A module reads its options when it is loaded. If it is already loaded with others, a reboot is needed, and the
-    initial RAM disk is rebuilt, because modules may be loaded from it with the options that it holds.
+    A module reads its options when it is loaded. If it is already loaded with other options, a reboot is needed. The
+    initial RAM disk is rebuilt, because modules may be loaded from it with the options that it contains.
     """
 
     name = "kernel_modules"
@@ -47,11 +47,11 @@ class KernelModules(Resource):
     def wanted(self, node: Node) -> State:
         modules, options = node.general.get("kernel_modules"), node.general.get("module_options")
         found: dict[str, object] = {}
-        if options is not None:  # before modules are loaded, which read them
-            kept = self._options()
+        if options is not None:  # before modules are loaded, as these read them
+            stored = self._options()
             for module, wish in options.items():
                 found[_OF_MODULE.format(_kernel_name(module))] = " ".join(wish.split()) or None
-            for module in kept:
+            for module in stored:
                 found.setdefault(_OF_MODULE.format(module), None)
         if modules is not None:
             for module in modules:
@@ -104,7 +104,7 @@ class KernelModules(Resource):
                 arguments = ", ".join(f"{module}.{one}" for one in change.after.split())
                 fix = f"kernel_args: [{arguments}]"
                 return Refusal(NODE, change.setting, "it is built into this kernel, where options have no effect", fix)
-            for other in self._rivals(module):
+            for other in self._other_files(module):
                 return Refusal(NODE, change.setting, f"{other} has options for it as well", "remove them there")
         elif change.setting == _LOADED.format(module):
             try:
@@ -117,8 +117,8 @@ class KernelModules(Resource):
         lines = (self.system.content("/proc/modules") or "").splitlines()
         return any(line.split(" ", 1)[0] == module for line in lines)
 
-    def _rivals(self, module: str) -> t.Iterator[str]:
-        """Other files of modprobe.d with options for the module: modprobe combines them in the order of file names."""
+    def _other_files(self, module: str) -> t.Iterator[str]:
+        """Other files of modprobe.d with options for the module. modprobe combines the options of all files."""
         for name in self.system.names("/etc/modprobe.d"):
             path = f"/etc/modprobe.d/{name}"
             if name.endswith(".conf") and path != OPTIONS:
@@ -128,13 +128,13 @@ class KernelModules(Resource):
                         yield path
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
-        """As for any resource, but options that a reboot since then has not put into effect are refused."""
+        """As for any resource, but options that were not in effect after a reboot are refused."""
         wanted = self.wanted(node) if wanted is None else wanted
         plan = super().plan(node, wanted)
         if wanted and not plan.changes and plan.reboot and self._booted_since():
-            fix = "look for other options of it in 'modprobe --showconfig' and the initial RAM disk"
+            fix = "look for other options of the module in 'modprobe --showconfig' and the initial RAM disk"
             refusals = [
-                Refusal(NODE, "module_options", f"the node was booted since, and {one}", fix) for one in plan.reboot
+                Refusal(NODE, "module_options", f"the node was rebooted since, but {one}", fix) for one in plan.reboot
             ]
             plan.refusals += refusals
             plan.reboot.clear()
@@ -165,7 +165,7 @@ class KernelModules(Resource):
         else:
             module = _module(change.setting)
             argv = ["modprobe", module] if change.after else ["modprobe", "--remove", module]
-            self.system.command(argv, step, "'dmesg' has the reason; with Secure Boot, is the module signed?")
+            self.system.command(argv, step, "look at 'dmesg'; with Secure Boot, the module must be signed")
 
     def _write_options(self, change: Change, step: str) -> None:
         options = self._options()

@@ -14,7 +14,7 @@ import typing as t
 
 from ..access import units
 from ..access.system import HostError, System
-from ..engine.change import NODE, Beside, Change, Refusal, State
+from ..engine.change import NODE, Change, Refusal, SideEffects, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 
@@ -29,12 +29,12 @@ _FIELDS = {
     "topology_manager_scope": "topologyManagerScope",
     "topology_manager_policy_options": "topologyManagerPolicyOptions",
 }
-#: For each state file, the fields that it depends on: kubelet does not start if its state was made with other values.
+#: The fields on which each state file depends. kubelet does not start if its state was made with other values.
 _STATES = {
     "cpu_manager_state": ("cpuManagerPolicy", ("cpuManagerPolicyOptions", "reservedSystemCPUs")),
     "memory_manager_state": ("memoryManagerPolicy", ("reservedMemory",)),
 }
-#: The last file that kubelet creates after all its managers have started, whatever its `--root-dir`.
+#: The last file that kubelet creates after all its managers have started. It does not depend on `--root-dir`.
 _SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
 _UNIT = "kubelet.service"
 _ERROR = re.compile(r'^[EF]\d{4} .* err="(.*)"$')
@@ -44,8 +44,8 @@ _SECONDS = 60.0
 class Kubelet(Resource):
     """`kubelet` of the node: a drop-in of kubelet's configuration directory (`--config-dir`, Kubernetes 1.30).
 
-    The value is the file. If the policy or reservation of the CPU or memory manager changes, its state is removed while
-    kubelet is stopped, so the node must be drained of pods.
+    The value is the content of the file. If the policy or reservation of the CPU or memory manager changes, the
+    manager's state is removed while kubelet is stopped, so the node must be drained first.
     """
 
     name = "kubelet"
@@ -79,7 +79,7 @@ class Kubelet(Resource):
         return found
 
     def root(self) -> str:
-        """The folder of kubelet's own files, including its states."""
+        """The folder of kubelet's own files, which include the states of its managers."""
         return self.option("root-dir") or "/var/lib/kubelet"
 
     def wanted(self, node: Node) -> State:
@@ -104,23 +104,26 @@ class Kubelet(Resource):
             return Refusal(NODE, "kubelet", "no kubelet runs on this node", "join it to the cluster first")
         if not change.setting.startswith("/"):
             fix = (
-                "make /etc/kubernetes/kubelet.conf.d, without which it does not start then, add "
+                "create /etc/kubernetes/kubelet.conf.d first, as kubelet does not start without it, then add "
                 "--config-dir=/etc/kubernetes/kubelet.conf.d to KUBELET_EXTRA_ARGS (/etc/default/kubelet or "
-                "/etc/sysconfig/kubelet), and restart it"
+                "/etc/sysconfig/kubelet), and restart kubelet"
             )
-            return Refusal(NODE, "kubelet", "it has no directory for drop-ins of its configuration", fix)
+            return Refusal(NODE, "kubelet", "kubelet has no directory for drop-ins of its configuration", fix)
         fields = _fields(change.after)
         if fields.get("cpuManagerPolicy") == "static" and not fields.get("reservedSystemCPUs"):
-            fix = "give reserved_system_cpus, from the NUMA node without GPUs if there is one"
+            fix = "set reserved_system_cpus to CPUs of a NUMA node without GPUs, if there is one"
             return Refusal(NODE, "kubelet", "the static CPU policy needs CPUs that are reserved for the system", fix)
         if fields.get("memoryManagerPolicy") == "Static" and not fields.get("reservedMemory"):
-            fix = "give reserved_memory for each NUMA node: the sum is kubeReserved, systemReserved and eviction"
+            fix = (
+                "set reserved_memory for each NUMA node; the total is the sum of kubeReserved, systemReserved and the "
+                "hard eviction threshold"
+            )
             return Refusal(
                 NODE, "kubelet", "the Static memory policy needs memory that is reserved for the system", fix
             )
-        rival = self._rival(change.setting, fields)
-        if rival:
-            return Refusal(NODE, "kubelet", rival, "remove it there")
+        override = self._override(change.setting, fields)
+        if override:
+            return Refusal(NODE, "kubelet", override, "remove it there")
         for name in sorted(fields):
             option = "".join(f"-{one.lower()}" if one.isupper() else one for one in name).replace("-c-p-us", "-cpus")
             if self.option(option) is not None:
@@ -129,11 +132,12 @@ class Kubelet(Resource):
                 )
         return None
 
-    def _rival(self, path: str, fields: t.Mapping[str, object]) -> str:
-        """A later drop-in with one of the fields; drop-ins are JSON or YAML, in which a field starts its line."""
-        folder, _slash, own = path.rpartition("/")
+    def _override(self, path: str, fields: t.Mapping[str, object]) -> str:
+        """Why a later drop-in overrides one of the fields; empty if none does. Drop-ins are JSON or YAML, in which a
+        field starts its line."""
+        folder, _slash, file = path.rpartition("/")
         for name in self.system.names(folder):
-            if name.endswith(".conf") and name > own:
+            if name.endswith(".conf") and name > file:
                 text = self.system.content(f"{folder}/{name}") or ""
                 for field in fields:
                     if any(line.strip().strip('"').startswith(field) for line in text.splitlines()):
@@ -144,7 +148,7 @@ class Kubelet(Resource):
         before, after = _fields(change.before), _fields(change.after)
         found = []
         for file, (policy, others) in _STATES.items():
-            # without a policy here, another file may have one
+            # if there is no policy here, another file may have one
             kept = before.get(policy) == after.get(policy)
             idle = str(after.get(policy)).lower() == "none" and policy in after
             if not kept or not idle and any(before.get(one) != after.get(one) for one in others):
@@ -153,13 +157,13 @@ class Kubelet(Resource):
 
     def interrupts(self, node: Node, change: Change) -> str:
         if self._changed_states(change):
-            return "kubelet restarts without its state of placed pods: drain the node"
-        return "kubelet restarts: running pods keep running"
+            return "kubelet restarts without its state of placed pods, so the node must be drained"
+        return "kubelet restarts; running pods keep running"
 
     def apply(self, node: Node, change: Change) -> None:
         step = f"write {change.setting}"
         states = self._changed_states(change)
-        # before kubelet stops, which reads the file only at its start: if the disk is full, kubelet keeps running
+        # before kubelet is stopped, so that it keeps running if the disk is full; it reads the file only at its start
         self.system.install(change.setting, change.after, step)
         self.system.command(["systemctl", "stop", _UNIT], step)
         for path in (*states, _SOCKET):
@@ -169,22 +173,22 @@ class Kubelet(Resource):
         fields = _fields(change.after)
         for path in states:
             policy = _STATES[path.rpartition("/")[2]][0]
-            made = json.loads(self.system.content(path) or "{}").get("policyName", "nothing")
-            if policy in fields and made.lower() != str(fields[policy]).lower():
+            name = json.loads(self.system.content(path) or "{}").get("policyName", "nothing")
+            if policy in fields and name.lower() != str(fields[policy]).lower():
                 raise HostError(
-                    step, f"kubelet has started with {policy}={made}", "find the configuration that sets it"
+                    step, f"kubelet has started with {policy}={name}", "find the configuration that sets it"
                 )
 
-    def beside(self, node: Node, change: Change) -> Beside:
+    def side_effects(self, node: Node, change: Change) -> SideEffects:
         return {_UNIT: units.state(self.system, _UNIT)}
 
-    def put_back(self, node: Node, change: Change, beside: Beside) -> None:
-        if beside[_UNIT] == units.RUNS:
+    def restore_side_effects(self, node: Node, change: Change, effects: SideEffects) -> None:
+        if effects[_UNIT] == units.RUNS:
             units.start(self.system, _UNIT)
             self._wait(f"start {_UNIT} again")
 
     def _wait(self, step: str) -> None:
-        """Wait until kubelet has started its managers. Raises HostError if it ends before, or takes too long."""
+        """Wait until kubelet has started its managers. Raises HostError if kubelet ends before, or takes too long."""
         ask = ["systemctl", "show", _UNIT, "--property=MainPID", "--value"]
         first = self.system.query(ask, step).strip()
         deadline = time.monotonic() + _SECONDS

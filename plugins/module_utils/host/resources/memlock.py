@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""How much memory pods and logins may lock; RDMA locks every buffer (setrlimit(2), systemd.exec(5))."""
+"""The limit of locked memory of pods and logins, as RDMA locks every buffer (setrlimit(2), systemd.exec(5))."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..engine.change import NODE, Change, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 
-#: Containers inherit the limits of the runtime; in static pods, those of the unit that starts it.
+#: Containers inherit the limits of the unit that starts their runtime.
 UNITS = (
     "containerd.service",
     "crio.service",
@@ -37,7 +37,7 @@ _UNLIMITED = "unlimited"
 
 
 def limits(text: str) -> list[str] | None:
-    """Soft and hard limit of locked memory in `/proc/PID/limits`, `unlimited` or bytes."""
+    """The soft and the hard limit of locked memory in `/proc/PID/limits`, each `unlimited` or a number of bytes."""
     for line in text.splitlines():
         if line.startswith("Max locked memory"):
             return line[len("Max locked memory") :].split()[:2]
@@ -45,7 +45,7 @@ def limits(text: str) -> list[str] | None:
 
 
 class Memlock(Resource):
-    """`memlock_unlimited` of the node: of container runtimes and kubelet, now and after a restart, and of logins.
+    """`memlock_unlimited` of the node: for container runtimes and kubelet, now and after a restart, and for logins.
     Running pods keep the limit that they were started with.
     """
 
@@ -58,7 +58,7 @@ class Memlock(Resource):
         self._units: dict[str, int] | None = None
 
     def units(self) -> dict[str, int]:
-        """The node's units, and their main process; 0 for one that does not run. Raises HostError."""
+        """The node's units with their main processes; 0 for a unit that does not run. Raises HostError."""
         if self._units is None:
             argv = ["systemctl", "show", "--property=Id,LoadState,MainPID", *UNITS]
             found: dict[str, int] = {}
@@ -101,7 +101,8 @@ class Memlock(Resource):
             if process and change.after:
                 soft, hard = (resource.RLIM_INFINITY if one == _UNLIMITED else int(one) for one in change.after)
                 fix = "it may have been restarted: run again"
-                self.system.ask(step, lambda: resource.prlimit(process, resource.RLIMIT_MEMLOCK, (soft, hard)), fix)
+                limit = (soft, hard)
+                self.system.request_change(step, lambda: resource.prlimit(process, resource.RLIMIT_MEMLOCK, limit), fix)
         else:
             unit = change.setting.split()[2]
             self.system.install(_path(change.setting), change.after, step)
@@ -110,7 +111,7 @@ class Memlock(Resource):
                 return
             shown = self.system.query(["systemctl", "show", "--property=LimitMEMLOCK", "--value", unit], step).strip()
             if shown != "infinity":
-                fix = f"'systemctl cat {unit}' shows which drop-in of a later name sets LimitMEMLOCK"
+                fix = f"'systemctl cat {unit}' shows which later drop-in sets LimitMEMLOCK: remove the line there"
                 raise HostError(step, f"systemd still uses {shown}", fix)
 
 

@@ -8,16 +8,17 @@
 from __future__ import annotations
 
 from ..access.links import mtu_limits
-from ..engine.change import Beside, Change, Plan, Refusal, State
+from ..engine.change import Change, Plan, Refusal, SideEffects, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 from . import owner
 
 
 class Mtu(Resource):
-    """`mtu` of a NIC's interface. A PF's is raised before its VFs' and lowered after them, as drivers require.
+    """`mtu` of a NIC's interface. The MTU of a PF is raised before that of its VFs, and lowered after it, as drivers
+    require.
 
-    If another program has its own value for the interface, that is a setting too (see `owner`).
+    If another program has its own value for the interface, this value is changed, too (see `owner`).
     """
 
     name = "mtu"
@@ -33,7 +34,7 @@ class Mtu(Resource):
     def read(self, node: Node, wanted: State) -> State:
         found: State = {}
         for key, settings in wanted.items():
-            found[key] = {one: owner.read(self.system, one) for one in settings if owner.is_native(one)}
+            found[key] = {one: owner.read(self.system, one) for one in settings if owner.is_manager_setting(one)}
             found[key]["mtu"] = self.system.integer(_path(node.device(key).interface))
         return found
 
@@ -43,18 +44,18 @@ class Mtu(Resource):
             refusals = self._refusals(node)
         else:
             wanted = {
-                key: {one: value for one, value in settings.items() if not owner.lost(self.system, one)}
+                key: {one: value for one, value in settings.items() if not owner.is_orphaned(self.system, one)}
                 for key, settings in wanted.items()
             }
         plan = super().plan(node, wanted)
         plan.refusals += refusals
         raised = {one.device: one.after > (one.before or 0) for one in plan.changes if one.setting == "mtu"}
 
-        def place(change: Change) -> int:
-            of_vf = bool(node.device(change.device).physfn)
-            return int(raised.get(change.device) == of_vf)
+        def rank(change: Change) -> int:
+            is_vf = bool(node.device(change.device).physfn)
+            return int(raised.get(change.device) == is_vf)
 
-        plan.changes.sort(key=place)
+        plan.changes.sort(key=rank)
         return plan
 
     def _refusals(self, node: Node) -> list[Refusal]:
@@ -72,9 +73,10 @@ class Mtu(Resource):
     def check(self, node: Node, change: Change) -> Refusal | None:
         device = node.device(change.device)
         if owner.reconfigures(change.setting) and "rail_routes" in node.settings.get(change.device, {}):
-            # it removes the addresses for a moment, and the kernel then removes the routes made from them
+            # it removes the addresses briefly, and the kernel then removes the routes that depend on them
             message = f"systemd-networkd would reconfigure {device.interface}, which removes its rail routes"
-            fix = "write that file by hand, run 'networkctl reload', then run again to add the routes"
+            path = change.setting.removeprefix("mtu in ")
+            fix = f"write {path} by hand, run 'networkctl reload', then run again to add the routes"
             return Refusal(change.device, change.setting, message, fix)
         if not self.system.reader.live or change.setting != "mtu":
             return None
@@ -89,26 +91,26 @@ class Mtu(Resource):
         )
 
     def interrupts(self, node: Node, change: Change) -> str:
-        if owner.is_native(change.setting):
+        if owner.is_manager_setting(change.setting):
             restarts = owner.reconfigures(change.setting)
             return f"systemd-networkd reconfigures {node.device(change.device)}" if restarts else ""
         return f"traffic of {node.device(change.device)} stops while the driver recreates its queues"
 
-    def beside(self, node: Node, change: Change) -> Beside:
-        """The running MTU, which the program that manages the interface may set when its file changes."""
-        if not owner.is_native(change.setting):
+    def side_effects(self, node: Node, change: Change) -> SideEffects:
+        """The running MTU, which the program that manages the interface may change when its file changes."""
+        if not owner.is_manager_setting(change.setting):
             return {}
         return {"mtu": self.system.integer(_path(node.device(change.device).interface))}
 
-    def put_back(self, node: Node, change: Change, beside: Beside) -> None:
-        if beside["mtu"] is not None:
+    def restore_side_effects(self, node: Node, change: Change, effects: SideEffects) -> None:
+        if effects["mtu"] is not None:
             device = node.device(change.device)
-            step = f"set mtu of {device} to {beside['mtu']} again"
-            self.system.write(_path(device.interface), str(beside["mtu"]), step)
+            step = f"set mtu of {device} to {effects['mtu']} again"
+            self.system.write(_path(device.interface), str(effects["mtu"]), step)
 
     def apply(self, node: Node, change: Change) -> None:
         device = node.device(change.device)
-        if owner.is_native(change.setting):
+        if owner.is_manager_setting(change.setting):
             owner.write(self.system, change.setting, change.after, device.interface)
             return
         step = f"set mtu of {device} to {change.after}"

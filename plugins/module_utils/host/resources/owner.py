@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Settings of an interface that other programs would set again: systemd-networkd, udev, NetworkManager, netplan.
+"""Settings of an interface that other programs would override: systemd-networkd, udev, NetworkManager, netplan.
 
-Each records which of its files it uses: `/run/systemd/netif/links` (sd-network.c), `/run/udev/data`
-(`ID_NET_LINK_FILE`), `/run/NetworkManager/devices` (nm-config.c). Files: systemd.network(5), systemd.link(5),
-nm-settings-keyfile(5); ifcfg files of NetworkManager and values from DHCP are not read.
+Each program records which of its files it uses: `/run/systemd/netif/links` (sd-network.c), `/run/udev/data`
+(`ID_NET_LINK_FILE`), `/run/NetworkManager/devices` (nm-config.c). For the files see systemd.network(5),
+systemd.link(5), nm-settings-keyfile(5). ifcfg files of NetworkManager and values from DHCP are not read.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _FOLDERS = (_ETC, *(f"{top}/systemd/network" for top in ("/run", "/usr/local/lib
 _DROP_IN = "lanewise.conf"
 _DROP_IN_TEXT = "# Written by the Ansible collection lanewise.dra, which owns this file.\n[Link]\nMTUBytes={}\n"
 _PROFILES = tuple(f"{top}/NetworkManager/system-connections" for top in ("/etc", "/run", "/usr/lib"))
-#: Sections of a profile that can have an MTU, and their names in nmcli.
+#: Sections of a profile that can have an MTU, with their names in nmcli.
 _SECTIONS = {"ethernet": "802-3-ethernet", "802-3-ethernet": "802-3-ethernet", "infiniband": "infiniband"}
-#: The namespace of the UUIDs of profiles without one, such as netplan's (nm-uuid.c, nm_uuid_ns_1).
+#: The namespace for the UUIDs of profiles that have none in their file, such as netplan's (nm-uuid.c, nm_uuid_ns_1).
 _NAMESPACE = uuid.UUID("b425e9fb-7598-44b4-9e3b-5a2e3aaa4905")
 _OF_NETPLAN = re.compile(r"(?:10-netplan-(.+)\.(?:network|link)|netplan-(.+)\.nmconnection)")
 _YAML = tuple(f"{top}/netplan" for top in ("/etc", "/run", "/usr/lib", "/lib"))
@@ -40,7 +40,7 @@ _SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Manager:
-    """A program that manages an interface, with its `file`, and the UUID of NetworkManager's `profile`.
+    """A program that manages an interface, with the `file` that it uses, and the UUID of NetworkManager's `profile`.
 
     The file is empty if the profile is not in a keyfile.
     """
@@ -57,7 +57,7 @@ class Manager:
 
 
 def entries(text: str, continued: bool = False) -> list[tuple[str, str, str]]:
-    """Section, key and value of each line; a section's own line has no key.
+    """Section, key and value of each line. For a section's header, key and value are empty.
 
     With `continued` a backslash joins a line with the next, as in systemd's files (systemd.syntax(7)).
     """
@@ -80,7 +80,8 @@ def entries(text: str, continued: bool = False) -> list[tuple[str, str, str]]:
 
 
 def size(text: str) -> int | str | None:
-    """An MTU in a file: bytes, with systemd's K, M and G; other text unchanged; None if it is empty or 0."""
+    """An MTU in a file, in bytes; systemd's suffixes K, M and G are allowed. Other text is returned unchanged. None if
+    it is empty or 0."""
     match = re.fullmatch(r"(\d{1,10})\s*([BKMG]?)", text, re.ASCII)
     if not match:
         return text or None
@@ -88,7 +89,7 @@ def size(text: str) -> int | str | None:
 
 
 def managers(system: System, interface: str) -> list[Manager]:
-    """The programs that manage an interface, by their own records. Raises HostError."""
+    """The programs that manage an interface, according to their own records. Raises HostError."""
     index = system.integer(f"/sys/class/net/{interface}/ifindex")
     if index is None:
         return []
@@ -107,8 +108,8 @@ def managers(system: System, interface: str) -> list[Manager]:
 
 
 def mtu_settings(system: System, interface: str, mtu: int) -> dict[str, object]:
-    """The settings besides `mtu` that keep the interface's programs from setting another MTU: by name, with the MTU, or
-    None if our file is to be removed. Raises HostError."""
+    """The settings that prevent the interface's programs from setting another MTU, with the MTU, or None if the
+    collection's file is no longer needed. Raises HostError."""
     found: dict[str, object] = {}
     for manager in managers(system, interface):
         differs = _mtu(system, manager)[0] not in (None, mtu)
@@ -119,27 +120,27 @@ def mtu_settings(system: System, interface: str, mtu: int) -> dict[str, object]:
     return found
 
 
-def is_native(setting: str) -> bool:
+def is_manager_setting(setting: str) -> bool:
     """Whether a setting is one of `mtu_settings`."""
     return setting.startswith(_IN)
 
 
 def reconfigures(setting: str) -> bool:
-    """Whether changing such a setting makes its program reconfigure the interface."""
-    return is_native(setting) and setting.endswith(f".network.d/{_DROP_IN}")
+    """Whether a change of such a setting makes its program reconfigure the interface."""
+    return is_manager_setting(setting) and setting.endswith(f".network.d/{_DROP_IN}")
 
 
-def lost(system: System, setting: str) -> bool:
+def is_orphaned(system: System, setting: str) -> bool:
     """Whether such a setting belongs to a profile that no longer exists, so that it cannot be restored."""
     path = setting[len(_IN) :]
-    return is_native(setting) and not path.startswith(_ETC) and not system.exists(path)
+    return is_manager_setting(setting) and not path.startswith(_ETC) and not system.exists(path)
 
 
 def read(system: System, setting: str) -> int | str | None:
     """The present value of such a setting. Raises HostError."""
     path = setting[len(_IN) :]
     section = ("Link",) if path.startswith(_ETC) else _SECTIONS
-    return _last(system, path, section, "MTUBytes" if path.startswith(_ETC) else "mtu")
+    return _last_value(system, path, section, "MTUBytes" if path.startswith(_ETC) else "mtu")
 
 
 def write(system: System, setting: str, value: int | None, interface: str) -> None:
@@ -148,7 +149,7 @@ def write(system: System, setting: str, value: int | None, interface: str) -> No
     step = f"set the MTU of {interface} in {path} to {value}"
     if path.startswith(_ETC):
         if read(system, setting) == value:
-            return  # it was written for another interface of the same file
+            return  # already written for another interface that uses the same file
         system.install(path, None if value is None else _DROP_IN_TEXT.format(value), step)
         if path.endswith(f".link.d/{_DROP_IN}"):
             if system.exists("/run/udev/control"):
@@ -156,9 +157,9 @@ def write(system: System, setting: str, value: int | None, interface: str) -> No
         elif any(
             system.text(f"/proc/{one}/comm") == "systemd-network" for one in system.names("/proc") if one.isdigit()
         ):
-            system.command(["networkctl", "reload"], step)  # without the check this would start networkd
-            own = [_mtu(system, one)[0] for one in managers(system, interface) if _drop_in(one) == path]
-            _wait(system, interface, own[0] if value is None and own else value, step)
+            system.command(["networkctl", "reload"], step)  # without the check above, this would start networkd
+            values = [_mtu(system, one)[0] for one in managers(system, interface) if _drop_in(one) == path]
+            _wait(system, interface, values[0] if value is None and values else value, step)
         return
     found = entries(_text(system, path))
     profile = next((text for section, key, text in found if (section, key) == ("connection", "uuid")), "")
@@ -166,16 +167,16 @@ def write(system: System, setting: str, value: int | None, interface: str) -> No
     if not profile or not section:
         raise HostError(step, "it is no longer a profile with a UUID and an MTU", "look at 'nmcli connection show'")
     asked = [f"{section}.mtu", str(value or 0)]
-    # else nmcli would overwrite lines that were edited by hand
+    # without this, nmcli would overwrite lines that were edited by hand
     system.command(["nmcli", "connection", "load", path], step)
     system.command(["nmcli", "connection", "modify", "uuid", profile, *asked], step)
     if Manager(NETWORK_MANAGER, path, profile) in managers(system, interface):
-        # only this property, not other changes of the profile since it was activated
+        # applies only this property, not other changes of the profile since it was activated
         system.command(["nmcli", "device", "modify", interface, *asked], step)
 
 
 def _wait(system: System, interface: str, mtu: int | str | None, step: str) -> None:
-    """Wait until systemd-networkd has applied the change: `networkctl` returns before that."""
+    """Wait until systemd-networkd has applied the change, as `networkctl` does not wait for it."""
     deadline = time.monotonic() + _SECONDS
     while isinstance(mtu, int) and system.integer(f"/sys/class/net/{interface}/mtu") != mtu:
         if time.monotonic() >= deadline:
@@ -185,7 +186,8 @@ def _wait(system: System, interface: str, mtu: int | str | None, step: str) -> N
 
 
 def mtu_refusals(system: System, device: str, interface: str, mtu: int, asked: t.Container[str]) -> list[Refusal]:
-    """Why an MTU would be overwritten, if that cannot be prevented. `asked` are all interfaces that get this MTU."""
+    """The refusals of an MTU that another program would override, if that cannot be prevented. `asked` are all
+    interfaces that get this MTU."""
     found = []
     for manager in managers(system, interface):
         message = fix = ""
@@ -194,7 +196,7 @@ def mtu_refusals(system: System, device: str, interface: str, mtu: int, asked: t
             message = (
                 f"NetworkManager's profile {manager.profile} of {interface} is not in a keyfile, so its MTU is unknown"
             )
-            fix = f"'nmcli connection migrate uuid {manager.profile}' makes one of an ifcfg file"
+            fix = f"'nmcli connection migrate uuid {manager.profile}' converts an ifcfg file to a keyfile"
         elif value in (None, mtu):
             continue
         elif manager.program == NETWORK_MANAGER:
@@ -202,7 +204,7 @@ def mtu_refusals(system: System, device: str, interface: str, mtu: int, asked: t
             if manager.netplan:
                 fix = f"write mtu: {mtu} for {manager.netplan} in {_yaml(system, manager.netplan)}, and 'netplan apply'"
             elif not place.startswith("/etc/"):
-                fix = f"give the profile {manager.profile} the MTU {mtu} by nmcli, or change what makes this file"
+                fix = f"set the MTU {mtu} in the profile {manager.profile} with nmcli, or change what writes this file"
             elif not system.exists("/usr/bin/nmcli"):
                 fix = f"write mtu={mtu} there: this node has no nmcli"
         elif place != manager.file and place.rpartition("/")[2] > _DROP_IN:
@@ -222,7 +224,7 @@ def mtu_refusals(system: System, device: str, interface: str, mtu: int, asked: t
 
 
 def vfs_refusals(system: System, device: str, interface: str, number: int) -> list[Refusal]:
-    """Why a number of VFs would be overwritten: another program creates a different number. Raises HostError."""
+    """The refusals of a number of VFs if another program creates a different number. Raises HostError."""
     counts: dict[str, int | str | None] = {}
     names = set()
     for manager in managers(system, interface):
@@ -263,17 +265,17 @@ def _vfs_of_netplan(system: System, name: str) -> int | str | None:
 
 
 def _mtu(system: System, manager: Manager) -> tuple[int | str | None, str]:
-    """The program's own value, without our drop-in, and the file that sets it."""
+    """The MTU that the program sets without the collection's drop-in, and the file that sets it."""
     if manager.program == NETWORK_MANAGER:
-        return _last(system, manager.file, _SECTIONS, "mtu") if manager.file else None, manager.file
+        return _last_value(system, manager.file, _SECTIONS, "mtu") if manager.file else None, manager.file
     found: tuple[int | str | None, str] = (None, manager.file)
     for path in _files(system, manager.file):
-        value = _last(system, path, ("Link",), "MTUBytes") if path != _drop_in(manager) else None
+        value = _last_value(system, path, ("Link",), "MTUBytes") if path != _drop_in(manager) else None
         found = (value, path) if value is not None else found
     return found
 
 
-def _last(system: System, path: str, sections: t.Container[str], key: str) -> int | str | None:
+def _last_value(system: System, path: str, sections: t.Container[str], key: str) -> int | str | None:
     lines = entries(_text(system, path), continued=key == "MTUBytes")
     values = [value for section, name, value in lines if section in sections and name == key]
     return size(values[-1]) if values else None
@@ -298,14 +300,15 @@ def _keyfile(system: System, profile: str) -> str:
     for folder in _PROFILES:
         for name in system.names(folder):
             found = {one[:2]: one[2] for one in entries(_text(system, f"{folder}/{name}"))}
-            own = found.get(("connection", "uuid"))
-            if own == profile or (not own and profile == _made_up(name)):
+            known = found.get(("connection", "uuid"))
+            if known == profile or (not known and profile == _computed_uuid(name)):
                 return f"{folder}/{name}"
     return ""
 
 
-def _made_up(name: str) -> str:
-    """The UUID that NetworkManager computes for a profile without one (nm-keyfile.c, nm_keyfile_read_ensure_uuid)."""
+def _computed_uuid(name: str) -> str:
+    """The UUID that NetworkManager computes for a profile that has none in its file (nm-keyfile.c,
+    nm_keyfile_read_ensure_uuid)."""
     return str(uuid.uuid3(_NAMESPACE, f"keyfile\0{_PROFILES[0]}/{name}\0"))
 
 

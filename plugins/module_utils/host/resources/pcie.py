@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Registers of PCI functions: how a NIC reads memory, and where ports send peer-to-peer traffic.
+"""Registers of PCI functions: a NIC's read requests and ordering, and the access control services of ports.
 
 PCI Express Base Specification 6.0, section 7.5.3.4 (Device Control) and 7.7.11 (Access Control Services).
 """
@@ -87,7 +87,7 @@ class Pcie(Resource):
         if device.address is None:
             return Refusal(change.device, change.setting, "is not a PCI function")
         if device.physfn:
-            return Refusal(change.device, change.setting, f"a VF shares that of PF {device.physfn}", "choose the PF")
+            return Refusal(change.device, change.setting, f"a VF uses that of its PF {device.physfn}", "choose the PF")
         if change.before is None:
             return Refusal(change.device, change.setting, f"{_UNREADABLE}, or it is not a PCI Express function")
         if change.setting == "max_read_request_bytes" and change.after not in _SIZES:
@@ -109,8 +109,8 @@ class Pcie(Resource):
 class AcsForGpudirect(Resource):
     """`acs` of the node: `gpudirect` lets GPUs and NICs below one switch reach each other without the processor.
 
-    Only ports on the way between a GPU and its nearest NIC are changed, each as its board needs it. The value of a port
-    is the list of its enabled controls, by the letters that lspci uses.
+    Only ports on the path between a GPU and its nearest NIC are changed, each as its board needs it. The value of a
+    port is the list of its enabled controls, in the notation of lspci.
     """
 
     name = "acs"
@@ -165,10 +165,10 @@ class AcsForGpudirect(Resource):
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         if change.setting == "acs":
-            fix = "leave acs out; topology_info shows how GPUs and NICs are joined"
+            fix = "leave acs out; topology_info shows the paths between GPUs and NICs"
             return Refusal(NODE, "acs", "no GPU and NIC of this node meet below a switch whose ports have ACS", fix)
         if node.facts["system"]["virtual"]:
-            fix = "leave it to the hypervisor: what a guest writes does not reach the switches"
+            fix = "set it on the hypervisor's host, as a guest cannot change the switches"
             return Refusal(NODE, change.setting, "this node is a virtual machine", fix)
         functions = node.facts["functions"]
         port = change.setting.rpartition(" ")[2]
@@ -178,7 +178,8 @@ class AcsForGpudirect(Resource):
         for address, function in functions.items():
             if port in function["bridges"] and function["driver"] in ("vfio-pci", "vfio_pci"):
                 fix = (
-                    "isolation of guests and direct traffic exclude each other: bind it to its own driver, or leave acs"
+                    "isolation of guests and direct traffic exclude each other: bind it to its own driver, or leave "
+                    "acs out"
                 )
                 return Refusal(NODE, change.setting, f"{address} below it belongs to a guest (vfio-pci)", fix)
         return None
@@ -216,11 +217,12 @@ def _unknown_board(facts: NodeFacts) -> str:
 
 
 def ports(facts: NodeFacts) -> dict[str, dict[str, bool]]:
-    """Which controls each port needs on or off, for traffic between the GPUs and their nearest NICs.
+    """The controls that each port needs on or off for traffic between the GPUs and their nearest NICs.
 
-    On ordinary switches the two ports below the meeting point must redirect neither requests nor completions. If a NIC
-    has a data-direct function (ConnectX-8 beside Grace), these ports need one redirect each, and their root port must
-    not validate sources, so that the kernel puts the whole segment into one group (rdma-core, kernel-boot/rdma_topo).
+    On ordinary switches, the first ports below the last common bridge must redirect neither requests nor completions.
+    If a NIC has a data-direct function (ConnectX-8 with Grace), these ports need one redirect each, and their root port
+    must not validate sources, so that the kernel puts the whole segment into one IOMMU group (rdma-core,
+    kernel-boot/rdma_topo).
     """
     functions = facts["functions"]
     found: dict[str, dict[str, bool]] = {}
@@ -230,11 +232,11 @@ def ports(facts: NodeFacts) -> dict[str, dict[str, bool]]:
             continue
         for nic in nearest["devices"]:
             end = nearest["via"].get(nic, nic)
-            ways = [functions[address]["bridges"] for address in (gpu["address"], end)]
-            common = [one for one, other in zip(*ways) if one == other]
+            paths = [functions[address]["bridges"] for address in (gpu["address"], end)]
+            common = [one for one, other in zip(*paths) if one == other]
             if not common:
                 continue
-            below = [bridges[len(common) : len(common) + 1] for bridges in ways]
+            below = [bridges[len(common) : len(common) + 1] for bridges in paths]
             if end == nic:
                 for one in (*below[0], *below[1]):
                     found[one] = {"RR": False, "CR": False}

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A routing table for each rail, so that packets from a NIC's address leave by that NIC (linux/rtnetlink.h)."""
+"""A routing table for each rail, so that packets from a NIC's address are sent by that NIC (linux/rtnetlink.h)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _TEMPORARY_OR_TENTATIVE = 0x01 | 0x40
 _STATIC, _UNICAST, _TO_TABLE, _LINK, _UNIVERSE, _NOT = 4, 1, 1, 253, 0, 2
 _FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 _ANY = tuple(_FAMILIES.values())
-#: Tables of the kernel's own: compat, default, main, local.
-_TAKEN = (0, 252, 253, 254, 255)
+#: Tables of the kernel: unspecified, compat, default, main, local.
+_RESERVED_TABLES = (0, 252, 253, 254, 255)
 _IPV6_METRIC = 1024
-#: The attributes of our rules and routes in a dump, with those that the kernel adds (suppress_prefixlength; cache,
-#: preference).
-_OF_RULES = {"FRA_SRC", "FRA_PRIORITY", "FRA_TABLE", "FRA_PROTOCOL", "FRA_SUPPRESS_PREFIXLEN"}
-_OF_ROUTES = {
+#: The attributes in a dump of rules and routes of this resource, with those that the kernel adds
+#: (suppress_prefixlength; cache, preference).
+_RULE_ATTRIBUTES = {"FRA_SRC", "FRA_PRIORITY", "FRA_TABLE", "FRA_PROTOCOL", "FRA_SUPPRESS_PREFIXLEN"}
+_ROUTE_ATTRIBUTES = {
     *("RTA_DST", "RTA_OIF", "RTA_GATEWAY", "RTA_PRIORITY", "RTA_PREFSRC", "RTA_TABLE", "RTA_METRICS"),
     *("RTA_CACHEINFO", "RTA_PREF"),
 }
@@ -43,7 +43,7 @@ Network = t.Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 class RailRoutes(Resource):
     """`rail_routes` of a NIC: `table`, `priority` of its rules, `gateway` if there is one.
 
-    A table belongs to one NIC: it has exactly the wanted routes, and exactly the wanted rules lead to it.
+    A table belongs to one NIC: it has only the wanted routes, and only the wanted rules use it.
     """
 
     name = "rail_routes"
@@ -79,7 +79,7 @@ class RailRoutes(Resource):
 
     def plan(self, node: Node, wanted: State | None = None) -> Plan:
         plan = super().plan(node, wanted)
-        if wanted is not None:  # an earlier state, not the wish of a rule
+        if wanted is not None:  # an earlier state is restored, and needs no checks
             return plan
         wanted = self.wanted(node)
         entries = [*self._all_rules(), *self._all_routes()] if wanted else []
@@ -94,16 +94,16 @@ class RailRoutes(Resource):
             own = index(self.system, interface)
             foreign = [one for one in entries if one.table == table and not (one.plain and one.out in (0, own))]
             addresses = self._addresses(node, key)
-            if table in _TAKEN:
-                refuse(f"table {table} is reserved by the kernel", "choose another number, such as 100 and the rail's")
+            if table in _RESERVED_TABLES:
+                refuse(f"table {table} is reserved by the kernel", "choose another number, such as 100 plus the rail")
             elif table in tables:
-                refuse(f"table {table} is already used by {tables[table]}", "give each NIC a table of its own")
+                refuse(f"table {table} is already used by {tables[table]}", "set another table for each NIC")
             elif foreign:
                 fix = "choose a table that nothing else uses"
                 refuse(f"table {table} is used for something else: {foreign[0].value}", fix)
             tables.setdefault(table, key)
             if not addresses:
-                refuse(f"{interface} has no IP address", "give it one first: the routes are made from it")
+                refuse(f"{interface} has no IP address", "configure one first, as the routes depend on it")
             elif not self._up(interface):
                 refuse(f"{interface} is down, and does not accept routes", "bring it up first")
             for gateway in _gateways(asked) if addresses else ():
@@ -121,14 +121,14 @@ class RailRoutes(Resource):
         def ask(verb: str, one: SourceRule | RailRoute) -> None:
             step = f"{verb} the {kind[:-1]} '{one}' of table {table} for {device}"
             if isinstance(one, SourceRule):
-                self.system.ask(step, lambda: kernel.rule(verb, **one.message(table)))
+                self.system.request_change(step, lambda: kernel.rule(verb, **one.message(table)))
             else:
-                self.system.ask(step, lambda: kernel.route(verb, **one.message(table, out)))
+                self.system.request_change(step, lambda: kernel.route(verb, **one.message(table, out)))
 
-        # a default route needs the route to its gateway: it is added after that one, and removed before it
-        for one in sorted((one for one in present if one not in change.after), key=lambda one: not _leads_on(one)):
+        # a default route needs the route to its gateway, so it is added after that one, and removed before it
+        for one in sorted((one for one in present if one not in change.after), key=lambda one: not _has_gateway(one)):
             ask("remove", one)
-        for one in sorted((one for one in change.after if one not in present), key=_leads_on):
+        for one in sorted((one for one in change.after if one not in present), key=_has_gateway):
             ask("add", one)
 
     def _up(self, interface: str) -> bool:
@@ -138,7 +138,7 @@ class RailRoutes(Resource):
             return False
 
     def _addresses(self, node: Node, key: str) -> list[Interface]:
-        """The addresses that packets are sent from: permanent global ones."""
+        """The permanent global addresses of a NIC, from which packets are sent."""
         own = index(self.system, node.device(key).interface)
         found: list[Interface] = []
         for one in self.system.dump("list the addresses", self.system.socket("IPRoute").get_addr):
@@ -171,12 +171,12 @@ class SourceRule(Value):
 
     @classmethod
     def parse(cls, text: str) -> SourceRule:
-        """What a file has stored. Raises ValueError."""
+        """Parse the text in a file. Raises ValueError."""
         _from, source, _priority, priority = text.split()
         return cls(ipaddress.ip_network(source), int(priority))
 
     def message(self, table: int) -> dict[str, object]:
-        """pyroute2's arguments for the rule that leads to a table."""
+        """pyroute2's arguments for the rule that selects a table."""
         return {
             "family": _FAMILIES[self.source.version],
             "src": str(self.source.network_address),
@@ -189,7 +189,7 @@ class SourceRule(Value):
 
 @dataclass(frozen=True)
 class RailRoute(Value):
-    """A route to a network; without one, the default route. A metric of 0 means none."""
+    """A route to a network, or the default route if `destination` is None. A metric of 0 means none."""
 
     destination: Network | None
     gateway: Address | None = None
@@ -204,7 +204,7 @@ class RailRoute(Value):
 
     @classmethod
     def parse(cls, text: str) -> RailRoute:
-        """What a file has stored. Raises ValueError."""
+        """Parse the text in a file. Raises ValueError."""
         destination, *rest = text.split()
         words = dict(zip(rest[::2], rest[1::2]))
         gateway, source = (ipaddress.ip_address(words[name]) if name in words else None for name in ("via", "src"))
@@ -213,7 +213,7 @@ class RailRoute(Value):
 
     def message(self, table: int, out: int) -> dict[str, object]:
         """pyroute2's arguments for the route of a table, by the interface with the index `out`. Raises ValueError."""
-        if self.source is None:  # all routes that this resource adds and deletes have one
+        if self.source is None:  # all routes that this resource adds and deletes have a source
             raise ValueError(f"the route {self} has no source")
         on_link = self.source.version == 4 and not self.gateway
         return {
@@ -232,7 +232,7 @@ class RailRoute(Value):
 class _Entry(t.NamedTuple):
     """A rule or a route, its table, and its outgoing interface.
 
-    `plain`: it has no other attributes, so that it can be recreated from its value.
+    It is `plain` if it has no other attributes, so that it can be recreated from its value.
     """
 
     value: SourceRule | RailRoute
@@ -245,7 +245,7 @@ def _sorted(entries: t.Iterable[_Entry]) -> list[_Entry]:
     return sorted(entries, key=lambda one: (str(one.value), one[1:]))
 
 
-def _leads_on(one: SourceRule | RailRoute) -> bool:
+def _has_gateway(one: SourceRule | RailRoute) -> bool:
     """Whether it is a route through a gateway."""
     return isinstance(one, RailRoute) and one.gateway is not None
 
@@ -275,7 +275,7 @@ def _rule(message: Message) -> _Entry:
     source = _network(message["family"], message.get_attr("FRA_SRC"), message["src_len"])
     suppressed = message.get_attr("FRA_SUPPRESS_PREFIXLEN", _NOTHING_SUPPRESSED) != _NOTHING_SUPPRESSED
     special = message["dst_len"] or message["tos"] or message["flags"] & _NOT or suppressed
-    plain = source.prefixlen == source.max_prefixlen and not special and _has_only(_OF_RULES, message)
+    plain = source.prefixlen == source.max_prefixlen and not special and _has_only(_RULE_ATTRIBUTES, message)
     rule = SourceRule(source, message.get_attr("FRA_PRIORITY") or 0)
     return _Entry(rule, message.get_attr("FRA_TABLE", message["table"]), 0, plain)
 
@@ -290,7 +290,7 @@ def _route(message: Message) -> _Entry:
     )
     metrics = message.get_attr("RTA_METRICS")
     special = message["type"] != _UNICAST or message["tos"] or (metrics and metrics["attrs"])
-    plain = not special and bool(message.get_attr("RTA_PREFSRC")) and _has_only(_OF_ROUTES, message)
+    plain = not special and bool(message.get_attr("RTA_PREFSRC")) and _has_only(_ROUTE_ATTRIBUTES, message)
     out = 0 if message.get_attr("RTA_MULTIPATH") else message.get_attr("RTA_OIF") or 0
     return _Entry(route, message.get_attr("RTA_TABLE", message["table"]), out, plain)
 

@@ -26,8 +26,8 @@ _MODES = ("exclusive", "shared")
 class RdmaSystem(Resource):
     """`rdma_netns_mode` of the node: `shared` or `exclusive`, now and after the next boot.
 
-    The kernel changes it only while the node's network namespace is the only one. If there is another, such as a pod's,
-    the file for the next boot is written, and a reboot requested.
+    The kernel changes it only while the node's network namespace is the only one. If there is another one, such as a
+    pod's, the file for the next boot is written, and the run reports that a reboot is required.
     """
 
     name = "rdma_system"
@@ -51,7 +51,7 @@ class RdmaSystem(Resource):
         plan = super().plan(node, wanted)
         now = [change for change in plan.changes if change.setting == "rdma_netns_mode"]
         if now and now[0].before is None:
-            plan.changes.remove(now[0])  # ib_core is not loaded: it reads the file when it is
+            plan.changes.remove(now[0])  # ib_core is not loaded; it reads the file when it is loaded
         elif now:
             other = self._other_namespace()
             if other:
@@ -70,12 +70,12 @@ class RdmaSystem(Resource):
         from ..access import messages
 
         mode = [("netns_mode", _MODES.index(change.after))]
-        fix = "a network namespace without a process exists: stop the containers, or reboot"
+        fix = "there may be a network namespace without a process: stop the containers, or reboot"
         message = (messages.SET_RDMA_SYSTEM, messages.RdmaSystem, mode)
-        self.system.ask(step, lambda: messages.exchange(kernel, *message, change=True), fix)
+        self.system.request_change(step, lambda: messages.exchange(kernel, *message, change=True), fix)
 
     def _other_namespace(self) -> str:
-        """A network namespace other than the node's, as the end of a sentence; empty if none is visible."""
+        """A network namespace other than the node's, as a clause for a message; empty if none is visible."""
         if not self.system.reader.live:
             return ""
         try:
@@ -88,7 +88,7 @@ class RdmaSystem(Resource):
             try:
                 if os.readlink(f"/proc/{process}/ns/net") != own:
                     name = self.system.text(f"/proc/{process}/comm")
-                    return f"process {process} ({name}) has a network namespace of its own"
+                    return f"process {process} ({name}) is in another network namespace"
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ESRCH, errno.EACCES):  # it has ended, or is a zombie
                     raise HostError("look for network namespaces", str(error)) from None

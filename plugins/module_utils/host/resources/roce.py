@@ -25,7 +25,7 @@ class Roce(Resource):
     """`roce` of a NIC: `mode` and `tos` of the RDMA connection manager, and the forced `traffic_class`, for each port.
 
     The connection manager's values can only be read after a folder is created for the device. Check mode does not
-    create it: there the value is unknown, and the wanted one counts as a change.
+    create it, so the value is unknown there, and counts as changed.
     """
 
     name = "roce"
@@ -93,8 +93,8 @@ class Roce(Resource):
     def _devices(self, node: Node, key: str) -> t.Sequence[str]:
         device = node.device(key)
         if not device.rdma_devices:
-            fix = "load its RDMA driver; is the device in a container's namespace?"
-            raise HostError(f"set RoCE of {device}", "it has no RDMA device here", fix)
+            fix = "load its RDMA driver, and check whether a container has the device"
+            raise HostError(f"set RoCE of {device}", "it has no RDMA device in the node's network namespace", fix)
         return device.rdma_devices
 
     def _ports(self, device: str) -> list[str]:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Settings of a container runtime that DRA drivers need: CDI for devices, and NRI for drivers that use it."""
+"""Settings of a container runtime that DRA drivers need: CDI, and NRI for the drivers that use it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import re
 
 from ..access import units
 from ..access.system import HostError, System
-from ..engine.change import NODE, Beside, Change, Refusal, State
+from ..engine.change import NODE, Change, Refusal, SideEffects, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 
@@ -30,7 +30,7 @@ _NRI = "io.containerd.nri.v1.nri"
 
 
 def values(dump: str) -> dict[str, str]:
-    """The settings of `containerd config dump`, by table and key, without quotes. Lists stay text."""
+    """The settings of `containerd config dump` as `TABLE:KEY`, without quotes. A list is a text."""
     found: dict[str, str] = {}
     table = ""
     for line in dump.splitlines():
@@ -69,11 +69,12 @@ def with_key(text: str, plugin: str, key: str, value: str) -> str:
 
 
 class Runtime(Resource):
-    """`runtime_cdi` and `runtime_nri` of the node. The value is the file of configuration.
+    """`runtime_cdi` and `runtime_nri` of the node. The value is the content of the configuration file.
 
-    For containerd 2 it is a drop-in, if its own file imports drop-ins. In containerd 1, an imported file would replace
-    the whole table of a plugin, including the cgroup driver; for it, and without imports, one line of containerd's own
-    file is changed. The change is undone if containerd then shows any other difference in its configuration.
+    For containerd 2 this is a drop-in, if its own file imports drop-ins. Without imports, and for containerd 1, one
+    line of containerd's own file is changed: in containerd 1, an imported file would replace the whole table of a
+    plugin, including the cgroup driver. The change is undone if containerd then shows any other difference in its
+    configuration.
     """
 
     name = "runtime"
@@ -129,7 +130,7 @@ class Runtime(Resource):
         return {NODE: found or {"runtime": "containerd or crio"}}
 
     def _imports(self) -> bool:
-        """Whether containerd 2 reads drop-ins: its default imports only apply without its own file."""
+        """Whether containerd 2 reads drop-ins. Its default imports only apply if it has no configuration file."""
         text = self.system.content(CONTAINERD_CONFIG)
         return text is None or "/etc/containerd/conf.d/" in values(text).get(":imports", "")
 
@@ -142,22 +143,22 @@ class Runtime(Resource):
             fix = "install containerd 1.7 or newer"
             return Refusal(NODE, "runtime", f"this containerd does not know {change.setting}", fix)
         if not change.setting.startswith("/"):
-            fix = "if the Kubernetes distribution brings its own (k3s, RKE2), set it in its template"
+            fix = "if the Kubernetes distribution has its own runtime (k3s, RKE2), set it in its template"
             return Refusal(NODE, "runtime", "neither containerd nor CRI-O is installed in the usual places", fix)
         if node.general.get("runtime_cdi") is False:
-            return Refusal(NODE, "runtime_cdi", "DRA drivers need CDI to give devices to containers", "leave it out")
+            return Refusal(NODE, "runtime_cdi", "DRA drivers need CDI to add devices to containers", "leave it out")
         return None
 
     def interrupts(self, node: Node, change: Change) -> str:
         name = "crio" if change.setting == CRIO_DROP_IN else "containerd"
-        return f"{name} restarts: running pods keep running, new ones wait"
+        return f"{name} restarts; running pods keep running, new ones wait"
 
-    def beside(self, node: Node, change: Change) -> Beside:
-        """Whether the runtime runs: systemd does not restart one that could not start with a wrong configuration."""
+    def side_effects(self, node: Node, change: Change) -> SideEffects:
+        """Whether the runtime runs, as systemd does not restart a runtime that failed because of its configuration."""
         return {_unit(change): units.state(self.system, _unit(change))}
 
-    def put_back(self, node: Node, change: Change, beside: Beside) -> None:
-        if beside[_unit(change)] == units.RUNS:
+    def restore_side_effects(self, node: Node, change: Change, effects: SideEffects) -> None:
+        if effects[_unit(change)] == units.RUNS:
             units.start(self.system, _unit(change))
 
     def apply(self, node: Node, change: Change) -> None:
@@ -185,7 +186,7 @@ class Runtime(Resource):
                 one for one in sorted(wish) if "plugins." in one and text.get(one) != wish[one] != after.get(one)
             ]
             if unchanged:
-                fix = "it is too old for this setting, or another file in its imports overrides it"
+                fix = "containerd is too old for this setting, or another file in its imports overrides it"
                 raise HostError(step, f"containerd shows no change of {', '.join(unchanged)}", fix)
         self.system.command(["systemctl", "try-restart", unit], f"restart {unit}", f"see 'journalctl -u {unit}'")
 

@@ -11,17 +11,17 @@ import time
 
 from ..access.system import HostError
 from ..access.usage import users
-from ..engine.change import Beside, Change, Plan, Refusal, State
+from ..engine.change import Change, Plan, Refusal, SideEffects, State
 from ..engine.node import Node
 from ..engine.resource import Resource
 from . import owner
-from .vf_driver import beside, put_back
+from .vf_driver import restore_vf_states, vf_states
 
 _DEVICES = "/sys/bus/pci/devices"
-#: VFs of large cards appear one after the other, each with its driver's start.
+#: VFs of large cards appear one after the other, and each starts its driver.
 _SECONDS = 120.0
 _NO_ROOM = (
-    "if 'dmesg' says 'not enough MMIO resources', switch on 'above 4G decoding' in the firmware's setup, "
+    "if 'dmesg' says 'not enough MMIO resources', enable 'above 4G decoding' in the firmware setup, "
     "or add the kernel argument pci=realloc"
 )
 
@@ -33,7 +33,7 @@ class Sriov(Resource):
     """
 
     name = "sriov"
-    renews = True
+    recreates_devices = True
 
     def wanted(self, node: Node) -> State:
         found: State = {}
@@ -78,7 +78,7 @@ class Sriov(Resource):
         if device.physfn:
             return refusal(f"is itself a VF of {device.physfn}", "choose PFs only: type: pf")
         if change.before is None:
-            fix = "switch SR-IOV on in the machine's and the card's firmware, and bind a driver that supports it"
+            fix = "enable SR-IOV in the machine's and the card's firmware, and bind a driver that supports it"
             return refusal("the kernel offers no SR-IOV here", fix)
         if change.setting != "num_vfs":
             return None
@@ -88,7 +88,7 @@ class Sriov(Resource):
             return refusal(f"{change.after} VFs are wanted, but the card offers {total}", fix)
         if node.settings.get(change.device, {}).get("externally_managed"):
             return refusal(f"has {change.before} VFs and is externally managed, but {change.after} are wanted")
-        for vf in device.vfs:  # the kernel only accepts a new number after zero, so all VFs are removed
+        for vf in device.vfs:  # all VFs are removed, as the kernel accepts a new number only after zero
             reason = users(self.system, vf)
             if reason:
                 fix = "drain the node first, or leave the number as it is"
@@ -100,11 +100,11 @@ class Sriov(Resource):
             return f"all {change.before} VFs of {change.device} are removed and recreated"
         return ""
 
-    def beside(self, node: Node, change: Change) -> Beside:
-        return beside(self.system, node, change.device) if change.setting == "num_vfs" else {}
+    def side_effects(self, node: Node, change: Change) -> SideEffects:
+        return vf_states(self.system, node, change.device) if change.setting == "num_vfs" else {}
 
-    def put_back(self, node: Node, change: Change, beside: Beside) -> None:
-        put_back(self.system, node, change.device, beside)
+    def restore_side_effects(self, node: Node, change: Change, effects: SideEffects) -> None:
+        restore_vf_states(self.system, node, change.device, effects)
 
     def apply(self, node: Node, change: Change) -> None:
         folder = f"{_DEVICES}/{change.device}"

@@ -16,7 +16,7 @@ from ..engine.node import Node
 from ..engine.resource import Resource
 
 PATH = "/etc/sysctl.d/90-lanewise.conf"
-#: The folders of systemd-sysctl; a name in an earlier folder hides the same name in a later one.
+#: The folders of systemd-sysctl. A file in an earlier folder hides files of the same name in later ones.
 _FOLDERS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d", "/lib/sysctl.d")
 _KEY = re.compile(r"^[a-z][A-Za-z0-9_-]*([./][A-Za-z0-9_:-]+)+$", re.ASCII)
 _OF_INTERFACE = re.compile(r"^net\.ipv[46]\.(conf|neigh)\.(?!all\.|default\.)")
@@ -29,7 +29,7 @@ def _path(key: str) -> str:
 
 
 def _name(key: str) -> str:
-    """A key with dots; sysctl.d accepts dots or slashes: the first separator decides."""
+    """A key with dots. In sysctl.d, a key may have dots or slashes as separators; the first one decides which."""
     return key.replace("/", ".") if "/" in key.split(".")[0] else key
 
 
@@ -44,10 +44,10 @@ def parse(text: str) -> dict[str, str]:
 
 
 class Sysctl(Resource):
-    """`sysctl` of the node: a mapping of keys to values, live and at boot.
+    """`sysctl` of the node: a mapping of keys to values, now and at boot.
 
-    A key that is removed from the mapping is removed from the file, and keeps its value until the next boot. Keys that
-    the file does not have are never changed.
+    If a key is removed from the mapping, it is removed from the file, but keeps its value until the next boot. Other
+    keys are never changed.
     """
 
     name = "sysctl"
@@ -61,19 +61,19 @@ class Sysctl(Resource):
         found: dict[str, object] = {}
         for key, value in wish.items():
             found[_name(key)] = found[_name(key) + _AT_BOOT] = _text(value)
-        for key in self._kept():
+        for key in self._stored():
             found.setdefault(key + _AT_BOOT, None)
         return {NODE: found} if found else {}
 
-    def _kept(self) -> dict[str, str]:
+    def _stored(self) -> dict[str, str]:
         return parse(self.system.content(PATH) or "")
 
     def read(self, node: Node, wanted: State) -> State:
-        kept = self._kept()
+        settings = self._stored()
         found: dict[str, object] = {}
         for setting in wanted.get(NODE, {}):
             if setting.endswith(_AT_BOOT):
-                found[setting] = kept.get(setting[: -len(_AT_BOOT)])
+                found[setting] = settings.get(setting[: -len(_AT_BOOT)])
             else:
                 value = self.system.text(_path(setting))
                 found[setting] = None if value is None else _text(value)
@@ -87,26 +87,26 @@ class Sysctl(Resource):
         key = change.setting[: -len(_AT_BOOT)] if at_boot else change.setting
         if change.after is None:
             return None
-        if at_boot or self._kept().get(key) == str(change.after):
-            rival = self._rival(key, str(change.after))
-            if rival:
-                return Refusal(NODE, change.setting, f"{'' if at_boot else 'at boot '}{rival}", "remove it there")
+        if at_boot or self._stored().get(key) == str(change.after):
+            override = self._override(key, str(change.after))
+            if override:
+                return Refusal(NODE, change.setting, f"{'' if at_boot else 'at boot '}{override}", "remove it there")
         if at_boot:
-            return None  # the live value has the other reasons
+            return None  # the other checks are made for the live value
         if not _KEY.match(key) or "\n" in str(change.after):
             return Refusal(NODE, change.setting, "is not a valid sysctl name")
         if _OF_INTERFACE.match(key):
-            fix = "set it in the NIC's sysctls: an interface that appears later would not get it from here"
+            fix = "set it in the NIC's sysctls, as an interface that appears later would not get it from here"
             return Refusal(NODE, change.setting, "belongs to one interface", fix)
         if not self.system.exists(_path(key)):
             return Refusal(
                 NODE, change.setting, "this kernel has no such sysctl", "load the kernel module that provides it"
             )
         if change.before is None:
-            return Refusal(NODE, change.setting, "cannot be read, so whether it is set is unknown")
+            return Refusal(NODE, change.setting, "cannot be read, so a change could not be checked")
         return None
 
-    def _rival(self, key: str, value: str) -> str:
+    def _override(self, key: str, value: str) -> str:
         """Why another file overrides ours at boot; empty if none does."""
         files: dict[str, str] = {}
         for folder in _FOLDERS:
@@ -129,15 +129,15 @@ class Sysctl(Resource):
             if change.after is not None:
                 self.system.write(_path(change.setting), str(change.after), f"set {change.setting} to {change.after}")
             return
-        kept = self._kept()
+        settings = self._stored()
         key = change.setting[: -len(_AT_BOOT)]
-        kept.pop(key, None)
+        settings.pop(key, None)
         if change.after is not None:
-            kept[key] = str(change.after)
-        text = _HEADER + "".join(f"{name} = {kept[name]}\n" for name in sorted(kept)) if kept else None
+            settings[key] = str(change.after)
+        text = _HEADER + "".join(f"{name} = {settings[name]}\n" for name in sorted(settings)) if settings else None
         self.system.install(PATH, text, f"write {key} to {PATH}")
 
 
 def _text(value: object) -> str:
-    """A value as text; the kernel separates several values by tabs, people by blanks."""
+    """A value as text with single spaces, as the kernel separates several values by tabs."""
     return " ".join(str(int(value) if isinstance(value, bool) else value).split())

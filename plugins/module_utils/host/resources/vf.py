@@ -15,11 +15,11 @@ from ..access import links
 from ..access.pyroute2_types import Message
 from ..access.system import HostError, System
 from ..access.usage import users
-from ..engine.change import Beside, Change, Refusal, State, Value
+from ..engine.change import Change, Refusal, SideEffects, State, Value
 from ..engine.node import Node
 from ..engine.resource import Resource
 from ..engine.settings import VfSettings
-from .vfs import address, not_there, number_of_vfs, per_vf, split, to_be_recreated
+from .vfs import address, number_of_vfs, per_vf, refusal_if_missing, split_name, will_be_recreated
 
 _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
@@ -34,20 +34,21 @@ _STORED_VLAN = re.compile(r"(\d+)(?: qos (\d+))?(?: (\S+))?", re.ASCII)
 #: Drivers that read a VF's address and GUIDs only when they start.
 _READ_AT_START = ("mlx5_core",)
 
-#: Settings of the state, in the order in which they are applied: an untrusted VF may be refused another address.
+#: Settings of the state in the order in which they are applied. `trust` is first, as the kernel may refuse an untrusted
+#: VF another address.
 SETTINGS = ("trust", "mac", "node_guid", "port_guid", "vlan", "rate", "spoof_check", "link_state")
 
 
 @dataclass(frozen=True)
 class Vlan(Value):
-    """The VLAN tag that the card adds and removes: its number (0 for none), priority and protocol."""
+    """The VLAN tag that the card adds and removes. Number 0 means no tag."""
 
     number: int
     priority: int = 0
     protocol: str = _VLAN
 
     def __post_init__(self) -> None:
-        if not self.number:  # without a VLAN there is no tag that could have a protocol
+        if not self.number:  # there is no tag that could have a protocol
             object.__setattr__(self, "protocol", _VLAN)
 
     def __str__(self) -> str:
@@ -57,7 +58,7 @@ class Vlan(Value):
 
 @dataclass(frozen=True)
 class Rate(Value):
-    """The guaranteed and the highest rate of a VF, in Mbit/s; 0 for none."""
+    """The guaranteed and the maximum rate of a VF, in Mbit/s; 0 for none."""
 
     low: int
     high: int
@@ -67,7 +68,7 @@ class Rate(Value):
 
 
 class Vf(Resource):
-    """`vf`, for all VFs of a PF, and `vfs`, for VFs by index. A VF that is in use is never changed.
+    """`vf` for all VFs of a PF, and `vfs` for VFs by index. A VF that is in use is never changed.
 
     `vlan`, `qos` and `vlan_protocol` are one setting of the kernel, and so are `min_rate` and `max_rate`.
     """
@@ -87,9 +88,9 @@ class Vf(Resource):
         found: State = {}
         read_before: dict[str, dict[int, dict[str, object]]] = {}
         for name in wanted:
-            key, number = split(name)
+            key, number = split_name(name)
             if key not in read_before:
-                there = number_of_vfs(self.system, key) and not to_be_recreated(self.system, node, key)
+                there = number_of_vfs(self.system, key) and not will_be_recreated(self.system, node, key)
                 read_before[key] = read(self.system, node.device(key).interface) if there else {}
             found[name] = dict(read_before[key].get(number, {}))
         return found
@@ -106,23 +107,23 @@ class Vf(Resource):
         return Vlan(int(match[1]), int(match[2] or 0), match[3] or _VLAN)
 
     def same(self, setting: str, before: object, after: object) -> bool:
-        return after is None or before == after  # the settings of a new VF are removed with it
+        return after is None or before == after  # None: the VF did not exist, and is removed with its settings
 
     def check(self, node: Node, change: Change) -> Refusal | None:
         def refusal(message: str, fix: str = "", drain: bool = False) -> Refusal:
             return Refusal(change.device, change.setting, message, fix, drain)
 
-        missing = not_there(self.system, node, change)
+        missing = refusal_if_missing(self.system, node, change)
         if missing:
             return missing
-        key, number = split(change.device)
+        key, number = split_name(change.device)
         device = node.device(key)
         infiniband = device.link_layer == "infiniband"
         if infiniband != change.setting.endswith("guid") and (infiniband or change.setting.endswith("guid")):
             if change.setting in ("mac", "vlan", "spoof_check", "node_guid", "port_guid"):
                 other = "node_guid and port_guid" if infiniband else "mac"
                 return refusal(f"a VF of {device.link_layer or 'this link layer'} does not have it", f"use {other}")
-        if number >= number_of_vfs(self.system, key) or to_be_recreated(self.system, node, key):
+        if number >= number_of_vfs(self.system, key) or will_be_recreated(self.system, node, key):
             return None  # the VF does not exist yet
         if change.before is None:
             return refusal(
@@ -133,7 +134,7 @@ class Vf(Resource):
         return refusal(f"{vf} is in use: {reason}", "drain the node first", drain=True) if reason else None
 
     def interrupts(self, node: Node, change: Change) -> str:
-        key, number = split(change.device)
+        key, number = split_name(change.device)
         vf = address(self.system, key, number) if change.before is not None else None
         if vf and self._restarts_driver(vf, change.setting):
             return f"the driver of {vf} restarts, and its interface is recreated"
@@ -142,7 +143,7 @@ class Vf(Resource):
     def apply(self, node: Node, change: Change) -> None:
         if change.after is None:
             return
-        key, number = split(change.device)
+        key, number = split_name(change.device)
         device = node.device(key)
         step = f"set {change.setting} of VF {number} of {device} to {change.after}"
         send(self.system, device.interface, number, change.setting, change.after, step)
@@ -152,18 +153,18 @@ class Vf(Resource):
             self.system.write(f"{driver}/unbind", vf, f"stop the driver of {vf}, to {step}")
             self.system.write(f"{driver}/bind", vf, f"start the driver of {vf}, to {step}")
 
-    def beside(self, node: Node, change: Change) -> Beside:
-        """The driver of a VF whose driver is restarted: a failure in between leaves the VF without one."""
-        vf = address(self.system, *split(change.device)) if change.before is not None else None
+    def side_effects(self, node: Node, change: Change) -> SideEffects:
+        """The driver of a VF, if it is restarted, as a failure during the restart leaves the VF without one."""
+        vf = address(self.system, *split_name(change.device)) if change.before is not None else None
         if not vf or not self._restarts_driver(vf, change.setting):
             return {}
         return {"driver": self.system.link(f"{_DEVICES}/{vf}/driver")}
 
-    def put_back(self, node: Node, change: Change, beside: Beside) -> None:
-        vf = address(self.system, *split(change.device))
+    def restore_side_effects(self, node: Node, change: Change, effects: SideEffects) -> None:
+        vf = address(self.system, *split_name(change.device))
         if vf and not self.system.link(f"{_DEVICES}/{vf}/driver"):
-            path = f"{_DRIVERS}/{beside['driver']}/bind"
-            self.system.write(path, vf, f"start the driver {beside['driver']} of {vf} again")
+            path = f"{_DRIVERS}/{effects['driver']}/bind"
+            self.system.write(path, vf, f"start the driver {effects['driver']} of {vf} again")
 
     def _restarts_driver(self, vf: str, setting: str) -> bool:
         if setting not in ("mac", "node_guid", "port_guid"):
@@ -172,7 +173,7 @@ class Vf(Resource):
 
 
 def _normal(name: str, asked: VfSettings) -> dict[str, object]:
-    """The settings of the state, in the kernel's spelling, for what a site asks for. Raises HostError."""
+    """A site's settings of a VF as settings of the state, in the kernel's spelling. Raises HostError."""
     given: t.Mapping[str, object] = asked
     found: dict[str, object] = {one: bool(given[one]) for one in ("trust", "spoof_check") if one in given}
     if "link_state" in asked:
@@ -202,7 +203,7 @@ def send(system: System, interface: str, number: int, setting: str, value: t.Any
     vfs = [("vf", {"attrs": [encoded(number, setting, value)]})]
     attributes = [("IFLA_IFNAME", interface), ("IFLA_VFINFO_LIST", {"attrs": vfs})]
     message = (messages.NEW_LINK, messages.Link, attributes)
-    system.ask(step, lambda: messages.exchange(kernel, *message, change=True))
+    system.request_change(step, lambda: messages.exchange(kernel, *message, change=True))
 
 
 def encoded(number: int, setting: str, value: t.Any) -> tuple[str, object]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from ..access.system import HostError, System
 from ..access.usage import users
-from ..engine.change import Beside, Change, Refusal, State, Unread
+from ..engine.change import Change, Refusal, SideEffects, State, Unread
 from ..engine.node import Node
 from ..engine.resource import Resource
 from .vf import SETTINGS, Vf
 from .vf import read as settings_of_vfs
-from .vfs import address, not_there, number_of_vfs, per_vf, split, to_be_recreated
+from .vfs import address, number_of_vfs, per_vf, refusal_if_missing, split_name, will_be_recreated
 
 _DEVICES = "/sys/bus/pci/devices"
 _DRIVERS = "/sys/bus/pci/drivers"
@@ -28,12 +28,12 @@ _BRIDGE = "0x0604"
 class VfDriver(Resource):
     """`driver` of `vf` and `vfs`: `native`, `vfio-pci`, the name of another driver, or `none`.
 
-    Applied after the settings that the PF has for its VFs: a VF without a driver of the node accepts no address. The
-    override is cleared once the driver has the VF, so that it has no later effect.
+    It is applied after the settings that the PF has for its VFs, as a VF without a driver of the node accepts no
+    address. The driver override is cleared when the driver is bound, so that it has no later effect.
     """
 
     name = "vf_driver"
-    renews = True
+    recreates_devices = True
 
     def wanted(self, node: Node) -> State:
         found: State = {}
@@ -46,8 +46,8 @@ class VfDriver(Resource):
     def read(self, node: Node, wanted: State) -> State:
         found: State = {}
         for name in wanted:
-            key, number = split(name)
-            vf = None if to_be_recreated(self.system, node, key) else address(self.system, key, number)
+            key, number = split_name(name)
+            vf = None if will_be_recreated(self.system, node, key) else address(self.system, key, number)
             found[name] = {"driver": (self.system.link(f"{_DEVICES}/{vf}/driver") or NONE) if vf else None}
         return found
 
@@ -60,10 +60,10 @@ class VfDriver(Resource):
         def refusal(message: str, fix: str = "", drain: bool = False) -> Refusal:
             return Refusal(change.device, change.setting, message, fix, drain)
 
-        missing = not_there(self.system, node, change)
+        missing = refusal_if_missing(self.system, node, change)
         if missing:
             return missing
-        key, number = split(change.device)
+        key, number = split_name(change.device)
         driver = str(change.after)
         if driver not in (NATIVE, NONE) and not self._known(node, driver):
             return refusal(f"no driver {driver} is loaded", f"load it: add {driver} to kernel_modules")
@@ -73,7 +73,7 @@ class VfDriver(Resource):
         reason = users(self.system, vf)
         if reason:
             return refusal(f"{vf} is in use: {reason}", "drain the node first", drain=True)
-        reason, fix = self._unfit(vf, driver)
+        reason, fix = self._vfio_problem(vf, driver)
         return refusal(reason, fix) if reason else None
 
     def _known(self, node: Node, driver: str) -> bool:
@@ -82,8 +82,8 @@ class VfDriver(Resource):
             one.replace("-", "_") for one in asked
         ]
 
-    def _unfit(self, vf: str, driver: str) -> tuple[str, str]:
-        """Why VFIO cannot have a VF, and how to fix it; empty if it can."""
+    def _vfio_problem(self, vf: str, driver: str) -> tuple[str, str]:
+        """Why a VF cannot be bound to VFIO, and how to fix it; empty if it can."""
         if driver != "vfio-pci":
             return "", ""
         group = self.system.link(f"{_DEVICES}/{vf}/iommu_group")
@@ -92,23 +92,23 @@ class VfDriver(Resource):
                 return "", ""
             return (
                 f"{vf} is not in an IOMMU group, which VFIO needs",
-                "switch the IOMMU on in the firmware and the kernel",
+                "enable the IOMMU in the firmware and the kernel",
             )
         for other in self.system.names(f"/sys/kernel/iommu_groups/{group}/devices"):
             kind = self.system.text(f"{_DEVICES}/{other}/class") or ""
             bound = self.system.link(f"{_DEVICES}/{other}/driver")
             if other != vf and not kind.startswith(_BRIDGE) and bound not in (None, *_USER_SPACE):
-                reason = f"{vf} shares IOMMU group {group} with {other}, which {bound} has"
-                return reason, "leave ACS on between them, or put the card in another slot"
+                reason = f"{vf} shares IOMMU group {group} with {other}, which is bound to {bound}"
+                return reason, "leave ACS enabled between them, or put the card in another slot"
         return "", ""
 
     def interrupts(self, node: Node, change: Change) -> str:
         if change.before in (None, NONE):
             return ""
-        return f"the VF {address(self.system, *split(change.device))} is unbound from its driver {change.before}"
+        return f"the VF {address(self.system, *split_name(change.device))} is unbound from its driver {change.before}"
 
     def apply(self, node: Node, change: Change) -> None:
-        key, number = split(change.device)
+        key, number = split_name(change.device)
         vf = address(self.system, key, number)
         step = f"set driver of VF {number} of {node.device(key)} to {change.after}"
         if change.after is None:
@@ -117,7 +117,7 @@ class VfDriver(Resource):
             raise HostError(step, "the VF does not exist", "look at 'dmesg' for the reason")
         if self.same("driver", self._driver(vf), change.after):
             return
-        reason, fix = self._unfit(vf, change.after)
+        reason, fix = self._vfio_problem(vf, change.after)
         if reason:
             raise HostError(step, reason, fix)
         folder = f"{_DEVICES}/{vf}"
@@ -135,7 +135,7 @@ class VfDriver(Resource):
                 self.system.write(f"{folder}/driver_override", "\n", f"{step}, and to clear its override")
         shown = self._driver(vf)
         if not self.same("driver", shown, change.after):
-            raise HostError(step, f"the kernel left it with {shown}", "look at 'dmesg': the driver may refuse this VF")
+            raise HostError(step, f"its driver is {shown}", "look at 'dmesg', as the driver may refuse this VF")
 
     def _driver(self, vf: str) -> str:
         return self.system.link(f"{_DEVICES}/{vf}/driver") or NONE
@@ -144,8 +144,8 @@ class VfDriver(Resource):
         return self.system.text(f"{_DEVICES}/{vf}/driver_override") not in (None, "", "(null)")
 
 
-def beside(system: System, node: Node, key: str) -> dict[str, object]:
-    """Drivers and settings of a PF's VFs, for `Resource.beside`. Raises HostError."""
+def vf_states(system: System, node: Node, key: str) -> dict[str, object]:
+    """Drivers and settings of a PF's VFs, for `Resource.side_effects`. Raises HostError."""
     found: dict[str, object] = {}
     count = number_of_vfs(system, key)
     if not count:
@@ -167,10 +167,10 @@ def beside(system: System, node: Node, key: str) -> dict[str, object]:
     return found
 
 
-def put_back(system: System, node: Node, key: str, wanted: Beside) -> None:
-    """Restore the values of `beside` on a PF's VFs; a failure does not stop the rest. Raises HostError with all
+def restore_vf_states(system: System, node: Node, key: str, wanted: SideEffects) -> None:
+    """Restore the values of `vf_states` on a PF's VFs; a failure does not stop the rest. Raises HostError with all
     failures."""
-    now = beside(system, node, key)
+    now = vf_states(system, node, key)
     failed = []
     # drivers last: a VF without a driver of the node accepts no address
     for name, value in sorted(wanted.items(), key=lambda one: one[0].startswith("driver of")):

@@ -17,11 +17,11 @@ from ..engine.node import Node
 from ..engine.settings import NicSettings, VfSettings
 
 _DEVICES = "/sys/bus/pci/devices"
-#: Drivers that change the mode of the embedded switch only while there are no VFs, so that these are recreated.
+#: Drivers that change the mode of the embedded switch only while there are no VFs, so that VFs are recreated.
 VFS_AFTER_MODE = ("ice",)
 
 
-def split(name: str) -> tuple[str, int]:
+def split_name(name: str) -> tuple[str, int]:
     """The PF and the index in the name of a VF, `ADDRESS vf NUMBER`."""
     key, _vf, number = name.split(" ")
     return key, int(number)
@@ -36,7 +36,7 @@ def address(system: System, key: str, number: int) -> str | None:
     return system.link(f"{_DEVICES}/{key}/virtfn{number}")
 
 
-def to_be_recreated(system: System, node: Node, key: str) -> bool:
+def will_be_recreated(system: System, node: Node, key: str) -> bool:
     """Whether this run will recreate the VFs of a PF, so that the settings of the present ones are lost."""
     settings = node.settings.get(key, {})
     if settings.get("externally_managed"):
@@ -49,9 +49,9 @@ def to_be_recreated(system: System, node: Node, key: str) -> bool:
     return bool(devlink.eswitch_mode(system, key) != settings["eswitch_mode"])
 
 
-def not_there(system: System, node: Node, change: Change) -> Refusal | None:
+def refusal_if_missing(system: System, node: Node, change: Change) -> Refusal | None:
     """The refusal of a change of a VF that does not exist and will not exist after this run."""
-    key, number = split(change.device)
+    key, number = split_name(change.device)
     device = node.device(key)
     if device.physfn:
         message = f"{key} is itself a VF of {device.physfn}"
@@ -84,12 +84,12 @@ def per_vf(system: System, key: str, settings: NicSettings) -> dict[int, VfSetti
             numbers = indexes(entry["index"])
         except ValueError as error:
             raise HostError(f"choose VFs of {key}", str(error)) from None
-        own = {name: value for name, value in entry.items() if value is not None and name != "index"}
-        alone = {"mac", "node_guid", "port_guid"}.intersection(own)
-        if alone and len(numbers) > 1:
+        values = {name: value for name, value in entry.items() if value is not None and name != "index"}
+        unique = {"mac", "node_guid", "port_guid"}.intersection(values)
+        if unique and len(numbers) > 1:
             raise HostError(
-                f"set {min(alone)} of VFs of {key}", f"{entry['index']} are several VFs, but each needs another value"
+                f"set {min(unique)} of VFs of {key}", f"{entry['index']} are several VFs, but each needs another value"
             )
         for number in numbers:
-            found.setdefault(number, dict(common)).update(own)
+            found.setdefault(number, dict(common)).update(values)
     return t.cast("dict[int, VfSettings]", found)

@@ -156,7 +156,7 @@ def test_measurements_stand_beside_predictions(run):
     [claim] = run(measurements=measured)["claims"]
     assert [one["gb_per_s"] for one in claim["measured"]] == [46.0, None, None]
     assert claim["measured"][1]["problem"] == "iperf3: command not found"
-    assert claim["measured"][2]["problem"].startswith("it ended with 1: 1048576")
+    assert claim["measured"][2]["problem"].startswith("it exited with status 1: 1048576")
     assert all(one["measured"] is True and "prediction" not in one for one in claim["measured"])
 
 

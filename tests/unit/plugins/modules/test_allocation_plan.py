@@ -13,7 +13,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.plugins.modules import allocation_plan
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import (
     CLASSES,
     DRIVERS,
@@ -53,7 +53,7 @@ def _objects() -> dict[str, t.Any]:
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> t.Callable[..., dict[str, t.Any]]:
     """Run the module on two nodes with eight GPUs, one of them taken, and give its answer."""
-    made_engine()
+    require_engine()
 
     def call(**arguments: t.Any) -> dict[str, t.Any]:
         given = {"objects": _objects(), "workloads": [ONE_PAIR]}

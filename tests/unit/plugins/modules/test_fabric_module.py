@@ -48,7 +48,7 @@ class Module:
 
 @pytest.fixture(name="ended")
 def _ended(monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., dict[str, t.Any]]:
-    monkeypatch.setattr(fabric_module, "alone", contextlib.nullcontext)
+    monkeypatch.setattr(fabric_module, "node_lock", contextlib.nullcontext)
     monkeypatch.setattr(fabric_module.guard, "check_none_pending", lambda _system: None)
 
     def ended(converge: t.Callable[..., Outcome], **options: t.Any) -> dict[str, t.Any]:

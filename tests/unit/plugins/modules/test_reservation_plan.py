@@ -10,9 +10,9 @@ import typing as t
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.tolerations import tolerating
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.tolerations import with_toleration
 from ansible_collections.lanewise.dra.plugins.modules import reservation_plan
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.small_fleet import (
     CLASS,
     Object,
@@ -23,7 +23,7 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.s
 
 RETURN = yaml.safe_load(reservation_plan.RETURN)
 FLEET = [CLASS, *node("a", 4), *node("b", 4), *pod("p", "a", [0]), *pod("q", "b", [0]), *pod("bare", "b", [1], kind="")]
-WORK = {"name": "job", "claims": [tolerating(claim_spec(4), "big")]}
+WORK = {"name": "job", "claims": [with_toleration(claim_spec(4), "big")]}
 
 
 def by_kind(objects: t.Iterable[Object]) -> dict[str, list[Object]]:
@@ -36,7 +36,7 @@ def by_kind(objects: t.Iterable[Object]) -> dict[str, list[Object]]:
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> t.Callable[..., dict[str, t.Any]]:
     """Run the module for a job with four GPUs, and give its answer."""
-    made_engine()
+    require_engine()
 
     def call(**arguments: t.Any) -> dict[str, t.Any]:
         given = {"objects": by_kind(FLEET), "workload": WORK, "hold": "big", "max_moves": 5}
@@ -55,7 +55,7 @@ def test_moves_and_devices(run: t.Any) -> None:
     assert answer["fits"] and answer["optimal"] and answer["at_least"] == 1 and answer["lacking"] == []
     assert answer["moves"] == [{"pod": "team/p", "uid": "uid-p", "node": "a", "to": "b"}]
     assert answer["devices"] == [f"gpu.example.com/a/gpu-{number}" for number in range(4)]
-    assert answer["kept"] == {"team/bare": "it has no controller that would make a new one"}
+    assert answer["kept"] == {"team/bare": "it has no controller that would replace it"}
     assert answer["lines"][:2] == [
         "job: fits after 1 move(s) (no plan has fewer); 4 device(s) will be held",
         "  move team/p from a, b has room for it",
@@ -81,7 +81,7 @@ def test_no_pod_is_moved_for_a_job_that_a_quota_refuses(run: t.Any) -> None:
     answer = run(objects=objects)
     reported = "quota default/q leaves count/resourceclaims.resource.k8s.io for 0 more, and 1 are to come"
     assert not answer["fits"] and answer["moves"] == [] and answer["at_least"] == 1 and answer["reason"] == reported
-    small = {"name": "job", "claims": [tolerating(claim_spec(2), "big")]}
+    small = {"name": "job", "claims": [with_toleration(claim_spec(2), "big")]}
     answer = run(objects=objects, workload=small)
     assert answer["fits"] and answer["notes"] == [f"workload job: {reported}"]
 
@@ -90,7 +90,7 @@ def test_unmodelled_parts_of_a_job_are_reported(run: t.Any) -> None:
     pod = {"affinity": {"podAntiAffinity": {"x": []}}, "schedulerName": "volcano"}
     answer = run(workload={**WORK, "pod": pod})
     assert [one.partition(": ")[2] for one in answer["notes"]] == [
-        "its pod anti-affinity is not modelled: no more than this fit",
+        "its pod anti-affinity is not modelled, so fewer pods may fit",
         "it is placed by scheduler volcano, whose rules are unknown",
     ]
 
@@ -99,7 +99,7 @@ def test_claims_that_do_not_tolerate_the_hold_are_reported(run: t.Any) -> None:
     plain = {"name": "job", "claims": [claim_spec(4)]}
     assert run(workload=plain)["lacking"] == ["gpu"]
     assert "gpu does not tolerate hold big" in run(workload=plain, require_toleration=True)["msg"]
-    other = {"name": "job", "claims": [tolerating(claim_spec(4), "other")]}
+    other = {"name": "job", "claims": [with_toleration(claim_spec(4), "other")]}
     assert "gpu tolerates other holds than big" in run(workload=other)["msg"]
 
 

@@ -12,7 +12,7 @@ import yaml
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold, swap
 from ansible_collections.lanewise.dra.plugins.modules import swap_plan
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.small_fleet import (
     CLASS,
     DRIVER,
@@ -56,7 +56,7 @@ def budget(allowed: int) -> Object:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> t.Callable[..., dict[str, t.Any]]:
-    made_engine()
+    require_engine()
 
     def call(objects: t.Sequence[Object], **arguments: t.Any) -> dict[str, t.Any]:
         by_kind: dict[str, list[Object]] = {}
@@ -109,7 +109,7 @@ def test_pods_that_do_not_give_way_are_refused(run: t.Any) -> None:
     assert answer["refused"][0].startswith("team/p: Kueue manages it (kueue.x-k8s.io/queue-name)")
     orphan = low("p", "a", [0])[1:]
     answer = run(orphan, devices=names("a", 0))
-    assert answer["refused"] == [f"{names('a', 0)[0]}: claim team/p-d has it, and no pod that uses the claim is known"]
+    assert answer["refused"] == [f"{names('a', 0)[0]}: claim team/p-d has it, but no pod that uses the claim is known"]
 
 
 def test_budgets_are_summed(run: t.Any) -> None:
@@ -118,7 +118,7 @@ def test_budgets_are_summed(run: t.Any) -> None:
     assert run([*objects, budget(2)], devices=names("a", 0, 1))["budgets"] == []
     answer = run([*objects, budget(1)], devices=names("a", 0, 1))
     assert answer["budgets"] == [
-        "PodDisruptionBudget team/b allows 1 disruption(s) now, and the swap would end 2: team/p, team/q"
+        "PodDisruptionBudget team/b allows 1 disruption(s) now, but the swap would end 2: team/p, team/q"
     ]
     assert not run([*objects, budget(0)], workload=job(4))["found"]
     answer = run([*objects, budget(0)], workload=job(4), ignore_budgets=True)
@@ -132,7 +132,7 @@ def test_devices_that_are_not_published_are_not_found(run: t.Any) -> None:
 
 def test_a_begun_swap_keeps_its_devices(run: t.Any) -> None:
     """Another node has become free meanwhile, with the pods of the first one still ending."""
-    held = hold.Hold("gold", "o", "r", None, tuple(hold.device(one) for one in names("a", 0, 1, 2, 3)), hold.SWAP)
+    held = hold.Hold("gold", "o", "r", None, tuple(hold.parse_device(one) for one in names("a", 0, 1, 2, 3)), hold.SWAP)
     rules = [made(held, one) for one in held.devices for made in (_hold, _end)]
     answer = run([*low("p", "a", [0, 1, 2, 3]), *rules], workload=job(4))
     assert answer["devices"] == names("a", 0, 1, 2, 3) == answer["evict"]
@@ -141,7 +141,7 @@ def test_a_begun_swap_keeps_its_devices(run: t.Any) -> None:
 
 def test_a_swap_whose_pods_were_only_counted_has_not_begun(run: t.Any) -> None:
     """Pods that an interrupted run only counted are not ending: those of their budget are not chosen."""
-    held = hold.Hold("gold", "o", "r", None, tuple(hold.device(one) for one in names("a", 0, 1, 2, 3)), hold.SWAP)
+    held = hold.Hold("gold", "o", "r", None, tuple(hold.parse_device(one) for one in names("a", 0, 1, 2, 3)), hold.SWAP)
     rules = [swap.rule(held, one, swap.COUNT, "resource.k8s.io/v1") for one in held.devices]
     web = low("p", "a", [0, 1, 2, 3], labels={"app": "web"})
     answer = run([*web, budget(0), *low("r", "b", [0], None), *rules], workload=job(4))

@@ -117,7 +117,7 @@ def test_a_malformed_override_fails(run):
 @pytest.mark.parametrize("folder", ["", "none"])
 def test_a_root_without_sys_fails(run, tmp_path, folder):
     answer = run(root=str(tmp_path / folder))
-    assert answer["failed"] and "holds no folder 'sys'" in answer["msg"]
+    assert answer["failed"] and "has no folder 'sys'" in answer["msg"]
 
 
 def test_an_unknown_section_fails(run):

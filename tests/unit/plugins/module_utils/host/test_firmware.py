@@ -140,5 +140,5 @@ def test_ports_of_one_card_must_agree_on_shared_settings(tmp_path: Path) -> None
         Rule(str(number), selector({"address": key}), {"firmware": {"NUM_OF_VFS": number}})
         for number, key in enumerate(pair, 4)
     ]
-    with pytest.raises(Refused, match="the ports share this setting"):
+    with pytest.raises(Refused, match="the ports of a card share this setting"):
         converge(Node(system, rules, allow_management=True), [Firmware(system)])

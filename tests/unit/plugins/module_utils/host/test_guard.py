@@ -140,7 +140,8 @@ def test_a_change_of_a_pf_needs_an_undo_if_its_vf_reaches_the_node(
     (name,) = node.devices[pf.vfs[0]].interfaces
     monkeypatch.setattr(type(node), "management", {name: "it carries the default route"})
     assert guard.needed(node, [Change("mtu", pf.key, "mtu", 1500, 9000)])
-    assert node.reached_by(Change("mtu", pf.key, "mtu", 1500, 9000)) == f"{name}: it carries the default route"
+    change = Change("mtu", pf.key, "mtu", 1500, 9000)
+    assert node.management_interface(change) == f"{name}: it carries the default route"
     assert not guard.needed(node, [Change("vf", f"{pf.key} vf 1", "trust", False, True)])
     assert not guard.needed(node, [Change("sysctl", NODE, "kernel.pid_max", 1, 2)])
 
@@ -157,15 +158,15 @@ def test_either_a_confirmation_or_a_simultaneous_undo_wins(node: Node) -> None:
         except HostError:
             pass
 
-    def begin() -> None:
+    def claim() -> None:
         together.wait()
-        if guard.begin(str(node.file)):
+        if guard.claim(str(node.file)):
             won.append("undo")
 
     for _turn in range(200):
         node.change()
         won.clear()
-        both = [threading.Thread(target=one) for one in (confirm, begin)]
+        both = [threading.Thread(target=one) for one in (confirm, claim)]
         for one in both:
             one.start()
         for one in both:

@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 import json
-import typing as t
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.change import Change
 from ansible_collections.lanewise.dra.plugins.module_utils.host.resources.kubelet import Kubelet
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
-
-Object = dict[str, t.Any]
 
 STATIC: Object = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
 MEMORY: Object = {"memoryManagerPolicy": "Static", "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1Gi"}}]}
@@ -37,4 +35,4 @@ def test_states_that_kubelet_would_not_start_over_need_a_drained_node(
     node = make_node("hgx-h100")
     texts = [json.dumps(one) if one else None for one in (before, after)]
     change = Change("kubelet", "node", "/etc/kubernetes/kubelet.conf.d/90-lanewise.conf", *texts)
-    assert ("drain the node" in Kubelet(node.system).interrupts(node, change)) is drains
+    assert ("must be drained" in Kubelet(node.system).interrupts(node, change)) is drains

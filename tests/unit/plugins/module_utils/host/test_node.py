@@ -16,7 +16,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.node impo
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.rules import Rule, Unfit, selector
 from ansible_collections.lanewise.dra.plugins.module_utils.host.engine.settings import merged
 from ansible_collections.lanewise.dra.plugins.module_utils.host.persist import boot
-from ansible_collections.lanewise.dra.tests.machines.builder import hand_over
+from ansible_collections.lanewise.dra.tests.machines.builder import move_to_container
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.host.conftest import MakeNode
 
 
@@ -93,7 +93,7 @@ def test_a_card_that_a_pod_has_is_counted_but_not_configured(make_node: MakeNode
     root = Path(free.system.reader.root)
     attributes = {"ifName": {"string": "ibp25s0"}, "linkSpeedMbps": {"int": 400000}}
     for address in (first, second):
-        hand_over(root, address)
+        move_to_container(root, address)
     records = root / "var/lib/kubelet/plugins/lanewise.dev/state"
     records.mkdir(parents=True)
     known = {"address": first, "device": {"name": "pci", "attributes": attributes}}
@@ -102,7 +102,7 @@ def test_a_card_that_a_pod_has_is_counted_but_not_configured(make_node: MakeNode
     node = Node(free.system, [Rule("rails", selector(fast), {"mtu": 4200}, count=8)])
     assert list(node.settings) == others
     assert node.left_alone == {
-        first: f"a pod has it by the resource claim with UID {CLAIM}",
+        first: f"a pod has it through the resource claim with UID {CLAIM}",
         second: "its interface is in another network namespace, such as that of a container",
     }
     # the driver's record has what a probe cannot read of the first
@@ -118,7 +118,9 @@ def test_a_later_rule_replaces_what_it_names() -> None:
     assert base["rings"] == {"rx": 1, "tx": 2}
 
 
-@pytest.mark.parametrize(("values", "message"), [({"near_gpu": "SYS"}, "one of PIX"), ({"name": "x"}, "is not known")])
+@pytest.mark.parametrize(
+    ("values", "message"), [({"near_gpu": "SYS"}, "one of PIX"), ({"name": "x"}, "is not a field")]
+)
 def test_wrong_selectors_are_refused(values: dict[str, str], message: str) -> None:
     with pytest.raises(Unfit, match=message):
         selector(values)

@@ -202,16 +202,16 @@ def test_a_profile_that_must_not_be_edited_is_refused(site: Site) -> None:
     (site.root / _KEYFILE).unlink()
     assert site.refused(Mtu, mtu=9000) == (
         f"PF: mtu: NetworkManager's profile {_UUID} of IF is not in a keyfile, so its MTU is unknown "
-        f"('nmcli connection migrate uuid {_UUID}' makes one of an ifcfg file)"
+        f"('nmcli connection migrate uuid {_UUID}' converts an ifcfg file to a keyfile)"
     )
     made = "run/NetworkManager/system-connections/rail.nmconnection"
     site.networkmanager(text, made)
-    assert f"because of /{made} (give the profile {_UUID} the MTU 9000 by nmcli" in site.refused(Mtu, mtu=9000)
+    assert f"because of /{made} (set the MTU 9000 in the profile {_UUID} with nmcli" in site.refused(Mtu, mtu=9000)
 
 
 def test_the_uuid_of_a_profile_without_one_is_computed_as_by_networkmanager() -> None:
     # the UUID that NetworkManager 1.42 gave to a file below /run
-    assert owner._made_up("netplan-rail0.nmconnection") == "da01d0ae-925a-35ae-a96e-31fe7d6563c7"
+    assert owner._computed_uuid("netplan-rail0.nmconnection") == "da01d0ae-925a-35ae-a96e-31fe7d6563c7"
 
 
 def test_vfs_that_another_program_creates_are_refused(site: Site) -> None:
@@ -258,7 +258,7 @@ def test_a_damaged_file_gives_a_message_without_traceback(tmp_path: Path) -> Non
     names = ["run/systemd/netif/links/7", "run/udev/data/n7", "run/NetworkManager/devices/7"]
     check()
     pointers = ("NETWORK_FILE=/etc/systemd/network/a.network\n", "E:ID_NET_LINK_FILE=/etc/systemd/network/a.network\n")
-    for path, text in zip(names, (*pointers, f"[device]\nmanaged=true\nconnection-uuid={owner._made_up('a')}\n")):
+    for path, text in zip(names, (*pointers, f"[device]\nmanaged=true\nconnection-uuid={owner._computed_uuid('a')}\n")):
         (tmp_path / path).write_text(text)
     names = []
     check()  # now the files to which these point are damaged

@@ -35,7 +35,7 @@ def test_without_rdma_only_the_next_boot_is_configured(machine):
 
 def test_a_pods_network_namespace_makes_the_mode_wait_for_a_reboot(machine, monkeypatch):
     machine.write(PARAMETER, "Y")
-    why = "process 7 (pause) has a network namespace of its own"
+    why = "process 7 (pause) is in another network namespace"
     monkeypatch.setattr(RdmaSystem, "_other_namespace", lambda self: why)
     plan = machine.planned(RdmaSystem, {}, rdma_netns_mode="exclusive")
     assert [change.setting for change in plan.changes] == ["rdma_netns_mode_at_boot"]

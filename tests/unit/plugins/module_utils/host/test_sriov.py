@@ -60,7 +60,7 @@ def test_a_claimed_vf_blocks_the_change_until_the_node_is_drained(make_node: Mak
     state = Path(node.system.reader.root) / "var/lib/kubelet/plugins/lanewise.dev/state"
     state.mkdir(parents=True)
     (state / "0b7f.json").write_text(json.dumps({"devices": [{"address": node.devices[address].vfs[3]}]}))
-    with pytest.raises(Refused, match="a pod has it by the resource claim with UID 0b7f.*drain the node first"):
+    with pytest.raises(Refused, match="a pod has it through the resource claim with UID 0b7f.*drain the node first"):
         planned(node)
     assert planned(node, drained=True) == [f"{address}: num_vfs 8 -> 2"]
 

@@ -31,9 +31,11 @@ def raising(code: int, words: str = ""):
 
 def test_an_error_has_its_number_its_text_and_a_fix():
     with pytest.raises(HostError) as raised:
-        System().ask("set it", raising(errno.EBUSY, "Can't change it now"))
+        System().request_change("set it", raising(errno.EBUSY, "Can't change it now"))
     assert raised.value.code == errno.EBUSY
-    assert "cannot set it: Device or resource busy [EBUSY]: Can't change it now (something uses it" in str(raised.value)
+    assert "cannot set it: Device or resource busy [EBUSY]: Can't change it now (a program or pod is using it" in str(
+        raised.value
+    )
     with pytest.raises(HostError, match=r"Device or resource busy \[EBUSY\] \("):
         System().read("read it", raising(errno.EBUSY))
 
@@ -53,9 +55,9 @@ def test_a_node_without_pyroute2_says_what_to_install():
 
 
 def test_messages_of_a_request_that_succeeds_are_ignored():
-    System().ask("set it", raising(0, "done, but slowly"))
+    System().request_change("set it", raising(0, "done, but slowly"))
     with pytest.raises(ZeroDivisionError):
-        System().ask("set it", lambda: 1 // 0)
+        System().request_change("set it", lambda: 1 // 0)
 
 
 @pytest.mark.parametrize("old", [False, True])

@@ -15,7 +15,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.diagnosis.di
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.model import as_dict
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.probe import probe
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import INTERFACE_ATTRIBUTES, publication
-from ansible_collections.lanewise.dra.tests.machines.builder import build, hand_over
+from ansible_collections.lanewise.dra.tests.machines.builder import build, move_to_container
 from ansible_collections.lanewise.dra.tests.machines.description import names
 
 LASTING = ("fingerprint", "groups", "affinity", "gpus")
@@ -31,7 +31,7 @@ def test_pods_with_cards_change_no_topology(name: str, tmp_path: Path) -> None:
     given = [nic for nic in nics if nic["address"] in published]
     given = random.Random(name).sample(given, -(-len(given) // 2))
     for nic in given:
-        hand_over(root, nic["address"])
+        move_to_container(root, nic["address"])
     busy = as_dict(probe(str(root), diagnose=diagnose))
     for part in LASTING:
         assert busy[part] == free[part], part

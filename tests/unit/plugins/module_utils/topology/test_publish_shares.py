@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 import dataclasses
-import typing as t
 from fractions import Fraction
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import limits
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.topology.publish import (
     COUNTER,
     Policy,
@@ -31,7 +31,6 @@ from ansible_collections.lanewise.dra.plugins.module_utils.topology.selector imp
 from ansible_collections.lanewise.dra.tests.machines.description import names
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils import probed
 
-Object = dict[str, t.Any]
 BY_VFS = ShareRule(Selector(type=("pf",)), factor=Fraction(3, 2))
 BY_MACVLAN = dataclasses.replace(BY_VFS, mechanism=MACVLAN, namespace="team-a")
 

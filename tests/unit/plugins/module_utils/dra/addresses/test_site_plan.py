@@ -9,10 +9,9 @@ import io
 import ipaddress
 import os
 import random
-import typing as t
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.addresses import shown
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.addresses import formats
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.addresses.site_plan import (
     NodeInput,
     Site,
@@ -20,13 +19,13 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.addresses.site_pl
     site_plan,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.rail_range import RailRange, read_ranges
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.reader import Reader
 
 #: How many random plans are tried.
 PLANS = int(os.environ.get("LANEWISE_PLANS", "1000"))
 
-Object = dict[str, t.Any]
 
 PLAN: Object = {
     "per_node": 64,
@@ -82,14 +81,14 @@ def test_every_address_has_its_own_routing_table() -> None:
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [
-        ([node("a", 3), node("b", 3)], "b: dra_driver_rail_index: 3 is the index of a too"),
+        ([node("a", 3), node("b", 3)], "b: dra_driver_rail_index: 3 is already the index of a"),
         ([node("a", None)], "a: dra_driver_rail_index: is missing"),
         ([node("a", -1)], "must be from 0"),
         ([node("a", "x")], "must be a whole number"),
         ([node("a", True)], "must be a whole number"),
         ([node("a", 1024)], "1024 is beyond the pool 10.100.0.0/16 of rail 0, which has room for 1024 nodes"),
-        ([node("a", 0, PLAN, "10.100.9.9")], "overlaps 10.100.9.9, which the node has itself"),
-        ([node("a", 0, PLAN, "10.0.0.0/8")], "overlaps 10.0.0.0/8, which the node has itself"),
+        ([node("a", 0, PLAN, "10.100.9.9")], "overlaps 10.100.9.9, which is in use on the node"),
+        ([node("a", 0, PLAN, "10.0.0.0/8")], "overlaps 10.0.0.0/8, which is in use on the node"),
         ([node("a", 0, {"per_node": 60, "rails": PLAN["rails"]})], "must be a power of two, not 60 (use 32 or 64"),
         ([node("a", 0, {"rails": []})], "dra_driver_rail_addresses.rails: is missing"),
         ([node("a", 0, {"rail": []})], "did you mean 'rails'?"),
@@ -106,9 +105,9 @@ def test_every_address_has_its_own_routing_table() -> None:
         ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/28"}]})], "fewer than the 64 that one node needs"),
         (
             [node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16", "reach": "all"}]})],
-            "is missing, and reach is all",
+            "is required because reach is all",
         ),
-        ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16", "prefix": 32}]})], "gateway: is missing"),
+        ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16", "prefix": 32}]})], "gateway: is required"),
         ([node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16", "prefix": 28}]})], "must be from 16 to 26, or 32"),
         (
             [node("a", 0, {"rails": [{"rail": 0, "pool": "10.0.0.0/16", "prefix": 26, "gateway": "10.0.9.1"}]})],
@@ -145,10 +144,10 @@ def test_plans_with_different_pools_do_not_affect_each_other() -> None:
 
 def test_the_plan_is_written_as_csv_and_as_lines() -> None:
     site = site_plan([node("=cmd()", 0), node("b", 17)])
-    table = list(csv.DictReader(io.StringIO(shown.as_csv(site))))
+    table = list(csv.DictReader(io.StringIO(formats.as_csv(site))))
     assert [row["node"] for row in table if row["rail"] == "1"] == ["'=cmd()", "b"]
     assert table[1]["range"] == "10.100.4.64/26" and table[1]["gateway"] == ""
-    lines = shown.lines(site)
+    lines = formats.lines(site)
     assert lines[0].startswith("rail 0, 10.100.0.0/16: 64 addresses a node, 2 nodes, room for 1024")
     assert any("10.100.4.64/26" in line and line.split()[0] == "b" for line in lines)
 

@@ -18,10 +18,11 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.check import Check, cgroup_cpusets
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import LOCALITY, Machine
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.words import failures, worst
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.verdicts import failures, worst
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.errors import Uncheckable
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import Pools, address_of
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.knowledge import NUMA_NODE, PCI_BUS_ID, PCIE_ROOT
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
@@ -32,7 +33,6 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed imp
 from hypothesis import given
 from hypothesis import strategies as st
 
-Object = dict[str, t.Any]
 NODE = "node-1"
 DRIVERS: dict[str, dict[str, t.Any]] = {
     "gpu.nvidia.com": {"version": "0.5.0"},
@@ -294,7 +294,7 @@ def test_a_claim_allocated_elsewhere_is_reported() -> None:
             one["spec"]["nodeName"] = "node-2"
     report = world.only()
     assert report["verdict"] == "broken" and report["node"] is None
-    assert "do not mean a common place" in report["promises"][0]["reason"]
+    assert "do not mean the same location" in report["promises"][0]["reason"]
 
 
 def test_an_unaligned_pair_without_promise_is_a_note() -> None:

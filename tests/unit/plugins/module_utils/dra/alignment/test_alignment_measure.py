@@ -85,7 +85,7 @@ def test_a_failed_run_is_not_a_measurement():
     """The table of a run that crashes later has only the first sizes."""
     begun = "".join(NCCL.splitlines(keepends=True)[:-4])
     assert read("all_gather_perf", begun, 0)["bytes"] < 8589934592
-    with pytest.raises(Unreadable, match="ended with 3: .* 46.49 "):
+    with pytest.raises(Unreadable, match="exited with status 3: .* 46.49 "):
         read("all_gather_perf", begun, 3)
     crash = (
         f"{begun}node-1: Test NCCL failure common.cu:1057 'unhandled system error / '\n .. node-1 pid 7: Test failure\n"
@@ -94,12 +94,12 @@ def test_a_failed_run_is_not_a_measurement():
         read("all_gather_perf", crash)
     for tool, text in (("iperf3", TCP), ("ib_write_bw", RATE), ("ib_write_lat", LATENCY)):
         assert read(tool, text) == read(tool, text, 0)
-        with pytest.raises(Unreadable, match="ended with 1"):
+        with pytest.raises(Unreadable, match="exited with status 1"):
             read(tool, text, 1)
     # the error of the program itself takes precedence
     with pytest.raises(Unreadable, match="^unable to connect"):
         read("iperf3", REFUSED, 1)
-    with pytest.raises(Unreadable, match="did not end in time"):
+    with pytest.raises(Unreadable, match="did not finish in time"):
         read("iperf3", "", 124)
 
 

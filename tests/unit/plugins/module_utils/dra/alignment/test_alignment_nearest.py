@@ -65,7 +65,7 @@ def test_a_gpu_and_a_nic_that_are_not_a_pair_break_the_promise() -> None:
     [form] = pair_forms(world.spec)
     given = world.allocated()
     gpu = next(name for name in given if name.startswith("gpu/"))
-    other = next(name for name in form.theirs if not form.allowed(gpu.partition("/")[2], name))
+    other = next(name for name in form.second_subs if not form.allowed(gpu.partition("/")[2], name))
     nic = other.replace("-", ":", 2).replace("-", ".")
     report = world.report_for({gpu: given[gpu], f"nic/{other}": _nic_near(world, nic)})
     assert report["verdict"] == "broken"

@@ -12,9 +12,9 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.check i
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.devices import Machine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.alignment.plan import (
     comparison_claims,
-    of_claims,
     placements,
     predict,
+    predict_claims,
 )
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.apiserver.validate import validate
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, allocate
@@ -310,7 +310,7 @@ def test_predictions_include_nics_in_use():
 
     def predicted():
         check = Check(world.slices, machines={NODE: world.facts})
-        return of_claims(check.run(world.claims)["claims"], check.machines)["ml/claim"]
+        return predict_claims(check.run(world.claims)["claims"], check.machines)["ml/claim"]
 
     expected = predicted()
     world.move_into_pod(nic)
@@ -328,7 +328,7 @@ def test_each_gpu_of_a_claim_sends_through_its_nearest_nic():
     given = {f"gpu-{index}": gpu for index, gpu in enumerate(gpus)}
     world.claim({**given, **{f"nic-{index}": nic for index, nic in enumerate(nics)}})
     reports = world.check()["claims"]
-    predictions = of_claims(reports, {NODE: world.machine})
+    predictions = predict_claims(reports, {NODE: world.machine})
     assert list(predictions) == ["ml/claim"]
     found = predictions["ml/claim"]
     assert {(entry["gpu_address"], entry["nic_address"]) for entry in found} == set(zip(gpus, nics))
@@ -352,7 +352,7 @@ def test_partitions_of_a_gpu_are_separate_flows(apart):
     world = World("hgx-h100")
     gpu, nic = world.pair("PIX")
     whole = world.claim({"gpu": gpu, "nic": nic}, name="whole")
-    [alone] = of_claims(world.check()["claims"], {NODE: world.machine})["ml/whole"]
+    [alone] = predict_claims(world.check()["claims"], {NODE: world.machine})["ml/whole"]
     world.claims.clear()
     parts = partitioned(world, gpu, 2)
     own = [one for one in whole["status"]["allocation"]["devices"]["results"] if one["request"] == "nic"]
@@ -363,7 +363,7 @@ def test_partitions_of_a_gpu_are_separate_flows(apart):
     if not apart:
         world.claims[0]["status"]["allocation"]["devices"]["results"].append({"request": "gpu", **parts[1]})
         world.claims.pop()
-    found = of_claims(world.check()["claims"], {NODE: world.machine})
+    found = predict_claims(world.check()["claims"], {NODE: world.machine})
     assert {claim: len(flows) for claim, flows in found.items()} == (
         {"ml/claim-0": 1, "ml/claim-1": 1} if apart else {"ml/claim-0": 2}
     )

@@ -90,7 +90,7 @@ def test_a_class_says_who_may_use_it_and_what_they_may_set() -> None:
     filled = {**allow, "vf": {**allow["vf"], "trust": {}}, "name": {}}
     assert config["opaque"]["parameters"]["tenants"] == [{**tenants[0], "allow": filled}, tenants[1]]
     path = "dra_claims_templates[0].devices[0]"
-    one_problem(asked(vf={"vlan": 200}), f"{path}.interface.vf.vlan", "tenancy", "only to at least 100, at most 199")
+    one_problem(asked(vf={"vlan": 200}), f"{path}.interface.vf.vlan", "tenancy", "limits what claims may set")
     one_problem(asked(dhcp=["ipv4"]), f"{path}.interface.dhcp", "tenancy", "does not let claims set dhcp")
     one_problem(asked("ml", mtu=1500), f"{path}.interface.mtu", "tenancy")
     assert compile_site(asked("ml"))
@@ -280,7 +280,7 @@ def test_alternatives_are_multiplied_by_levels() -> None:
             {"gpu.nvidia.com": {"version": "0.4.0"}, **OURS},
             "numa_node",
             [GPU, NIC],
-            ["0.4.0 publishes nothing", "0.5.0"],
+            ["0.4.0 publishes no such attribute", "0.5.0"],
         ),
         ({**NVIDIA, **CPU}, "numa_node", [GPU, {"kind": "cpu"}], ["dra.cpu 0.2.0 publishes dra.net/numaNode"]),
         ({**NVIDIA, **CPU}, "pcie_root", [GPU, {"kind": "cpu"}], ["as a list", "align on numa_node"]),
@@ -380,7 +380,7 @@ def test_two_attributes_tie_devices_through_one_that_has_both() -> None:
             ),
             "dra_claims_templates[0].devices[0].where",
             "contradiction",
-            "give the class a kind, or use cel",
+            "set a kind in the class, or use cel",
         ),
         (
             site({"align": "pcie_root", "devices": [GPU]}),
@@ -455,7 +455,7 @@ def test_an_extended_resource_that_the_chart_of_the_driver_has_gives_a_warning(v
     made = compile_site(
         site({"devices": [{"class": "old"}]}, classes=classes, drivers={"gpu.nvidia.com": {"version": version}})
     )
-    assert any("makes a class with nvidia.com/gpu from 25.12.0 on" in words for words in made.warnings) is warned
+    assert any("creates a class with nvidia.com/gpu from 25.12.0 on" in words for words in made.warnings) is warned
 
 
 def test_an_unpublished_version_is_a_warning() -> None:
@@ -501,7 +501,7 @@ def test_reach_names_the_nodes_that_satisfy_claims(machines: t.Callable[[str], V
 def test_claim_that_no_node_satisfies_is_refused(machines: t.Callable[[str], Values]) -> None:
     nodes = {f"gb200-{index}": machines("gb200") for index in range(4)}
     values = site({"align": "pcie_root", "devices": [GPU, NIC]})
-    words = ["PCIe roots are disjoint on this board: gpu and nic never share one", "align on numa_node", "4 node(s)"]
+    words = ["the PCIe roots of gpu and nic are disjoint on this board", "align on numa_node", "4 node(s)"]
     one_problem(values, "dra_claims_templates[0].align", "disjoint-roots", *words, nodes=nodes)
     allowed = compile_site({**values, "dra_claims_allow_unreachable": True}, nodes)
     assert len(allowed.reach[0].refused) == 4
@@ -535,7 +535,7 @@ def test_a_node_whose_cards_are_in_pods_can_satisfy_claims(machines: t.Callable[
 def test_a_whole_nic_for_a_part_of_its_rate_gives_a_warning() -> None:
     part = {"name": "nic", "kind": "rdma", "bandwidth": "200G"}
     (warning,) = compile_site(site({"devices": [part]})).warnings
-    assert warning.startswith("dra_claims_templates[0].devices[0].bandwidth: lanewise.dev gives a NIC away whole")
+    assert warning.startswith("dra_claims_templates[0].devices[0].bandwidth: lanewise.dev allocates whole NICs")
     assert "where: {min_speed: 200G}" in warning
     (warning,) = compile_site(site({"devices": [{**NIC, "capacity": {"bandwidth": "200G"}}]})).warnings
     assert warning.startswith("dra_claims_templates[0].devices[0].capacity: ")

@@ -184,7 +184,7 @@ def test_variables_of_the_role_are_not_errors() -> None:
             "too-many",
             "the limit is 8",
         ),
-        (template(GPU, GPU), "dra_claims_templates[0].devices[1].name", "duplicate-name", "names of their own"),
+        (template(GPU, GPU), "dra_claims_templates[0].devices[1].name", "duplicate-name", "different names"),
         (template(), "dra_claims_templates[0].devices", "missing", "empty"),
         (template(GPU, align="pcie"), "dra_claims_templates[0].align", "unknown-value", "did you mean 'pcie_root'?"),
         (template(GPU, align=["any", "numa_node"]), "dra_claims_templates[0].align[1]", "contradiction", "never tried"),

@@ -20,14 +20,14 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import search_cost
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.pair_reasons import pair_reason
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.pairing import exclusions, families
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.pairing import constraint_sets, exclusions
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.reach import reach_of
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problem, Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler import allocator
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.answers import Allocation, Result
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.candidates import Question
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.node_memory import NodeMemory
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import stand_in
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.node_cache import NodeCache
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import nodes_from_slices
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search import Search
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_devices import identify
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
@@ -177,7 +177,7 @@ def test_constraints_forbid_different_alternatives_and_no_others(number: int) ->
     found = exclusions(number)
     covered = {(one, other) for ours, theirs in found for one in ours for other in theirs}
     assert covered == {(one, other) for one in range(number) for other in range(number) if one != other}
-    assert len(set(families(number))) == number
+    assert len(set(constraint_sets(number))) == number
     # this is the minimum: the 2^k sets of k constraints have no larger antichain
     assert [len(exclusions(count)) for count in range(1, 9)] == [0, 2, 3, 4, 4, 4, 5, 5][: len(range(1, 9))]
 
@@ -230,10 +230,10 @@ def test_requests_that_nearest_cannot_pair_are_refused(machines: t.Callable[[str
     cases: list[tuple[list[Values], str, str]] = [
         ([GPU], "align", "1 GPU request(s) and 0 NICs"),
         ([GPU, {**GPU, "name": "b"}, NIC], "align", "2 GPU request(s)"),
-        ([{**GPU, "count": 2}, NIC], "devices[0].count", "one in a group"),
-        ([{**GPU, "all": True}, NIC], "devices[0].all", "does not go with nearest"),
-        ([GPU, {**NIC, "admin": True}], "devices[1].admin", "does not go with nearest"),
-        ([GPU, {"name": "nic", "first_of": [NIC]}], "devices[1].first_of", "does not go with nearest"),
+        ([{**GPU, "count": 2}, NIC], "devices[0].count", "must be 1 in a group"),
+        ([{**GPU, "all": True}, NIC], "devices[0].all", "cannot be combined with nearest"),
+        ([GPU, {**NIC, "admin": True}], "devices[1].admin", "cannot be combined with nearest"),
+        ([GPU, {"name": "nic", "first_of": [NIC]}], "devices[1].first_of", "cannot be combined with nearest"),
         ([GPU, NIC, cpu], "devices[2]", "pairs a GPU with NICs"),
         (
             [GPU, {**NIC, "count": 2, "interface": {"name": "net0"}}],
@@ -253,7 +253,7 @@ def test_requests_that_nearest_cannot_pair_are_refused(machines: t.Callable[[str
     assert refused(site([GPU, NIC], align="pcie_root", at_least="PIX"), nodes).path == f"{PATH}.at_least"
     over = {**site([GPU, NIC], align="any")}
     over["dra_claims_templates"][0]["align"] = "nearest"
-    assert "does not go over all groups" in refused(over, nodes).message
+    assert "nearest cannot apply to all groups" in refused(over, nodes).message
 
 
 def test_more_constraints_than_a_claim_may_have_are_refused(machines: t.Callable[[str], Values]) -> None:
@@ -401,7 +401,7 @@ def test_reach_says_which_gpu_lacks_its_nic(machines: t.Callable[[str], Values])
     objects = compile_site(values, {"node": facts}).objects
     [found] = reach_of(objects, nodes, values["dra_claims_drivers"], world.engine)
     assert found.nodes == ["node"]
-    assert "is another board" in found.refused["other"]
+    assert "it has another board" in found.refused["other"]
     assert (
         "is free, its NIC" in found.refused["down"] and "tainted with lanewise.dev/link-down" in found.refused["down"]
     )
@@ -422,7 +422,7 @@ def test_reach_by_slices_names_free_devices_whose_partner_is_in_use(machines: t.
         "status": {"allocation": {"devices": {"results": [result]}}},
     }
     sure = [one for one in world.offers if not one.possible]
-    shown = stand_in([*slices(sure), claim]).nodes
+    shown = nodes_from_slices([*slices(sure), claim]).nodes
     [found] = reach_of(world.made.objects, shown, values["dra_claims_drivers"], world.engine)
     assert found.nodes == ["node"] and found.unpaired == {
         "node": [f"GPU {gpu} is free, its NIC {nic} is in use by ml/other"]
@@ -535,10 +535,10 @@ def test_the_search_of_the_scheduler_stays_within_the_bound(
     allowed = world.nearest("PHB")
     graphs = [{gpu: frozenset(nics) for gpu, nics in allowed.items() if nics}] * each
     ways = max(len(one.get("firstAvailable", "1")) for one in world.claim["devices"]["requests"])
-    bound = search_cost.looks(graphs, pairs, search_cost.Size(ways, len(world.offers)))
+    bound = search_cost.worst_case_tries(graphs, pairs, search_cost.Size(ways, len(world.offers)))
     for gone in itertools.islice(_subsets(world.offers, data), 6):
         held = [Result(0, "single", one) for one in gone]
-        question = Question([world.claim], world.classes, NodeMemory(world.offers, world.engine), held, 10**6)
+        question = Question([world.claim], world.classes, NodeCache(world.offers, world.engine), held, 10**6)
         search = _Whole(question)
         search.run()
         assert search.steps <= bound, (search.steps, bound, pairs, each)

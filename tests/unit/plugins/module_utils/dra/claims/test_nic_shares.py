@@ -15,8 +15,8 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler i
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import Allocation, Refusal, allocate
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import stand_in
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided import SETTING, with_setting
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import nodes_from_slices
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.divided_nics import SETTING, with_setting
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
@@ -211,7 +211,7 @@ def test_a_class_caps_the_burst() -> None:
     for share in (*less, {"bandwidth": "5G", "hard": True, "factor": 2}):
         [config] = devices(compile_site(ask(**share)))["config"]
         assert set(config["opaque"]["parameters"]["share"]) <= {"burst", "hard", "guarantee"}
-    words = "above what class 'capped' lets one share use: 30G"
+    words = "more than class 'capped' allows for one share: 30G"
     one_problem(ask(bandwidth="5G", burst="31G"), f"{PLACE}.share.burst", "out-of-range", words)
     one_problem(ask(bandwidth="31G"), f"{PLACE}.share.bandwidth", "out-of-range", words)
     one_problem(ask(bandwidth="31G", hard=True, factor=1), f"{PLACE}.share.bandwidth", "out-of-range", words)
@@ -250,7 +250,7 @@ def test_whole_nics_and_shares_exclude_each_other() -> None:
 
 def test_slices_show_the_same_as_settings() -> None:
     facts = node({"factor": 1.5})
-    published = stand_in(slices(offers("n", t.cast(t.Any, facts), DRIVERS))).nodes
+    published = nodes_from_slices(slices(offers("n", t.cast(t.Any, facts), DRIVERS))).nodes
     values = site(nic(bandwidth="25500M", hard=True))
     assert devices(compile_site(values, published)) == devices(compile_site(values, {"n": facts}))
     assert compile_site(values, published).reach[0].nodes == ["n"]
@@ -323,10 +323,10 @@ def test_the_driver_of_another_nic_divides_nothing() -> None:
             [{"ceiling": "50G"}],
             nic(bandwidth="1G", burst="60G"),
             f"{PLACE}.share.burst",
-            "above what one share may use",
+            "more than one share may use",
         ),
         ([{}], nic(bandwidth="9999G"), f"{PLACE}.share", "where the most is"),
-        ([{"factor": 2}], nic(bandwidth="500G", hard=True), f"{PLACE}.share.bandwidth", "has: 400G"),
+        ([{"factor": 2}], nic(bandwidth="500G", hard=True), f"{PLACE}.share.bandwidth", "any NIC: 400G"),
         ([{"step": "300G", "min": "10G"}], nic(bandwidth="320G"), f"{PLACE}.share", "where the most is"),
         ([{"step": "300G", "min": "200G"}], nic(bandwidth="200G"), f"{PLACE}.share", "less than min and step"),
         ([{"namespace": "other"}], nic(bandwidth="1G"), f"{PLACE}.share", "namespace ml"),
@@ -339,13 +339,13 @@ def test_the_driver_of_another_nic_divides_nothing() -> None:
             "dra_driver_settings.shares[0].min",
             "less a step",
         ),
-        ([{"factor": 2}], nic(bandwidth="500G"), f"{PLACE}.share.bandwidth", "is more than any NIC has: 400G"),
+        ([{"factor": 2}], nic(bandwidth="500G"), f"{PLACE}.share.bandwidth", "is more than the rate of any NIC: 400G"),
         ([{"factor": 0}], nic(bandwidth="1G", factor=1), "dra_driver_settings.shares[0].factor", "(node n)"),
         (
             [{}, {"select": {"rail": 1}}],
             nic(bandwidth="1G"),
             "dra_driver_settings.shares[1].select",
-            "shares[0] divides",
+            "shares[0] matches first",
         ),
     ],
 )

@@ -12,8 +12,12 @@ import typing as t
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import PublishedNodes, stand_in
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import (
+    PublishedNodes,
+    nodes_from_slices,
+)
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
 from ansible_collections.lanewise.dra.tests.common.places import COLLECTION
@@ -22,7 +26,6 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed imp
 
 pytest.importorskip("cel_expr_python")
 
-Object = dict[str, t.Any]
 FOLDER = COLLECTION / "tests" / "claims" / "slices"
 NODES = ("eks-p4d", "aks-gb300", "oke-gb200", "aks-mi300x")
 DRIVERS = {"gpu.nvidia.com": {"version": "25.12.0"}, "dra.net": {"version": "1.4.0"}}
@@ -38,7 +41,7 @@ def site(
     """The site's claims (name to the rest of a template), compiled for the nodes of the objects' slices."""
     templates = [{"name": name, "namespace": "ml", **body} for name, body in claims.items()]
     asked = {"dra_claims_site": "s", "dra_claims_drivers": DRIVERS, "dra_claims_templates": templates, **more}
-    return compile_site(asked, stand_in(objects, claims_known=claims_known).nodes)
+    return compile_site(asked, nodes_from_slices(objects, claims_known=claims_known).nodes)
 
 
 def pair(kind: str, **more: t.Any) -> Object:
@@ -103,7 +106,7 @@ def in_use(name: str, *devices: tuple[str, str, str], admin: bool = False) -> Ob
 
 def address_of(node: str, driver: str, root: str) -> list[tuple[str, str]]:
     """Name and address of the devices of a recorded node below a PCIe root."""
-    found = stand_in(recorded(node)).nodes[node].offers
+    found = nodes_from_slices(recorded(node)).nodes[node].offers
     key = "resource.kubernetes.io/pcieRoot"
     below = [one for one in found if one.driver == driver and one.device["attributes"].get(key) == {"string": root}]
     return [(str(one.device["name"]), one.address) for one in below]
@@ -134,9 +137,9 @@ def test_free_devices_whose_partners_are_in_use_are_named_with_the_claim() -> No
 
 
 def test_a_claim_that_no_published_node_satisfies_is_refused_with_the_reason() -> None:
-    with pytest.raises(Problems, match="PCIe roots are disjoint on this board"):
+    with pytest.raises(Problems, match="are disjoint on this board"):
         site(recorded("oke-gb200"), {"aligned": pair("rdma", align="pcie_root")}, claims_known=True)
-    with pytest.raises(Problems, match="none of its nodes has been probed"):
+    with pytest.raises(Problems, match="no node of the site has been probed"):
         site(recorded("oke-gb200"), {"nearest": pair("rdma", align="nearest")}, claims_known=True)
 
 
@@ -145,7 +148,7 @@ def test_a_pool_that_is_being_written_is_unknown() -> None:
     for one in objects:
         if one["spec"]["driver"] == "dra.net":
             one["spec"]["pool"]["resourceSliceCount"] = 2
-    found = stand_in(objects)
+    found = nodes_from_slices(objects)
     assert found.notes == [
         "pool eks-p4d of dra.net has 1 of 2 slices: it is being written; its devices are not counted"
     ]
@@ -184,7 +187,7 @@ def test_slices_of_a_machine_give_the_answers_of_its_probe(machine: str) -> None
     ]
     asked: Object = {"dra_claims_site": "s", "dra_claims_drivers": drivers, "dra_claims_templates": templates}
     asked["dra_claims_allow_unreachable"] = True
-    both = [compile_site(asked, nodes) for nodes in ({"node": known}, stand_in(published).nodes)]
+    both = [compile_site(asked, nodes) for nodes in ({"node": known}, nodes_from_slices(published).nodes)]
     assert both[0].objects == both[1].objects
     for probed, read in zip(*(one.reach for one in both), strict=True):
         if not probed.unknown:
@@ -204,13 +207,13 @@ def test_an_object_that_is_not_a_slice_is_an_error(change: t.Callable[[Object], 
     objects = [copy.deepcopy(recorded("eks-p4d")[0])]
     change(objects[0])
     with pytest.raises(ValueError, match=words):
-        stand_in(objects)
+        nodes_from_slices(objects)
 
 
 def test_plans_and_claims_read_the_same_devices() -> None:
     """From the same slices. A plan uses the values that are published now as they are."""
     objects = recorded(*NODES)
-    now, free = PublishedNodes(objects), stand_in(objects)
+    now, free = PublishedNodes(objects), nodes_from_slices(objects)
     assert list(now.nodes) == list(free.nodes) == sorted(NODES)
     for name in NODES:
         devices = [[one.device for one in nodes.nodes[name].offers] for nodes in (now, free)]

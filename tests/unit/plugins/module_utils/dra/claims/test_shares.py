@@ -11,7 +11,7 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import Site, compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.sharing import ASKS, ENGINES
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.sharing import ENGINES, SHARE_PARTS
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import relevant_facts
 
 pytest.importorskip("cel_expr_python")
@@ -94,7 +94,7 @@ def test_a_share_configures_the_sharing_engine(options: Values, share: Values, s
     [config] = devices(made, "ResourceClaim")["config"]
     assert config["requests"] == ["gpu"] and config["opaque"]["parameters"]["sharing"] == sharing
     assert not made.warnings
-    assert any("gets a claim of its own" in words for words in compile_site(site(options, share)).warnings)
+    assert any("gets its own claim" in words for words in compile_site(site(options, share)).warnings)
 
 
 def test_a_share_that_is_only_counted_gives_a_warning() -> None:
@@ -119,13 +119,13 @@ def test_a_gpu_without_a_share_that_others_can_get_gives_a_warning(counted: t.An
 @pytest.mark.parametrize(
     ("options", "share", "words"),
     [
-        ({}, {"memory": "20Gi"}, "the site names no engine for gpu.nvidia.com"),
-        ({"engine": "mig"}, {"memory": "20Gi"}, "mig of gpu.nvidia.com cannot keep memory"),
-        ({"engine": "mps"}, {"partition": "1g.10gb"}, "engines that could: mig of gpu.nvidia.com, dynamic-mig"),
-        ({"engine": "consumable-shares", "consumable_shares": 2}, {"cores": 5}, "engines that could: mps of"),
+        ({}, {"memory": "20Gi"}, "the site sets no engine for gpu.nvidia.com"),
+        ({"engine": "mig"}, {"memory": "20Gi"}, "mig of gpu.nvidia.com does not support memory"),
+        ({"engine": "mps"}, {"partition": "1g.10gb"}, "engines that support it: mig of gpu.nvidia.com, dynamic-mig"),
+        ({"engine": "consumable-shares", "consumable_shares": 2}, {"cores": 5}, "engines that support it: mps of"),
         ({"engine": "consumable-shares", "consumable_shares": "memory"}, {"shares": 5}, "the driver counts no shares"),
-        ({"engine": "mps"}, {"interval": "Long", "memory": "1Gi"}, "no engine keeps all of these"),
-        ({"engine": "time-slicing"}, {"memory": "1Gi"}, "cannot keep memory"),
+        ({"engine": "mps"}, {"interval": "Long", "memory": "1Gi"}, "no engine supports all of these"),
+        ({"engine": "time-slicing"}, {"memory": "1Gi"}, "does not support memory"),
     ],
 )
 def test_a_share_that_the_engine_cannot_keep_is_refused(options: Values, share: Values, words: str) -> None:
@@ -140,7 +140,7 @@ def test_a_share_that_the_engine_cannot_keep_is_refused(options: Values, share: 
         ({"engine": "hami-core"}, "hami-core is an engine of hami-core-gpu.project-hami.io"),
         ({"engine": "consumable-shares"}, "consumable-shares needs consumable_shares"),
         ({"engine": "consumable-shares", "version": "0.4.1"}, "from 0.5.0 on, and version is 0.4.1"),
-        ({"engine": "mig", "feature_gates": {"DynamicMIG": True}}, "does not go with the feature gate DynamicMIG"),
+        ({"engine": "mig", "feature_gates": {"DynamicMIG": True}}, "cannot be used with the feature gate DynamicMIG"),
         ({"engine": "mps", "feature_gates": {"MPSSupport": False}}, "mps needs the feature gate MPSSupport"),
         ({"engine": "mps", "feature_gates": {"DynamicMIG": True}}, "DynamicMIG and MPSSupport together"),
         ({"engine": "mps", "consumable_shares": 2}, "prepares no claim with MPS while consumable_shares is set"),
@@ -152,7 +152,7 @@ def test_an_engine_that_the_driver_does_not_run_is_refused(options: Values, word
 
 
 def test_each_part_can_be_kept_by_some_engine() -> None:
-    assert {part for engine in ENGINES for part in engine.keeps} == set(ASKS)
+    assert {part for engine in ENGINES for part in engine.keeps} == set(SHARE_PARTS)
     assert all(
         set(engine.needs) <= set(engine.keeps) and set(engine.enforced) <= set(engine.keeps) for engine in ENGINES
     )

@@ -79,7 +79,7 @@ def _only(interface: object, path: str, rule: str, words: str = "") -> None:
         ({"share": {"hard": True}}, "i.share", "contradiction", "guarantee"),
         ({"share": {"hard": False, "guarantee": "1G"}}, "i.share", "contradiction", "guarantee"),
         ({"share": {}, "child": {"type": "macvlan"}}, "i", "contradiction", "child"),
-        ({"share": {}, "vf": {"trust": True}}, "i", "contradiction", "no more than"),
+        ({"share": {}, "vf": {"trust": True}}, "i", "contradiction", "may only set"),
         ({"name": "a/b"}, "i.name", "bad-value", "15 letters"),
         ({"name": "all"}, "i.name", "bad-value", "other than lo"),
         ({"name": "net1\n"}, "i.name", "bad-value", ""),
@@ -208,5 +208,5 @@ def test_policy_has_a_validation_for_each_field_and_rule() -> None:
     for name in interface_config.CONFIG.fields:
         assert any(message.startswith(f"InterfaceConfig: {name} must be") for message in messages)
     for rule in interface_config.RULES:
-        assert f"InterfaceConfig: {rule.says}" in messages
+        assert f"InterfaceConfig: {rule.description}" in messages
     assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}

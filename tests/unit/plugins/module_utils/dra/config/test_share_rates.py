@@ -11,12 +11,12 @@ import random
 from fractions import Fraction
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config.share_rates import (
-    InForce,
+    EffectiveRate,
     Share,
+    capacity_deficit,
     guarantees,
     rates,
     totals,
-    uncharged,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ def allocated(events: list[object]) -> tuple[Fraction, list[Share]]:
         else:
             asked, hard = event
             consumed = math.ceil(asked * factor) if hard else asked
-            capacity = math.floor(PHYSICAL * factor) - uncharged(factor, shares)
+            capacity = math.floor(PHYSICAL * factor) - capacity_deficit(factor, shares)
             if consumed + sum(one.consumed for one in shares) <= capacity:
                 shares.append(Share(asked, hard, factor, consumed))
     return factor, shares
@@ -119,9 +119,9 @@ def test_rates_never_exceed_a_slower_link(physical: int, events: list[object]) -
 
 def test_a_raised_factor_reduces_soft_shares_only() -> None:
     shares = [Share(60, consumed=60), Share(40, hard=True, consumed=40)]
-    assert rates(100, Fraction(1), shares) == [InForce(60, 100), InForce(40, 100)]
+    assert rates(100, Fraction(1), shares) == [EffectiveRate(60, 100), EffectiveRate(40, 100)]
     # the capacity under the new factor is 200 - 40: the hard share takes 80 of it, and has consumed 40
-    assert uncharged(Fraction(2), shares) == 40
+    assert capacity_deficit(Fraction(2), shares) == 40
     shares.append(Share(60, factor=Fraction(2), consumed=60))
     assert [one.rate for one in rates(100, Fraction(2), shares)] == [30, 40, 30]
 

@@ -8,7 +8,7 @@ import typing as t
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims import class_policy
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.config import interface_config, tenancy
-from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS, everything
+from ansible_collections.lanewise.dra.tests.common.open_class import OPEN_CLASS, allow_everything
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims import claims_strategies
 from hypothesis import given, settings
 
@@ -24,7 +24,7 @@ def test_the_policy_has_a_choice_for_every_field() -> None:
 
 def test_the_default_is_a_valid_policy() -> None:
     assert tenancy.validate(tenancy.parameters([{"allow": tenancy.DEFAULT}]), "p") == []
-    assert tenancy.validate(tenancy.parameters([{"allow": everything()}]), "p") == []
+    assert tenancy.validate(tenancy.parameters([{"allow": allow_everything()}]), "p") == []
 
 
 @settings(max_examples=100, deadline=None)
@@ -35,13 +35,13 @@ def test_a_class_never_refuses_what_it_sets_and_nothing_refuses_an_empty_claim(
     assert tenancy.validate(policy, "p") == []
     for tenant in policy["tenants"]:
         allow = tenant["allow"]
-        assert tenancy.refused(allow, of_class, of_class) == []
-        assert tenancy.refused(allow, of_class, {}) == []
+        assert tenancy.refused_fields(allow, of_class, of_class) == []
+        assert tenancy.refused_fields(allow, of_class, {}) == []
         # settings of other fields in a class do not change what is refused
         apart = {name: value for name, value in of_claim.items() if name not in of_class}
-        assert tenancy.refused(allow, of_class, apart) == tenancy.refused(allow, {}, apart)
-    assert tenancy.refused(everything(), {}, of_claim) == []
-    for name, _says in tenancy.refused({}, {}, of_claim):
+        assert tenancy.refused_fields(allow, of_class, apart) == tenancy.refused_fields(allow, {}, apart)
+    assert tenancy.refused_fields(allow_everything(), {}, of_claim) == []
+    for name, _says in tenancy.refused_fields({}, {}, of_claim):
         assert name.split(".")[0] in of_claim
 
 

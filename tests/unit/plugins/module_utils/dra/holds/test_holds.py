@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import typing as t
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -16,9 +15,9 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import chan
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import Hold, holds
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.times import expiry
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 
-Object = dict[str, t.Any]
 NOW = datetime(2026, 11, 24, 8, tzinfo=timezone.utc)
 ONE, TWO = ("gpu.example.com", "a/b", "gpu-0"), ("gpu.example.com", "a/b", "gpu-1")
 HOLD = Hold("demo", "team a", "a demo", NOW + timedelta(hours=2), (ONE, TWO))
@@ -74,7 +73,7 @@ def test_a_hold_is_read_back_unchanged() -> None:
     assert replace(found, rules=(), devices=()) == replace(HOLD, devices=())
     assert set(found.devices) == {ONE, TWO} and len(found.rules) == 2
     assert not found.overdue(NOW) and found.overdue(NOW + timedelta(hours=2))
-    assert forms.device("/".join(ONE)) == ONE
+    assert forms.parse_device("/".join(ONE)) == ONE
 
 
 def test_text_from_others_is_bounded() -> None:
@@ -98,7 +97,7 @@ def test_text_from_others_is_bounded() -> None:
         ({"reason": BEYOND}, "at most 256 bytes"),
         ({"expires": None}, "expires: must be given"),
         ({"expires": NOW}, "expires: must be in the future"),
-        ({"expires": NOW + timedelta(days=367)}, "by at most 366 days"),
+        ({"expires": NOW + timedelta(days=367)}, "at most 366 days from now"),
         ({"devices": (("g_u", "p", "d"),)}, "devices: g_u/p/d"),
         ({"devices": (ONE,) * 4097}, "devices: must be at most 4096"),
     ],
@@ -111,44 +110,45 @@ def test_a_bad_hold_is_refused(bad: Object, reported: str) -> None:
 
 
 def test_existing_rules_are_not_created_again() -> None:
-    assert len(changes.to_make(HOLD, [], V1).create) == 2
-    assert not changes.to_make(HOLD, _rules(), V1)
-    partial = changes.to_make(HOLD, _rules()[:1], V1)
+    assert len(changes.changes_to_make(HOLD, [], V1).create) == 2
+    assert not changes.changes_to_make(HOLD, _rules(), V1)
+    partial = changes.changes_to_make(HOLD, _rules()[:1], V1)
     assert [one["spec"]["deviceSelector"]["device"] for one in partial.create] == ["gpu-1"] and not partial.delete
-    fewer = changes.to_make(replace(HOLD, devices=(TWO,)), _rules(), V1)
+    fewer = changes.changes_to_make(replace(HOLD, devices=(TWO,)), _rules(), V1)
     assert [one["spec"]["deviceSelector"]["device"] for one in fewer.delete] == ["gpu-0"] and not fewer.create
-    later = changes.to_make(replace(HOLD, expires=NOW + timedelta(hours=9)), _rules(), V1)
+    later = changes.changes_to_make(replace(HOLD, expires=NOW + timedelta(hours=9)), _rules(), V1)
     assert [one["metadata"]["resourceVersion"] for one in later.replace] == ["7", "7"]
 
 
 def test_a_device_cannot_have_two_holds() -> None:
     other = replace(HOLD, name="other", devices=(TWO,))
     with pytest.raises(changes.Refused, match="gpu-1 belongs to hold demo of team a, until 2026-11-24T10:00:00Z"):
-        changes.to_make(other, _rules(), V1)
+        changes.changes_to_make(other, _rules(), V1)
     assert forms.rule_name(ONE) != forms.rule_name(TWO)
 
 
 def test_the_hold_of_another_owner_or_purpose_is_refused() -> None:
-    with pytest.raises(changes.Refused, match=r"hold demo of team a.*not of team b"):
-        changes.to_make(replace(HOLD, owner="team b"), _rules(), V1)
-    with pytest.raises(changes.Refused, match="not of team b"):
-        changes.to_release("demo", "team b", _rules())
+    with pytest.raises(changes.Refused, match=r"hold demo of team a.*does not belong to team b"):
+        changes.changes_to_make(replace(HOLD, owner="team b"), _rules(), V1)
+    with pytest.raises(changes.Refused, match="does not belong to team b"):
+        changes.changes_to_release("demo", "team b", _rules())
     with pytest.raises(changes.Refused, match="was made to reserve"):
-        changes.to_make(replace(HOLD, purpose=forms.DEFRAGMENT), _rules(), V1)
-    assert len(changes.to_release("demo", "", _rules()).delete) == 2
-    assert not changes.to_release("none", "", _rules())
+        changes.changes_to_make(replace(HOLD, purpose=forms.DEFRAGMENT), _rules(), V1)
+    assert len(changes.changes_to_release("demo", "", _rules()).delete) == 2
+    assert not changes.changes_to_release("none", "", _rules())
 
 
 def test_a_claim_is_made_to_tolerate_one_hold_only() -> None:
     plain = {"devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "x"}}]}}
     either = {"devices": {"requests": [{"name": "b", "firstAvailable": [{"name": "c"}, {"name": "d"}]}]}}
     for claim, names in ((plain, ["a"]), (either, ["b/c", "b/d"])):
-        assert tolerations.lacking(claim, "demo") == names
-        made = tolerations.tolerating(claim, "demo")
-        assert tolerations.lacking(made, "demo") == [] and tolerations.others(made, "demo") == []
-        assert tolerations.lacking(claim, "demo") == names  # the original was not changed
-        assert tolerations.tolerating(made, "demo") == made
-        assert tolerations.lacking(made, "tomorrow") == names and tolerations.others(made, "tomorrow") == names
+        assert tolerations.not_tolerating(claim, "demo") == names
+        made = tolerations.with_toleration(claim, "demo")
+        assert tolerations.not_tolerating(made, "demo") == [] and tolerations.tolerating_others(made, "demo") == []
+        assert tolerations.not_tolerating(claim, "demo") == names  # the original was not changed
+        assert tolerations.with_toleration(made, "demo") == made
+        assert tolerations.not_tolerating(made, "tomorrow") == names
+        assert tolerations.tolerating_others(made, "tomorrow") == names
 
 
 @pytest.mark.parametrize(
@@ -156,4 +156,4 @@ def test_a_claim_is_made_to_tolerate_one_hold_only() -> None:
 )
 def test_a_claim_that_tolerates_more_is_found(broad: Object) -> None:
     claim = {"devices": {"requests": [{"name": "a", "exactly": {"tolerations": [broad]}}]}}
-    assert tolerations.others(claim, "demo") == ["a"]
+    assert tolerations.tolerating_others(claim, "demo") == ["a"]

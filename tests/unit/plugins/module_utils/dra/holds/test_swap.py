@@ -21,18 +21,19 @@ def some(*entries: dict[str, t.Any]) -> dict[str, t.Any]:
 
 def test_a_tier_tolerates_its_hold_and_does_not_give_way() -> None:
     ours = some(*swap.tier_tolerations("gold"))
-    assert swap.of_tier(ours, "gold") and swap.stays(ours, "gold") and swap.grace_of(ours, "gold") is None
-    assert not swap.of_tier(ours, "silver") and not swap.stays(ours, "silver")
+    assert swap.belongs_to_tier(ours, "gold") and swap.is_kept(ours, "gold") and swap.grace_of(ours, "gold") is None
+    assert not swap.belongs_to_tier(ours, "silver") and not swap.is_kept(ours, "silver")
     claim = {"devices": {"requests": [{"name": "gpu", "exactly": ours}]}}
-    assert not tolerations.lacking(claim, "gold") and not tolerations.others(claim, "gold")
-    assert tolerations.lacking(claim, "silver") == ["gpu"]
+    assert not tolerations.not_tolerating(claim, "gold") and not tolerations.tolerating_others(claim, "gold")
+    assert tolerations.not_tolerating(claim, "silver") == ["gpu"]
 
 
 def test_giving_way_to_a_tier_is_not_tolerating_its_hold() -> None:
     theirs = some(swap.grace_toleration(30), swap.grace_toleration(10))
-    assert swap.grace_of(theirs, "gold") == 10 and not swap.stays(theirs, "gold") and not swap.of_tier(theirs, "gold")
+    assert swap.grace_of(theirs, "gold") == 10 and not swap.is_kept(theirs, "gold")
+    assert not swap.belongs_to_tier(theirs, "gold")
     claim = {"devices": {"requests": [{"name": "gpu", "exactly": theirs}]}}
-    assert tolerations.lacking(claim, "gold") == ["gpu"]  # a pod that gives way must not get a held device
+    assert tolerations.not_tolerating(claim, "gold") == ["gpu"]  # a pod that gives way must not get a held device
     assert swap.grace_of(some(), "gold") is None
     # tolerating everything does not mean consent
     assert swap.grace_of(some({"operator": "Exists"}), "gold") is None
@@ -41,7 +42,8 @@ def test_giving_way_to_a_tier_is_not_tolerating_its_hold() -> None:
 
 def test_a_middle_tier_gives_way_to_other_tiers_only() -> None:
     both = some(*swap.tier_tolerations("silver"), swap.grace_toleration(30))
-    assert swap.of_tier(both, "silver") and swap.grace_of(both, "gold") == 30 and not swap.of_tier(both, "gold")
+    assert swap.belongs_to_tier(both, "silver") and not swap.belongs_to_tier(both, "gold")
+    assert swap.grace_of(both, "gold") == 30
 
 
 def test_rules_of_a_swap_are_not_holds() -> None:
@@ -60,7 +62,7 @@ def test_only_rules_that_evict_pods_show_that_a_swap_has_begun() -> None:
     count, end = (swap.rule(HOLD, DEVICE, effect, "resource.k8s.io/v1") for effect in (swap.COUNT, swap.EVICT))
     of_hold = hold.rule(HOLD, DEVICE, "resource.k8s.io/v1")
     rules = [count, of_hold, end, count]
-    assert swap.evicting(rules) == {"gold": 1} and swap.counting(rules) == {"gold": 2}
+    assert swap.evicting_rules(rules) == {"gold": 1} and swap.counting_rules(rules) == {"gold": 2}
 
 
 @pytest.mark.parametrize(
@@ -74,10 +76,10 @@ def test_only_rules_that_evict_pods_show_that_a_swap_has_begun() -> None:
 )
 def test_the_count_of_the_controller_is_read_from_its_condition(message: str, count: int | None) -> None:
     rule = swap.rule(HOLD, DEVICE, swap.COUNT, "resource.k8s.io/v1")
-    assert swap.counted(rule) is None
+    assert swap.counted_pods(rule) is None
     rule["metadata"]["generation"] = 2
     condition = {"type": "EvictionInProgress", "reason": "NoEffect", "message": message, "observedGeneration": 2}
     rule["status"] = {"conditions": [condition]}
-    assert swap.counted(rule) == count
+    assert swap.counted_pods(rule) == count
     condition["observedGeneration"] = 1  # the count of an older version of the rule
-    assert swap.counted(rule) is None
+    assert swap.counted_pods(rule) is None

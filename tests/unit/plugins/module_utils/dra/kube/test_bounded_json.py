@@ -14,7 +14,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.bounded_json
     JsonError,
     is_nested_deeper,
     loads,
-    loads_cut,
+    loads_pruned,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +32,7 @@ def depth(value: t.Any) -> int:
 
 
 def cut(value: t.Any, most: int) -> t.Any:
-    """A simple model of loads_cut."""
+    """A simple model of loads_pruned."""
     if isinstance(value, list):
         return [cut(item, most - 1) for item in value] if most else None
     if isinstance(value, dict):
@@ -43,7 +43,7 @@ def cut(value: t.Any, most: int) -> t.Any:
 @given(VALUES, st.integers(0, 6), st.booleans())
 def test_text_within_the_bounds_is_read_as_by_json(value: t.Any, most: int, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
-    assert loads_cut(text, depth=most) == cut(value, most)
+    assert loads_pruned(text, depth=most) == cut(value, most)
     assert is_nested_deeper(value, most) == (depth(value) > most)
     if depth(value) <= most:
         assert loads(text, depth=most) == value
@@ -54,7 +54,7 @@ def test_text_within_the_bounds_is_read_as_by_json(value: t.Any, most: int, asci
 
 @given(st.binary(max_size=40) | st.text('[]{}"\\,:1ae \n', max_size=40).map(str.encode))
 def test_any_bytes_are_read_or_refused(text: bytes) -> None:
-    for read in (loads, loads_cut):
+    for read in (loads, loads_pruned):
         try:
             value = read(text, depth=4)
         except JsonError:
@@ -68,17 +68,17 @@ def test_any_bytes_are_read_or_refused(text: bytes) -> None:
 def test_a_too_deeply_nested_part_is_dropped_alone(levels: int, brackets: tuple[str, str]) -> None:
     nested = brackets[0] * levels + "1" + brackets[1] * levels
     text = f'{{"items": [{{"name": "a", "odd": {nested}}}, {{"name": "b"}}]}}'.encode()
-    found = loads_cut(text)
+    found = loads_pruned(text)
     assert [item["name"] for item in found["items"]] == ["a", "b"]
     assert not is_nested_deeper(found)
-    repr(found), json.dumps(found), found == loads_cut(text)  # these would raise a RecursionError
+    repr(found), json.dumps(found), found == loads_pruned(text)  # these would raise a RecursionError
     with pytest.raises(JsonError):
         loads(text)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "]" * 100_000, "[" * 100 + "}" * 100, '"' + "[" * 100, "[1] [" * 100])
 def test_brackets_that_do_not_match_are_refused(text: str) -> None:
-    for read in (loads, loads_cut):
+    for read in (loads, loads_pruned):
         with pytest.raises(JsonError):
             read(text.encode())
 
@@ -92,11 +92,11 @@ def test_longer_text_than_allowed_is_refused() -> None:
 def test_other_encodings_are_refused() -> None:
     for encoding in ("utf-16", "utf-32", "utf-16-le"):
         with pytest.raises(JsonError):
-            loads_cut(json.dumps({"a": [[1]]}).encode(encoding), depth=1)
+            loads_pruned(json.dumps({"a": [[1]]}).encode(encoding), depth=1)
 
 
 def test_only_the_invalid_text_is_replaced() -> None:
-    assert loads_cut(b'{"a": "x\xff", "b": "\\ud800\\uDC00 \\uD800", "c": 1}') == {
+    assert loads_pruned(b'{"a": "x\xff", "b": "\\ud800\\uDC00 \\uD800", "c": 1}') == {
         "a": "x\ufffd",
         "b": "\U00010000 \ufffd",
         "c": 1,
@@ -122,4 +122,4 @@ def test_a_long_list_takes_little_more_time_than_with_json() -> None:
             best = min(best, time.process_time() - start)
         return best
 
-    assert taken(loads_cut) < 5 * taken(json.loads)
+    assert taken(loads_pruned) < 5 * taken(json.loads)

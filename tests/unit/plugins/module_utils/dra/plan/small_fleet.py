@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import typing as t
 
-Object = dict[str, t.Any]
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
+
 DRIVER = "gpu.example.com"
 
 

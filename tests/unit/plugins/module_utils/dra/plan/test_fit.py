@@ -11,6 +11,7 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader, states
@@ -18,16 +19,15 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-Object = dict[str, t.Any]
 DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.4.1"}, "lanewise.dev": {}}
 
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return made_engine()
+    return require_engine()
 
 
 def _pairs(count: int, *levels: str) -> Object:
@@ -161,8 +161,8 @@ def test_a_topology_spread_constraint_limits_the_count(engine: Engine, skew: int
     }
     (found,) = fits.fit(fleet, [workload("one-pair", topologySpreadConstraints=[rule])], engine)
     assert found.total == total
-    assert found.by(fleet, "zone") == {"a": total - 8, "b": 8} == found.spread["zone"]
-    assert found.by(fleet, "rack") == {"": 24}
+    assert found.counts_by_label(fleet, "zone") == {"a": total - 8, "b": 8} == found.spread["zone"]
+    assert found.counts_by_label(fleet, "rack") == {"": 24}
 
 
 def test_a_pool_that_is_being_written_is_unknown(engine: Engine) -> None:
@@ -179,11 +179,11 @@ def test_a_pool_that_is_being_written_is_unknown(engine: Engine) -> None:
 
 
 def test_a_count_that_takes_too_long_ends_early_and_says_so(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "ALL_BUDGET", 5)
+    monkeypatch.setattr(states, "NODE_SEARCH_BUDGET", 5)
     (found,) = fits.fit(probed("hgx-h100"), [workload("one-pair")], engine)
     (on_node,) = found.nodes.values()
     assert 0 < found.total < 8 and found.at_least and len(on_node.placements) == found.total
-    assert on_node.reason == f"counted no further than {found.total}: to search for more of them takes too long"
+    assert on_node.reason == f"counted only up to {found.total}: searching for more takes too long"
 
 
 def test_unusable_objects_are_noted(engine: Engine) -> None:
@@ -212,7 +212,7 @@ def test_an_allocated_device_that_nobody_publishes_makes_its_node_unknown(engine
     fleet = reader.read([*nodes, *published, *CLASSES.values(), held])
     (found,) = fits.fit(fleet, [workload("one-pair")], engine)
     assert found.total == 8 and found.at_least and not found.at_most
-    assert found.nodes["a-0"].kind == fits.UNKNOWN and "of which there is no slice" in found.nodes["a-0"].reason
+    assert found.nodes["a-0"].kind == fits.UNKNOWN and "which has no slice" in found.nodes["a-0"].reason
     # if the pool has another name than the node, the pod's node counts
     results = held["status"]["allocation"]["devices"]["results"]
     other = {**held, "status": {"allocation": {"devices": {"results": [{**results[0], "pool": "cards"}]}}}}

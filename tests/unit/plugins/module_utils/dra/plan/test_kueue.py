@@ -11,10 +11,11 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import kueue, reader
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.small_fleet import (
     CLASS,
     DRIVER,
@@ -22,7 +23,6 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.s
     node,
 )
 
-Object = dict[str, t.Any]
 GPUS = "lanewise.dev/gpus"
 CONFIGURATION = {
     "resources": {
@@ -34,7 +34,7 @@ CONFIGURATION = {
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return made_engine()
+    return require_engine()
 
 
 def _object(kind: str, name: str, spec: Object, **more: t.Any) -> Object:
@@ -136,12 +136,12 @@ def test_claims_with_alternatives_are_not_admitted(engine: Engine) -> None:
     request = claim_spec(1)["devices"]["requests"][0]
     either = {"name": "gpu", "firstAvailable": [{"name": "x", **request["exactly"]}]}
     found = counted(engine, _local(), queue("red", 4), spec={"devices": {"requests": [either]}})
-    assert found.total == 0 and "use the template's variant" in found.quota
+    assert found.total == 0 and "use the variant of its template" in found.quota
 
 
 def test_an_unknown_configuration_is_a_bound(engine: Engine) -> None:
     found = counted(engine, _local(), queue("red", 4), known=False)
-    assert found.total == 16 and found.at_most and "configuration is not known" in found.notes[0]
+    assert found.total == 16 and found.at_most and "configuration is unknown" in found.notes[0]
 
 
 def test_waiting_jobs_are_noted(engine: Engine) -> None:

@@ -13,18 +13,18 @@ import typing as t
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader, words
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader, report_lines
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Workload
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.what_if import after
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.claims.test_nearest import diagonal
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan import test_fit
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-Object = dict[str, t.Any]
 DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {"version": "1.0.0"}}
 NODES = ("a-0", "a-1", "b-0")
 #: GPUs of the machine, and pairs of a claim.
@@ -77,7 +77,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return made_engine()
+    return require_engine()
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_a_gpu_whose_nic_is_in_use_is_named_with_the_claim(site: Site, engine: E
         f"GPU {gpu} is free, its NIC {nic} is in use by team/training",
         f"NIC {site.pairs[other_gpu]} is free, its GPU {other_gpu} is in use by team/serving",
     )
-    lines = words.lines([found], [], [])
+    lines = report_lines.lines([found], [], [])
     assert [line for line in lines if "is in use" in line] == [f"  a-0: {one}" for one in says]
 
 
@@ -108,7 +108,7 @@ def test_only_the_first_of_many_such_devices_are_listed(site: Site, engine: Engi
     fleet = site.fleet(*((f"c-{node}", node, list(site.pairs.values())) for node in NODES))
     (found,) = fits.fit(fleet, [site.work(1)], engine)
     assert found.total == 0 and all(len(one.unpaired) == GPUS for one in found.nodes.values())
-    lines = [line for line in words.lines([found], [], []) if "free" in line]
+    lines = [line for line in report_lines.lines([found], [], []) if "free" in line]
     assert len(lines) == 5 and lines[-1] == f"  and {3 * GPUS - 4} more free devices whose partners are in use"
 
 

@@ -14,15 +14,15 @@ from dataclasses import replace
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds import hold as forms
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.tolerations import tolerating
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.tolerations import with_toleration
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fewest import fewest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.cheapest_choice import cheapest_choice
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Workload
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.movable import Movable, Protect, movable
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.movable import Movable, Protection, movable
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.room import Job, Room, room
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.scene import Scene
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.simulation import PlacementSimulation
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.small_fleet import (
     CLASS,
     DRIVER,
@@ -38,7 +38,7 @@ FLEETS = 60
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return made_engine()
+    return require_engine()
 
 
 def job(count: int, gpus: int, paired: bool = False, **more: t.Any) -> Job:
@@ -77,14 +77,14 @@ def test_the_fewest_pods_are_moved(engine: Engine) -> None:
     too_many = ask(FULL, job(1, 4, moves=0), engine)
     assert not too_many.fits
     never = ask(FULL, job(3, 4), engine)
-    assert never.at_least is None and "whatever pods are moved: 2 fit at most" in never.reason
+    assert never.at_least is None and "whatever pods are moved: at most 2 fit" in never.reason
 
 
 def test_a_moved_pod_needs_a_place(engine: Engine) -> None:
     """Node b is full, so the pod of node a has no place to go, nor have two pods of b."""
     objects = [*node("a", 4), *node("b", 2), *pod("p", "a", [0]), *pod("q", "b", [0]), *pod("r", "b", [1])]
     found = ask(objects, job(1, 4), engine)
-    assert not found.fits and found.at_least == 1 and "each moved pod has a place" in found.reason
+    assert not found.fits and found.at_least == 1 and "each moved pod fit" in found.reason
     waiting = ask(objects, job(1, 4, may_wait=True), engine)
     assert waiting.fits and [(one.pod, one.to) for one in waiting.moves] == [("team/p", "")]
 
@@ -134,11 +134,11 @@ def test_devices_that_share_counters_are_held_together(engine: Engine) -> None:
         ("", {}, "no controller"),
         ("DaemonSet", {}, "its controller is a DaemonSet"),
         ("Job", {}, "its controller is a Job"),
-        ("ReplicaSet", {"labels": {"jobset.sigs.k8s.io/jobset-name": "x"}}, "one of a gang"),
-        ("ReplicaSet", {"workloadRef": {"name": "x"}}, "one of a gang"),
+        ("ReplicaSet", {"labels": {"jobset.sigs.k8s.io/jobset-name": "x"}}, "belongs to a gang"),
+        ("ReplicaSet", {"workloadRef": {"name": "x"}}, "belongs to a gang"),
         ("ReplicaSet", {"schedulerName": "volcano"}, "scheduler volcano places it"),
-        ("ReplicaSet", {"resourceClaims": [{"name": "d", "resourceClaimName": "p-d"}]}, "not made for it alone"),
-        ("ReplicaSet", {"deletionTimestamp": "2026-11-24T00:00:00Z"}, "it is ending"),
+        ("ReplicaSet", {"resourceClaims": [{"name": "d", "resourceClaimName": "p-d"}]}, "not created for this pod"),
+        ("ReplicaSet", {"deletionTimestamp": "2026-11-24T00:00:00Z"}, "it is being deleted"),
         ("ReplicaSet", {"labels": {"tier": "gold"}}, "its label tier is protected"),
         ("ReplicaSet", {"priority": 1000}, "its priority is 1000"),
         (
@@ -150,10 +150,10 @@ def test_devices_that_share_counters_are_held_together(engine: Engine) -> None:
 )
 def test_protected_pods_are_never_moved(engine: Engine, kind: str, more: Object, reported: str) -> None:
     objects = [*node("a", 1), *node("b", 1), *pod("p", "a", [0], kind, **more)]
-    found, kept = movable(objects, Protect(labels={"tier": "gold"}, priority=1000))
+    found, kept = movable(objects, Protection(labels={"tier": "gold"}, priority=1000))
     assert found == [] and reported in kept["team/p"]
     assert movable([*node("a", 1), *pod("p", "a", [0])])[1] == {}
-    allowed = Protect(controllers=["DaemonSet", "Job"])
+    allowed = Protection(controllers=["DaemonSet", "Job"])
     assert movable(pod("p", "a", [0], "DaemonSet"), allowed)[0] == []
     assert len(movable(pod("p", "a", [0], "Job"), allowed)[0]) == 1
 
@@ -170,17 +170,17 @@ def test_shared_claims_and_budgets_keep_pods() -> None:
     }
     kept = movable([*pod("p", "a", [0], labels={"app": "x"}), *pod("q", "a", [1]), budget])[1]
     assert kept == {"team/p": "PodDisruptionBudget team/b allows no disruption now"}
-    assert movable([*pod("p", "a", [0])], Protect(namespaces=["team"]))[0] == []
+    assert movable([*pod("p", "a", [0])], Protection(namespaces=["team"]))[0] == []
     assert movable([*pod("p", "a", [0])], never=["team/p"])[0] == []
 
 
 def test_the_cheapest_rows_that_suffice_are_chosen() -> None:
     rows = [("a", [(1, 1), (3, 4)]), ("b", [(2, 3)]), ("c", [(1, 0)])]
-    best = fewest(rows, 4)
-    assert best is not None and best.cost == 3 and best.of in ({"a": 1}, {"a": 0, "b": 0})
-    assert fewest(rows, 8) is None
-    none = fewest(rows, 0)
-    assert none is not None and none.cost == 0 and none.of == {}
+    best = cheapest_choice(rows, 4)
+    assert best is not None and best.cost == 3 and best.entries in ({"a": 1}, {"a": 0, "b": 0})
+    assert cheapest_choice(rows, 8) is None
+    none = cheapest_choice(rows, 0)
+    assert none is not None and none.cost == 0 and none.entries == {}
 
 
 class Case:
@@ -201,7 +201,7 @@ class Case:
         self.job = job(chance.randint(1, 3), gpus, gpus == 2 and chance.random() < 0.7, moves=9)
         self.fleet = reader.read([CLASS, *self.objects])
         self.movable = movable(self.objects)[0]
-        claims = tuple(tolerating(claim, "demo") for claim in self.job.workload.claims)
+        claims = tuple(with_toleration(claim, "demo") for claim in self.job.workload.claims)
         self.work = replace(self.job.workload, claims=claims)
 
     def without(self, gone: t.Sequence[Movable]) -> Fleet:
@@ -238,10 +238,10 @@ def _check(case: Case, found: Room, engine: Engine) -> None:
     """Check that the plan is feasible: the job fits on the held devices, and each moved pod has a node to go to."""
     gone = [one for one in case.movable if one.pod in {move.pod for move in found.moves}]
     assert len(gone) == len(found.moves) and case.fits(gone, engine)
-    scene = Scene(case.without(gone), [case.work, *(one.workload for one in gone)], engine)
+    simulation = PlacementSimulation(case.without(gone), [case.work, *(one.workload for one in gone)], engine)
     taken: list[tuple[str, str, str]] = []
     for name, devices in found.placements:
-        results = scene.place(case.work, name, "job")
+        results = simulation.place(case.work, name, "job")
         assert results is not None and tuple(one.id for one in results) == devices
         taken += devices
     assert set(taken) == set(found.devices) and len(taken) == len(set(taken))

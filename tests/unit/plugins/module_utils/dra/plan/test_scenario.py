@@ -12,15 +12,16 @@ from dataclasses import replace
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.holds.hold import KEY
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import quotas, reader, words
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import quotas, reader, report_lines
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Workload
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet_map import counts, fleet_map
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.scenario import Scenario, after
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import Stranded, stranded
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.worth import prices, worth
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import (
     CLASSES,
     DRIVERS,
@@ -33,14 +34,13 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.t
 )
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-Object = dict[str, t.Any]
 NODES = [node("a-0"), node("b-0")]
 TAINT = {"key": "example.com/slow", "effect": "NoSchedule"}
 
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return made_engine()
+    return require_engine()
 
 
 def _first_pair(fleet: Fleet, engine: Engine, name: str = "a-0") -> tuple[str, str]:
@@ -96,7 +96,7 @@ def test_a_replaced_device_is_free(engine: Engine) -> None:
     [
         ({"degrade": {"node": "a-0", "devices": ["gpu-0"]}}, "must have attributes, capacity or a taint"),
         ({"degrade": {"node": "a-0", "devices": ["gpu-0"], "taint": {"key": "x"}}}, "must have key and effect"),
-        ({"replace": {"node": "a-0", "devices": ["gpu-0"], "attributes": {"x": [1]}}}, "is not a text"),
+        ({"replace": {"node": "a-0", "devices": ["gpu-0"], "attributes": {"x": [1]}}}, "is not a string"),
         ({"replace": {"node": "a-0", "devices": ["gpu-0"], "capacity": {"x": "much"}}}, "capacity.x"),
         ({"replace": {"node": "a-0", "devices": ["gpu-0"], "taint": TAINT}}, "and nothing else"),
         ({"server": {"version": "1.12"}}, "1.12"),
@@ -178,7 +178,8 @@ def test_nodes_of_a_probed_machine_can_be_added(engine: Engine) -> None:
     step = {"add": {"like": "b200", "count": 2, "labels": {"zone": "c"}, "allocatable": {"cpu": "35", "pods": "9"}}}
     (then,) = after(start, [step])
     (found,) = fits.fit(then.fleet, then.workloads, engine)
-    assert found.by(then.fleet, "zone") == {"a": 8, "b": 8, "c": 6} and set(then.fleet.nodes) - {"a-0", "b-0"} == {
+    assert found.counts_by_label(then.fleet, "zone") == {"a": 8, "b": 8, "c": 6}
+    assert set(then.fleet.nodes) - {"a-0", "b-0"} == {
         "b200-new-0",
         "b200-new-1",
     }
@@ -191,7 +192,8 @@ def test_nodes_of_a_probed_machine_can_be_added(engine: Engine) -> None:
     (found,) = fits.fit(then.fleet, then.workloads, engine)
     assert found.total == 8 and not found.at_least  # so devices that other drivers publish there are known, too
     (then,) = after(start, [{"add": {"like": "a-0", "count": 1, "labels": {"zone": "new"}}}])
-    assert fits.fit(then.fleet, then.workloads, engine)[0].by(then.fleet, "zone") == {"a": 8, "b": 8, "new": 8}
+    new = fits.fit(then.fleet, then.workloads, engine)[0]
+    assert new.counts_by_label(then.fleet, "zone") == {"a": 8, "b": 8, "new": 8}
 
 
 # --- quotas
@@ -227,7 +229,7 @@ def test_a_quota_limits_the_count(engine: Engine, hard: Object, used: Object, co
     assert found.total == count and found.over_quota == 16 - count and bool(found.quota) == (count < 16)
     if count < 16:
         assert found.quota.startswith("quota default/q leaves ")
-        assert any("not admitted: quota default/q" in line for line in words.lines([found], [], []))
+        assert any("not admitted: quota default/q" in line for line in report_lines.lines([found], [], []))
 
 
 @pytest.mark.parametrize("name", ["hugepages-2Mi", "requests.hugepages-2Mi"])
@@ -266,7 +268,7 @@ def test_a_quota_with_scopes_or_unreadable_is_noted(engine: Engine) -> None:
     (found,) = fits.fit(fleet, [workload("one-pair")], engine)
     assert found.total == 16 and found.at_most
     assert [note for note in found.notes if "has scopes" in note]
-    assert [note for note in found.notes if "cannot be read, and does not count" in note]
+    assert [note for note in found.notes if "cannot be read and is ignored" in note]
 
 
 # --- the worth of stranded devices, and the map
@@ -329,7 +331,7 @@ def test_an_invalid_price_is_refused(price: Object) -> None:
 def test_counts_of_all_steps_are_shown_side_by_side(engine: Engine) -> None:
     fleet = probed("hgx-h100")
     now, then = (fits.fit(fleet, [workload(name) for name in names], engine) for names in (["one-pair"], ["one-pair"]))
-    assert words.table(["one-pair"], [("now", now), ("cordon", then)]) == [
+    assert report_lines.table(["one-pair"], [("now", now), ("cordon", then)]) == [
         "          now  cordon",
         "one-pair    8       8",
     ]

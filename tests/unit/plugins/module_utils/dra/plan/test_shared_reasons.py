@@ -13,7 +13,7 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Workload
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.small_fleet import (
     CLASS,
     DRIVER,
@@ -21,15 +21,13 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.s
     node,
 )
 
-Object = dict[str, t.Any]
-
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return made_engine()
+    return require_engine()
 
 
-def _fit(engine: Engine, asked: str | None, amount: str, used: t.Sequence[str], whole: int = 0) -> fits.OnNode:
+def _fit(engine: Engine, asked: str | None, amount: str, used: t.Sequence[str], whole: int = 0) -> fits.NodeFit:
     """The fit on a node with two devices of this amount each. `used` are the amounts that claims have of the first
     device, and `whole` is how many claims have all of the second."""
     policy = {"default": "10G", "validRange": {"min": "5G", "step": "5G"}} if amount.endswith("G") else {}
@@ -69,7 +67,7 @@ def _fit(engine: Engine, asked: str | None, amount: str, used: t.Sequence[str], 
             ("70G",),
             0,
             2,
-            "2 of them have too little amount left (40G is asked for, at most 30G is left)",
+            "2 of them have too little amount left (40G is requested, at most 30G is left)",
         ),
         (
             None,
@@ -77,9 +75,9 @@ def _fit(engine: Engine, asked: str | None, amount: str, used: t.Sequence[str], 
             ("95G",),
             1,
             0,
-            "2 of them have too little amount left (the default is asked for, at most 5G is left)",
+            "2 of them have too little amount left (the default is requested, at most 5G is left)",
         ),
-        ("30Gi", "100Gi", ("50Gi", "30Gi"), 1, 0, "(30Gi is asked for, at most 20Gi is left)"),
+        ("30Gi", "100Gi", ("50Gi", "30Gi"), 1, 0, "(30Gi is requested, at most 20Gi is left)"),
     ],
 )
 def test_the_reason_names_the_capacity(

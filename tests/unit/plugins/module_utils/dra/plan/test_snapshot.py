@@ -7,15 +7,15 @@
 from __future__ import annotations
 
 import json
-import typing as t
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import fit as fits
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan import reader
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.snapshot import kept
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.snapshot import snapshot_of
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.stranded import stranded
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.slices import slices
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.test_fit import (
     CLASSES,
     DRIVERS,
@@ -26,7 +26,6 @@ from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.dra.plan.t
 )
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-Object = dict[str, t.Any]
 SECRET = "s3cret"
 
 
@@ -64,16 +63,16 @@ def _objects() -> list[Object]:
 def test_a_snapshot_stores_nothing_that_no_plan_uses() -> None:
     objects = _objects()
     assert json.dumps(objects).count(SECRET) > 15
-    stored = [kept(one) for one in objects]
+    stored = [snapshot_of(one) for one in objects]
     assert SECRET not in json.dumps(stored)
 
 
 def test_the_plan_of_a_snapshot_is_that_of_the_cluster() -> None:
-    engine = made_engine()
+    engine = require_engine()
     pod = {"containers": [{"resources": {"requests": {"cpu": "7"}}}]}
     works = [workload("one-pair", **pod), workload("one-nic", **pod)]
     objects = _objects()
-    stored = json.loads(json.dumps([kept(one) for one in objects]))
+    stored = json.loads(json.dumps([snapshot_of(one) for one in objects]))
     answers = []
     for given in (objects, stored):
         fleet = reader.read(given)
@@ -92,4 +91,4 @@ def test_the_plan_of_a_snapshot_is_that_of_the_cluster() -> None:
     ],
 )
 def test_parts_of_the_wrong_type_are_left_out(broken: Object) -> None:
-    assert kept(broken)["metadata"]["name"] == broken["metadata"]["name"]
+    assert snapshot_of(broken)["metadata"]["name"] == broken["metadata"]["name"]

@@ -12,16 +12,20 @@ from datetime import date, datetime, timezone
 import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import versions
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.problems import Problems
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import Compiled, Given, compile_queues
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.compiler import (
+    Compiled,
+    CompileInput,
+    compile_queues,
+)
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.configuration import differences, merged
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.published import PublishedNode
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 
-Object = dict[str, t.Any]
 NOW = datetime(2026, 11, 24, tzinfo=timezone.utc)
 DRIVERS: Object = {"gpu.nvidia.com": {"version": "0.5.0"}, "lanewise.dev": {}}
 SHARED = "nic.example.com"
@@ -56,10 +60,10 @@ QUEUES: Object = {
 }
 
 
-SHORT_OF_BANDWIDTH = "over-fleet: 801G bandwidth are guaranteed (blue 801G), and the fleet has 800G"
+SHORT_OF_BANDWIDTH = "over-fleet: 801G bandwidth are guaranteed (blue 801G), but the fleet has 800G"
 SHORT_OF_CARDS = (
-    "over-fleet: 2 device(s) of bandwidth and 1 device(s) of ports are guaranteed at least, which share counter card: "
-    "the fleet cannot have both"
+    "over-fleet: at least 2 device(s) of bandwidth and 1 device(s) of ports are guaranteed, but share counter card: "
+    "the fleet cannot provide all"
 )
 
 
@@ -81,7 +85,7 @@ def _compile(variables: Object, nodes: t.Any = None, objects: t.Any = None, now:
     if nodes is None:
         nodes = {"node": facts("hgx-h100")}
     objects = SITE if objects is None else objects
-    given = Given(objects, nodes, DRIVERS, made_engine(), Server(), now, "lab")
+    given = CompileInput(objects, nodes, DRIVERS, require_engine(), Server(), now, "lab")
     return compile_queues(variables, given)
 
 
@@ -155,16 +159,16 @@ def test_all_errors_are_reported_together() -> None:
         "queues_resources[2].classes[0]": "counted-twice: the devices of class 'gpu' are already counted as gpus",
         "queues_resources[2].classes": "counted-twice: gpu.nvidia.com/node/gpu-0 is already counted as gpus",
         "queues_resources[3].classes": "missing: is missing",
-        "queues_teams[0].guaranteed.gpus": "over-fleet: 9 gpus are guaranteed (red 9), and the fleet has 8",
+        "queues_teams[0].guaranteed.gpus": "over-fleet: 9 gpus are guaranteed (red 9), but the fleet has 8",
         "queues_teams[1].namespaces[0]": "duplicate-name: namespace 'red' already belongs to red",
         "queues_teams[1].guaranteed.gpu": "unknown-resource: there is no resource 'gpu'",
-        "queues_teams[1].lend.gpus": "lends-too-much: lends 1 of 0 that the team is guaranteed",
+        "queues_teams[1].lend.gpus": "lends-too-much: lends 1, but the team is guaranteed 0",
         "queues_teams[2].name": wrong["queues_teams[2].name"],
         "queues_teams[2].namespaces": "empty: must not be empty",
         "queues_priorities[0].value": "out-of-range: must be from -2147483648 to 2147483647, not 2147483648",
         "queues_loans[0].to": "unknown-team: there is no team 'green'",
         "queues_loans[1].to": "contradiction: is the team that lends",
-        "queues_loans[1].reason": "too-long: is not one line of at most 2048 characters",
+        "queues_loans[1].reason": "too-long: must be one line of at most 2048 characters",
         "queues_loans[1].until": "wrong-type: 'tomorrow' is not a time",
         "queues_templates[0].template": "unknown-template: there is no template red/none among the claims of the site",
     }
@@ -174,10 +178,10 @@ def test_guarantees_above_the_fleet_are_refused() -> None:
     """The path is that of the first guarantee, in the order of the inventory, that the fleet does not have."""
     teams = [TEAMS[0], {**TEAMS[1], "guaranteed": {"gpus": 3}}]
     assert _wrong({**QUEUES, "queues_teams": teams}) == {
-        "queues_teams[1].guaranteed.gpus": "over-fleet: 9 gpus are guaranteed (red 6, blue 3), and the fleet has 8"
+        "queues_teams[1].guaranteed.gpus": "over-fleet: 9 gpus are guaranteed (red 6, blue 3), but the fleet has 8"
     }
     assert _wrong({**QUEUES, "queues_pool": {"gpus": 1}}) == {
-        "queues_pool.gpus": "over-fleet: 9 gpus are guaranteed (red 6, blue 2, the pool 1), and the fleet has 8"
+        "queues_pool.gpus": "over-fleet: 9 gpus are guaranteed (red 6, blue 2, the pool 1), but the fleet has 8"
     }
     two = {"a": facts("hgx-h100"), "b": facts("hgx-h100")}
     assert _compile({**QUEUES, "queues_teams": teams, "queues_pool": {"gpus": 7}}, two).warnings == []
@@ -187,10 +191,10 @@ def test_unknown_sums_are_warnings() -> None:
     """Without nodes, and where a driver's devices cannot be predicted, sums are unknown."""
     much = {**QUEUES, "queues_teams": [{**TEAMS[0], "guaranteed": {"pairs": 50}, "lend": {}}]}
     (reported,) = _compile(much, {}).warnings
-    assert reported.startswith("No guarantee was compared with the fleet")
+    assert reported.startswith("Guarantees were not compared with the fleet")
     unclear = {"node": PublishedNode((), {"gpu.nvidia.com": "its pool is being written", "lanewise.dev": "so is its"})}
     (gpus, nics) = _compile(much, unclear).warnings
-    assert "50 gpus are guaranteed, and only 0 are certain" in gpus and "its pool is being written" in gpus
+    assert "50 gpus are guaranteed, but only 0 are certain" in gpus and "its pool is being written" in gpus
     assert "so is its" in nics
 
 
@@ -210,9 +214,9 @@ def test_loans_change_quotas_until_they_are_overdue() -> None:
         }
         assert made.loans == ["red lends blue 3 gpus until 2026-12-01T00:00:00Z"] and made.overdue == []
     place = "queues_loans[0].devices.gpus"
-    assert "red has lent 5 gpus, and the team lends at most 4" in _wrong(lent(5, "2026-12-01", borrow={}))[place]
+    assert "red has lent 5 gpus, but the team lends at most 4" in _wrong(lent(5, "2026-12-01", borrow={}))[place]
     reported = _wrong(lent(3, "2026-12-01", borrow={"gpus": 2}))[place]
-    assert reported == "borrows-too-much: blue would borrow 3 gpus by loans, and borrows at most 2"
+    assert reported == "borrows-too-much: blue would borrow 3 gpus by loans, but may borrow at most 2"
     late = _compile(lent(3, "2026-11-23"))
     assert _queues(late) == _queues(_compile(QUEUES))
     assert late.overdue == ["red lends blue 3 gpus until 2026-11-23T00:00:00Z"] and late.loans == []
@@ -226,7 +230,7 @@ def test_borrowed_devices_cannot_be_lent() -> None:
     ]
     wrong = _wrong({**QUEUES, "queues_teams": teams, "queues_loans": loans})
     assert wrong == {
-        "queues_loans[1].devices.gpus": "lends-too-much: green has lent 1 gpus, and the team is guaranteed 0"
+        "queues_loans[1].devices.gpus": "lends-too-much: green has lent 1 gpus, but the team is guaranteed 0"
     }
 
 
@@ -238,7 +242,7 @@ def test_templates_that_kueue_cannot_count_get_variants() -> None:
     near = usable["red/near"]
     assert near.use == "near-queue" and near.left_out == ["nic/numa-node", "nic/any"]
     assert "number Kueue does not know: give a count" in usable["red/every"].reason and not usable["red/every"].use
-    assert usable["blue/share"].reason.startswith("class nic-share is in no entry of queues_resources")
+    assert usable["blue/share"].reason.startswith("class nic-share is not in queues_resources")
     (variant,) = [one for one in made.objects if one["kind"] == "ResourceClaimTemplate"]
     devices = variant["spec"]["spec"]["devices"]
     assert [list(one) for one in devices["requests"]] == [["name", "exactly"]] * 2
@@ -261,7 +265,8 @@ def test_templates_that_kueue_cannot_count_get_variants() -> None:
 
 def test_a_variant_never_takes_the_name_of_another_template() -> None:
     objects = [*SITE, *(one for one in _compile(QUEUES).objects if one["kind"] == "ResourceClaimTemplate")]
-    assert "its variant would be named near-queue" in _wrong(QUEUES, objects=objects)["queues_templates"]
+    wrong = _wrong(QUEUES, objects=objects)["queues_templates"]
+    assert "its variant would have the name of another template, near-queue" in wrong
 
 
 def test_variants_have_the_version_that_the_cluster_serves() -> None:
@@ -382,7 +387,7 @@ def test_cpu_and_memory_can_be_counted() -> None:
     teams[0]["guaranteed"] = {"memory": "5Ti"}
     wrong = _wrong({**QUEUES, "queues_resources": resources, "queues_teams": teams, "queues_uncounted": ["cpu"]})
     assert wrong["queues_teams[0].guaranteed.memory"].endswith(
-        "5Ti memory are guaranteed (red 5Ti), and the fleet has 4Ti"
+        "5Ti memory are guaranteed (red 5Ti), but the fleet has 4Ti"
     )
     assert "also leaves out cpu" in wrong["queues_uncounted[0]"]
 
@@ -396,6 +401,6 @@ def test_a_partition_is_not_charged_as_a_whole_gpu() -> None:
     memory = {"name": "gpu-memory", "classes": ["gpu-partition"], "counter": "memory"}
     team = {"name": "red", "namespaces": ["red"], "guaranteed": {"gpu-memory": "80Gi"}}
     nodes: t.Any = {"node": facts("hgx-h100")}
-    given = Given(objects, nodes, drivers, made_engine(), Server(), NOW, "lab")
+    given = CompileInput(objects, nodes, drivers, require_engine(), Server(), NOW, "lab")
     made = compile_queues({"queues_resources": [memory], "queues_teams": [team]}, given)
     assert "red/part: charged 9984Mi gpu-memory" in made.table

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import random
-import typing as t
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues import usage
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.queues.usage import Sample, Share
 
 NOW = datetime(2026, 11, 25, tzinfo=timezone.utc)
-Object = dict[str, t.Any]
 
 
 def queue(name: str, quota: str, charged: str, loans: str = "", **more: str) -> Object:
@@ -59,7 +58,7 @@ def test_a_sample_is_taken_from_objects_or_metrics() -> None:
     assert found.shares == {"x/gpus": {"red": Share(5, 1), "blue": Share(2, 4, 1)}}
     assert found.pool == {"x/gpus": 2} and found.allocated == {"blue": {"gpu.nvidia.com": 4}}
     assert found.loans == ["red lends blue"] and found.source == "status"
-    assert usage.stored(json.loads(json.dumps(found.as_dict()))) == found
+    assert usage.sample_from_dict(json.loads(json.dumps(found.as_dict()))) == found
     measured = usage.sample(objects, NOW, {("blue", "x/gpus"): 3})
     assert measured.shares["x/gpus"]["blue"].charged == 3 and measured.shares["x/gpus"]["red"].charged == 0
     assert measured.source == "metrics"

@@ -9,13 +9,13 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.score import Run, part, score
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.score import Run, percentile, score
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.replay.trace import (
     PROFILES,
     Job,
     Load,
     as_csv,
-    drawn,
+    draw_jobs,
     read_csv,
 )
 
@@ -24,12 +24,12 @@ HEAD = "submit_s,team,priority,gpus,seconds"
 
 def test_drawn_jobs_have_the_distribution_of_the_profile() -> None:
     for profile in PROFILES.values():
-        jobs = drawn(profile, Load(1000, 48, 0.8, {"red": 3, "blue": 1}, swing=0.0), 7)
+        jobs = draw_jobs(profile, Load(1000, 48, 0.8, {"red": 3, "blue": 1}, swing=0.0), 7)
         assert len(jobs) > 1000 and [one.number for one in jobs] == list(range(len(jobs)))
-        assert jobs == drawn(profile, Load(1000, 48, 0.8, {"red": 3, "blue": 1}, swing=0.0), 7)
+        assert jobs == draw_jobs(profile, Load(1000, 48, 0.8, {"red": 3, "blue": 1}, swing=0.0), 7)
         lengths = sorted(one.seconds for one in jobs)
         for which in (0.25, 0.5, 0.75):
-            assert part(lengths, which) == pytest.approx(profile.length(which), rel=0.25)
+            assert percentile(lengths, which) == pytest.approx(profile.length(which), rel=0.25)
         asked = sum(one.gpus * one.seconds for one in jobs) / 3600
         assert asked == pytest.approx(0.8 * 1000 * 48, rel=0.15)
         red = sum(one.team == "red" for one in jobs) / len(jobs)
@@ -39,7 +39,7 @@ def test_drawn_jobs_have_the_distribution_of_the_profile() -> None:
 
 def test_teams_are_busy_in_turns() -> None:
     load = Load(500, 24, 0.8, {"red": 1, "blue": 1}, swing=1.0, period=24 * 3600.0)
-    jobs = drawn(PROFILES["pai"], load, 3)
+    jobs = draw_jobs(PROFILES["pai"], load, 3)
     first = [one.team for one in jobs if one.submit < 12 * 3600]
     last = [one.team for one in jobs if one.submit >= 12 * 3600]
     assert first.count("blue") > 3 * first.count("red") and last.count("red") > 3 * last.count("blue")
@@ -60,8 +60,8 @@ def test_jobs_are_read_from_a_csv_in_order_of_time() -> None:
         ([HEAD, "1,,,1,1"], "line 2: team is empty"),
         ([HEAD, "1,red,,1,5", "x,red,,1,1"], "line 3: submit_s: 'x' is not a number"),
         ([HEAD, "nan,red,,1,1"], "line 2: submit_s: nan is not between"),
-        ([HEAD, "1,red,,0,1"], "line 2: gpus is not above 0"),
-        ([HEAD, "1,red,,1,0"], "line 2: seconds is not above 0"),
+        ([HEAD, "1,red,,0,1"], "line 2: gpus must be above 0"),
+        ([HEAD, "1,red,,1,0"], "line 2: seconds must be above 0"),
         ([HEAD, "1,red,,1,1e300"], "line 2: seconds: 1e300 is not between"),
     ],
 )

@@ -16,6 +16,7 @@ import pytest
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.selector_text import conjuncts
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube import quantity
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocator import (
     Allocation,
     Refusal,
@@ -26,19 +27,18 @@ from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.allocat
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.search_requests import alike_groups
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offers import offers
-from ansible_collections.lanewise.dra.tests.common.engine import made_engine
+from ansible_collections.lanewise.dra.tests.common.engine import require_engine
 from ansible_collections.lanewise.dra.tests.unit.plugins.module_utils.probed import facts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-Object = dict[str, t.Any]
 ROOT = "resource.kubernetes.io/pcieRoot"
 NUMA = "resource.kubernetes.io/numaNode"
 
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return made_engine()
+    return require_engine()
 
 
 def selectors(*expressions: str) -> list[Object]:
@@ -290,7 +290,8 @@ def test_a_device_that_all_alternatives_lack_is_reported_once(engine: Engine) ->
     claim = spec(alternatives("x", {"deviceClassName": "b"}, {"deviceClassName": "a", "count": 2}))
     answer = refused(allocate([claim], CLASSES, [device("d0")], engine))
     assert answer.reason == (
-        "no alternative is left: x/s0: request x/s0 needs 1 device: b.example.com publishes none on this node; "
+        "no alternative can be satisfied: "
+        "x/s0: request x/s0 needs 1 device: b.example.com publishes none on this node; "
         "x/s1: request x/s1 needs 2 devices: a.example.com publishes 1 on this node"
     )
 
@@ -369,7 +370,7 @@ def test_a_device_that_may_exist_is_not_the_reason(engine: Engine) -> None:
 
 
 def test_requests_for_unknown_drivers_are_unknown(engine: Engine) -> None:
-    answer = refused(allocate([spec(one("x", "b"))], CLASSES, [device("d0")], engine, blind=["b.example.com"]))
+    answer = refused(allocate([spec(one("x", "b"))], CLASSES, [device("d0")], engine, uncertain=["b.example.com"]))
     assert answer.kind == "unknown" and "b.example.com" in answer.reason
 
 
@@ -614,7 +615,7 @@ def ways(claim: Object, node: list[Offer]) -> t.Iterator[list[tuple[str, Offer]]
 @settings(max_examples=300, deadline=None)
 @given(nodes(), claims())
 def test_an_allocation_is_found_if_and_only_if_one_exists(node: list[Offer], claim: Object) -> None:
-    answer = allocate([claim], CLASSES, node, made_engine())
+    answer = allocate([claim], CLASSES, node, require_engine())
     possible = next(ways(claim, node), None)
     if isinstance(answer, Refusal):
         assert possible is None, (answer, possible)
@@ -635,8 +636,8 @@ def test_an_allocation_is_found_if_and_only_if_one_exists(node: list[Offer], cla
 @given(nodes(), claims())
 def test_a_small_budget_gives_the_same_answer_or_none(node: list[Offer], claim: Object) -> None:
     """An answer that a small budget allows is the one of a large budget."""
-    answer = allocate([claim], CLASSES, node, made_engine(), budget=100_000)
-    starved = allocate([claim], CLASSES, node, made_engine(), budget=3)
+    answer = allocate([claim], CLASSES, node, require_engine(), budget=100_000)
+    starved = allocate([claim], CLASSES, node, require_engine(), budget=3)
     if isinstance(starved, Allocation):
         assert answer == starved
     elif not starved.unknown:

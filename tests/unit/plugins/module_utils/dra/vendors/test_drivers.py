@@ -115,8 +115,8 @@ def test_every_table_is_well_formed(name: str) -> None:
 
 def test_drivers_whose_devices_a_probe_cannot_derive_are_listed() -> None:
     none = ["compute-domain.nvidia.com", "npu.furiosa.ai", "qat.intel.com", "tpu.google.com"]
-    assert offers.blind(DRIVERS) == none
-    assert offers.blind(["gpu.nvidia.com", "acme.example.com"]) == ["acme.example.com"]
+    assert offers.unpredictable(DRIVERS) == none
+    assert offers.unpredictable(["gpu.nvidia.com", "acme.example.com"]) == ["acme.example.com"]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_drivers_whose_devices_a_probe_cannot_derive_are_listed() -> None:
     ],
 )
 def test_versions_after_the_last_known_one_give_a_warning(name: str, version: str, warned: bool) -> None:
-    words = knowledge(name, {"version": version}).beyond()
+    words = knowledge(name, {"version": version}).version_warning()
     assert bool(words) is warned
     if warned:
         assert version in words and f"dra_claims_drivers.{name}.version" in words

@@ -174,8 +174,8 @@ def test_gpus_with_consumable_shares_publish_capacities(
     [
         ("gpu.nvidia.com", {"version": "0.4.1", "consumable_shares": "memory"}, "from 0.5.0 on, and version is 0.4.1"),
         ("gpu.nvidia.com", {"version": "25.8.0", "feature_gates": {"DynamicMIG": True}}, "from 25.12.0 on"),
-        ("gpu.nvidia.com", {"version": "0.5.0", "consumable_shares": 0}, "a whole number from 1 on"),
-        ("gpu.nvidia.com", {"version": "0.5.0", "consumable_shares": True}, "a whole number from 1 on"),
+        ("gpu.nvidia.com", {"version": "0.5.0", "consumable_shares": 0}, "a whole number of at least 1"),
+        ("gpu.nvidia.com", {"version": "0.5.0", "consumable_shares": True}, "a whole number of at least 1"),
         ("gpu.nvidia.com", {"version": "0.5.0", "feature_gates": {"DynamicMIG": "yes"}}, "true or false"),
         ("gpu.nvidia.com", {"version": "0.5.0", "feature_gates": {"DynamicMig": True}}, "did you mean 'DynamicMIG'"),
         ("gpu.amd.com", {"version": "1.0.0", "feature_gates": {"DynamicMIG": True}}, "no such feature gate"),
@@ -195,7 +195,7 @@ def test_options_that_a_driver_does_not_have_are_refused(driver: str, options: d
         ("0.5.0", ["DynamicMIG", "MPSSupport"], "DynamicMIG and MPSSupport together"),
         ("0.4.1", ["DynamicMIG", "NVMLDeviceHealthCheck"], "DynamicMIG and NVMLDeviceHealthCheck together"),
         ("0.4.1", ["PassthroughSupport", "NVMLDeviceHealthCheck"], "and NVMLDeviceHealthCheck together"),
-        ("0.5.0", ["DeviceMetadata"], "DeviceMetadata and without PassthroughSupport"),
+        ("0.5.0", ["DeviceMetadata"], "DeviceMetadata unless PassthroughSupport is on"),
         ("0.4.1", ["ConsumableShares"], "from 0.5.0 on"),
     ],
 )

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The base of the rules for DRA objects: the problems so far, and checks that many fields share."""
+"""The base class of the validation rules: collects problems, and has checks that many fields share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..kube.objects import Object
 from ..kube.problems import Problem
 from . import features
 
-Check = t.Callable[[str], str]
+NameCheck = t.Callable[[str], str]
 
 
 class CelEngine(t.Protocol):
@@ -24,8 +24,8 @@ class CelEngine(t.Protocol):
         """What is wrong with a CEL selector: syntax, types, cost."""
 
 
-class Report:
-    """The rules of one release; every method checks a decoded part of an object and adds problems to `found`."""
+class Rules:
+    """The rules of one release. Each method checks a decoded part of an object and adds problems to `found`."""
 
     def __init__(self, minor: int, gates: features.Gates, cel: CelEngine | None, found: list[Problem]) -> None:
         self._minor = minor
@@ -36,10 +36,10 @@ class Report:
     def _add(self, path: str, message: str, rule: str) -> None:
         self._found.append(Problem(path, message, rule))
 
-    def _on(self, gate: str) -> bool:
+    def _enabled(self, gate: str) -> bool:
         return features.enabled(gate, self._minor, self._gates)
 
-    def _name(self, name: str, check: Check, path: str, rule: str = "name") -> bool:
+    def _name(self, name: str, check: NameCheck, path: str, rule: str = "name") -> bool:
         if not name:
             self._add(path, "is required", "required")
             return False

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which nodes lose how many pods, so that enough of a workload fits and the fewest go: a sum over nodes.
+"""Chooses how many pods each node loses, so that enough pods of a workload fit and the fewest pods are moved.
 
-Nodes do not depend on each other here. Spread constraints, and whether the pods that go find another place, are not
-part of it, so the result is a lower bound if these count too.
+Nodes are independent here. Spread constraints are ignored, and so is whether the moved pods find another place, so the
+result is a lower bound of the real cost.
 """
 
 from __future__ import annotations
@@ -14,38 +14,39 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
-#: A node's name, and its choices: cost and gain.
+#: A node's name, and its entries: cost and gain of each.
 Row = tuple[str, t.Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The least cost at which the gains add up to what is needed, and the number of each node's choice."""
+    """The least cost at which the gains add up to what is needed, and the position of the chosen entry by node."""
 
     cost: int
-    of: t.Mapping[str, int]
+    entries: t.Mapping[str, int]
 
 
-def fewest(rows: t.Sequence[Row], need: int) -> Choice | None:
+def cheapest_choice(rows: t.Sequence[Row], need: int) -> Choice | None:
     """The cheapest choice of at most one entry per node whose gains add up to `need`; None if there is none.
 
-    Of choices of the same cost it takes those of earlier nodes. Takes time in proportion to entries and `need`.
+    Of choices of the same cost it takes those of earlier nodes. The time is proportional to the number of entries
+    times `need`.
     """
     best: list[int | None] = [0] + [None] * need
     steps: list[tuple[str, list[int]]] = []
-    for name, choices in rows:
+    for name, entries in rows:
         after, taken = list(best), [-1] * (need + 1)
-        for number, (cost, gain) in enumerate(choices):
+        for number, (cost, gain) in enumerate(entries):
             if gain <= 0:
                 continue
             for have in range(need):
                 base = best[have]
                 if base is None:
                     continue
-                there = min(need, have + gain)
-                old = after[there]
+                reached = min(need, have + gain)
+                old = after[reached]
                 if old is None or base + cost < old:
-                    after[there], taken[there] = base + cost, number * (need + 1) + have
+                    after[reached], taken[reached] = base + cost, number * (need + 1) + have
         best = after
         steps.append((name, taken))
     total = best[need]

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which pods would be ended if devices were swapped for a tier, and what prevents it.
+"""Which pods a swap of devices for a tier would evict, and what prevents it.
 
-A pod gives way if its claims have agreed to it from the start, by a toleration with a grace. The controller that ends
+A pod gives way to the tier if its claims were created with a toleration that has a grace. The controller that evicts
 pods ignores PodDisruptionBudgets, so they are checked here.
 """
 
@@ -23,16 +23,16 @@ from .fleet import Workload
 from .movable import Movable, claim_names
 from .pods import selected
 
-#: Labels and annotations with this prefix are those of pods that Kueue admits.
+#: The prefix of labels and annotations of pods that Kueue manages.
 KUEUE = "kueue.x-k8s.io/"
 #: The phases of pods that have ended, whose devices are free.
 ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
-class Leaving:
-    """A pod, `namespace/name`, that a swap ends: its UID, node and claims, the devices that are taken from it, and its
-    grace period in seconds. `ending`: it is being deleted already."""
+class EvictedPod:
+    """A pod, `namespace/name`, that a swap evicts: its UID, node and claims, the devices that are taken from it, and
+    its grace period in seconds. `ending` says that it is being deleted already."""
 
     pod: str
     uid: str
@@ -51,22 +51,22 @@ class Leaving:
 
 
 @dataclass(frozen=True)
-class Taking:
-    """The effects of taking devices: the pods that are ended, what prevents it, and budgets that it violates.
+class TakeEffects:
+    """The effects of taking devices: the evicted pods, the reasons against it, and the budgets that it violates.
 
-    `there` are the devices that claims of the tier already have. `unused` are the claims that have one of the devices
-    and no pod: `refused` names them, too, as a claim whose pod has just ended is about to be deleted.
+    `held_by_tier` are the devices that claims of the tier already have. `unused` are the claims that have one of the
+    devices and no pod. `refused` names them too. They may go soon: a claim is deleted after its pod has ended.
     """
 
-    leaving: tuple[Leaving, ...] = ()
+    evicted: tuple[EvictedPod, ...] = ()
     refused: tuple[str, ...] = ()
     budgets: tuple[str, ...] = ()
-    there: tuple[DeviceId, ...] = ()
+    held_by_tier: tuple[DeviceId, ...] = ()
     unused: tuple[str, ...] = ()
 
 
 @dataclass
-class _Use:
+class _ClaimUse:
     """A claim, the results of its allocation by device, and the pods that use it."""
 
     claim: Object
@@ -74,15 +74,15 @@ class _Use:
     pods: list[ObjectView] = field(default_factory=list)
 
 
-class Users:
-    """Who has which device, from the Pods, ResourceClaims and PodDisruptionBudgets of a cluster.
+class DeviceUsers:
+    """The claims and pods that use each device, from the Pods, ResourceClaims and PodDisruptionBudgets of a cluster.
 
     Raises ValueError for a claim of an unknown version.
     """
 
     def __init__(self, objects: t.Iterable[ObjectView], tier: str) -> None:
         self.tier = tier
-        self._uses: dict[str, _Use] = {}
+        self._uses: dict[str, _ClaimUse] = {}
         self._budgets: list[ObjectView] = []
         self._pods: list[ObjectView] = []
         for one in objects:
@@ -94,12 +94,12 @@ class Users:
                     for result in results(claim)
                     if not result.get("adminAccess")
                 }
-                self._uses[title(one)] = _Use(claim, devices)
+                self._uses[title(one)] = _ClaimUse(claim, devices)
             elif kind == "PodDisruptionBudget":
                 self._budgets.append(one)
             elif kind == "Pod" and (one.get("status") or {}).get("phase") not in ENDED:
                 self._pods.append(one)
-        self._of_device: dict[DeviceId, list[_Use]] = {}
+        self._of_device: dict[DeviceId, list[_ClaimUse]] = {}
         for use in self._uses.values():
             for device in use.devices:
                 self._of_device.setdefault(device, []).append(use)
@@ -108,36 +108,36 @@ class Users:
                 if name in self._uses:
                     self._uses[name].pods.append(pod)
 
-    def taking(self, devices: t.Iterable[DeviceId]) -> Taking:
+    def effects_of_taking(self, devices: t.Iterable[DeviceId]) -> TakeEffects:
         """The effects of taking these devices."""
         taken: dict[str, dict[DeviceId, None]] = {}
         refused: list[str] = []
-        there: list[DeviceId] = []
+        held_by_tier: list[DeviceId] = []
         unused: dict[str, None] = {}
         for device in devices:
             for use in self._of_device.get(device, ()):
-                if swap.of_tier(use.devices[device], self.tier):
-                    there.append(device)
+                if swap.belongs_to_tier(use.devices[device], self.tier):
+                    held_by_tier.append(device)
                 elif use.pods:
                     for pod in use.pods:
                         taken.setdefault(title(pod), {})[device] = None
                 else:
                     unused[title(use.claim)] = None
                     refused.append(
-                        f"{'/'.join(device)}: claim {title(use.claim)} has it, and no pod that uses the claim is known"
+                        f"{'/'.join(device)}: claim {title(use.claim)} has it, but no pod that uses the claim is known"
                     )
-        leaving = []
+        evicted = []
         for pod in self._pods:
             if title(pod) in taken:
-                leaving.append(self._leaving(pod, tuple(taken[title(pod)])))
-                refused += self._against(pod, taken[title(pod)])
-        budgets = self._violated(leaving)
-        return Taking(tuple(leaving), tuple(refused), tuple(budgets), tuple(there), tuple(unused))
+                evicted.append(self._evicted(pod, tuple(taken[title(pod)])))
+                refused += self._refusals(pod, taken[title(pod)])
+        budgets = self._violated_budgets(evicted)
+        return TakeEffects(tuple(evicted), tuple(refused), tuple(budgets), tuple(held_by_tier), tuple(unused))
 
     def movable(self, budgets: bool) -> tuple[list[Movable], list[str]]:
-        """The pods that may be ended, and the claims of those that are ending already.
+        """The pods that may be evicted, and the claims of those that are ending already.
 
-        With `budgets`, pods whose PodDisruptionBudget allows no disruption are not among them.
+        With `budgets`, pods whose PodDisruptionBudget allows no disruption are left out.
         """
         found: list[Movable] = []
         ending: list[str] = []
@@ -145,19 +145,19 @@ class Users:
             names = [name for name in claim_names(pod) if name in self._uses]
             devices = {device: None for name in names for device in self._uses[name].devices}
             alone = all(self._uses[name].pods == [pod] for name in names)
-            if not devices or not alone or not pod["spec"].get("nodeName") or self._against(pod, devices):
+            if not devices or not alone or not pod["spec"].get("nodeName") or self._refusals(pod, devices):
                 continue
-            one = self._leaving(pod, tuple(devices))
-            if one.ending:
+            evicted = self._evicted(pod, tuple(devices))
+            if evicted.ending:
                 ending += names
-            elif not budgets or not self._violated([one]):
+            elif not budgets or not self._violated_budgets([evicted]):
                 specs = tuple(self._uses[name].claim["spec"] for name in names)
                 fresh = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
-                work = Workload(one.pod, specs, fresh, str(pod["metadata"]["namespace"]), one.labels)
-                found.append(Movable(one.pod, one.uid, one.node, one.claims, work))
+                work = Workload(evicted.pod, specs, fresh, str(pod["metadata"]["namespace"]), evicted.labels)
+                found.append(Movable(evicted.pod, evicted.uid, evicted.node, evicted.claims, work))
         return found, ending
 
-    def _leaving(self, pod: ObjectView, devices: tuple[DeviceId, ...]) -> Leaving:
+    def _evicted(self, pod: ObjectView, devices: tuple[DeviceId, ...]) -> EvictedPod:
         metadata = pod["metadata"]
         names = tuple(name for name in claim_names(pod) if name in self._uses)
         graces = [
@@ -166,7 +166,7 @@ class Users:
             for device, got in self._uses[name].devices.items()
             if device in devices
         ]
-        return Leaving(
+        return EvictedPod(
             title(pod),
             str(metadata.get("uid") or ""),
             str(pod["spec"].get("nodeName") or ""),
@@ -177,8 +177,8 @@ class Users:
             metadata.get("labels") or {},
         )
 
-    def _against(self, pod: ObjectView, devices: t.Collection[DeviceId]) -> list[str]:
-        """Why the pod must not be ended by a swap."""
+    def _refusals(self, pod: ObjectView, devices: t.Collection[DeviceId]) -> list[str]:
+        """Why a swap must not evict the pod."""
         metadata = pod["metadata"]
         marks = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}
         mark = next((name for name in sorted(marks) if name.startswith(KUEUE)), "")
@@ -192,19 +192,19 @@ class Users:
                 return [f"{title(pod)}: its claim {name} does not give way: its template has no tier with a grace"]
         return []
 
-    def _violated(self, leaving: t.Sequence[Leaving]) -> list[str]:
+    def _violated_budgets(self, evicted: t.Sequence[EvictedPod]) -> list[str]:
         found = []
-        for one in self._budgets:
-            space, budget = str(one["metadata"]["namespace"]), (one.get("spec") or {}).get("selector")
-            hit = [
+        for budget in self._budgets:
+            namespace, selector = str(budget["metadata"]["namespace"]), (budget.get("spec") or {}).get("selector")
+            covered = [
                 pod.pod
-                for pod in leaving
-                if not pod.ending and pod.pod.split("/")[0] == space and selected(budget, pod.labels)
+                for pod in evicted
+                if not pod.ending and pod.pod.split("/")[0] == namespace and selected(selector, pod.labels)
             ]
-            allowed = int((one.get("status") or {}).get("disruptionsAllowed") or 0)
-            if len(hit) > allowed:
+            allowed = int((budget.get("status") or {}).get("disruptionsAllowed") or 0)
+            if len(covered) > allowed:
                 found.append(
-                    f"PodDisruptionBudget {title(one)} allows {allowed} disruption(s) now, and the swap would end "
-                    f"{len(hit)}: {', '.join(sorted(hit)[:8])}{', ...' if len(hit) > 8 else ''}"
+                    f"PodDisruptionBudget {title(budget)} allows {allowed} disruption(s) now, but the swap would end "
+                    f"{len(covered)}: {', '.join(sorted(covered)[:8])}{', ...' if len(covered) > 8 else ''}"
                 )
         return found

@@ -4,8 +4,8 @@
 
 """What a pod's interface gets: the network configuration that follows from the InterfaceConfig and the host state.
 
-Addresses are those of the InterfaceConfig, those of the rail that were handed out for it (`rails`), and a lease for
-each family in its `dhcp`; or, if the configuration has none of these fields, the global addresses that the interface
+Addresses are those of the InterfaceConfig, those of the rail that were assigned to it (`rails`), and a lease for each
+family in its `dhcp`; or, if the configuration has none of these fields, the global addresses that the interface
 had on the node. Addresses of the rail come with routes and rules, each unless the configuration has a field for it.
 With the node's addresses the interface also gets the following, each unless the configuration has a field for it: the
 node's routes through this interface alone (but no default route of the main table, because the pod has its own), the
@@ -27,7 +27,7 @@ from . import rails
 _DISABLE_IPV6 = "net.ipv6.conf.IFNAME.disable_ipv6"
 
 
-class Inherited(t.TypedDict):
+class InheritedState(t.TypedDict):
     """The parts of a host state that may be passed on to a pod."""
 
     addresses: list[AddressState]
@@ -37,7 +37,7 @@ class Inherited(t.TypedDict):
 
 
 @dataclass
-class Wanted:
+class NetworkConfig:
     """The network configuration of a pod's interface."""
 
     addresses: list[AddressState]
@@ -47,26 +47,26 @@ class Wanted:
     sysctls: dict[str, str | int]
 
 
-def name_of(config: ObjectView, host_name: str) -> str:
+def pod_interface_name(config: ObjectView, host_name: str) -> str:
     """The name of an interface in the pod; `host_name` is its name on the node."""
     return str(config.get("name") or host_name)
 
 
-def wanted(host: Inherited, config: ObjectView) -> Wanted:
+def network_config(host: InheritedState, config: ObjectView) -> NetworkConfig:
     """The configuration of the interface with this host state."""
     inherits = not any(name in config for name in ("addresses", "dhcp", "child")) and not config.get(rails.FIELD)
-    inherited = _global(host["addresses"]) if inherits else []
+    inherited = _global_addresses(host["addresses"]) if inherits else []
     own = {entry["address"].split("/")[0] for entry in inherited}
-    carried = [_pod_route(route) for route in host["routes"] if inherits and _inheritable(route, own)]
-    given: list[AddressState] = [{"address": one} for one in config.get("addresses", ())]
-    found = Wanted(
-        addresses=[*given, *rails.addresses(config), *inherited],
+    inherited_routes = [_pod_route(route) for route in host["routes"] if inherits and _inheritable(route, own)]
+    configured: list[AddressState] = [{"address": one} for one in config.get("addresses", ())]
+    found = NetworkConfig(
+        addresses=[*configured, *rails.addresses(config), *inherited],
         routes=[routes.configured(route) for route in config["routes"]]
         if "routes" in config
-        else [*rails.own_routes(config), *carried],
+        else [*rails.rail_routes(config), *inherited_routes],
         rules=[routes.configured_rule(rule) for rule in config["rules"]]
         if "rules" in config
-        else [*rails.own_rules(config), *_inherited_rules(host["rules"], own, carried)],
+        else [*rails.rail_rules(config), *_inherited_rules(host["rules"], own, inherited_routes)],
         neighbors=list(config["neighbors"])
         if "neighbors" in config
         else [neighbor for neighbor in host["neighbors"] if inherits and not neighbor["flags"]],
@@ -81,7 +81,7 @@ def wanted(host: Inherited, config: ObjectView) -> Wanted:
     return found
 
 
-def _prepare_ipv6(found: Wanted, config: ObjectView) -> None:
+def _prepare_ipv6(found: NetworkConfig, config: ObjectView) -> None:
     """Add the sysctls and address flags that IPv6 needs, if it is used."""
     uses_ipv6 = any(":" in entry["address"] for entry in found.addresses) or "ipv6" in config.get("dhcp", ())
     if not uses_ipv6 or config.get("mtu", 1280) < 1280:
@@ -95,7 +95,7 @@ def _prepare_ipv6(found: Wanted, config: ObjectView) -> None:
             entry["flags"] = dad.flags(kind, entry)
 
 
-def _global(held: t.Sequence[AddressState]) -> list[AddressState]:
+def _global_addresses(held: t.Sequence[AddressState]) -> list[AddressState]:
     """The addresses that a pod can have: global ones, without the name of the node's interface in them."""
     kept = []
     for entry in held:
@@ -123,10 +123,10 @@ def _pod_route(route: Route) -> Route:
     return {**route, "protocol": routes.RTPROT_STATIC}
 
 
-def _inherited_rules(rules: t.Sequence[Rule], own: set[str], carried: t.Sequence[Route]) -> list[Rule]:
+def _inherited_rules(rules: t.Sequence[Rule], own: set[str], inherited_routes: t.Sequence[Route]) -> list[Rule]:
     """The rules from the inherited addresses to the tables of the inherited routes."""
     system = (routes.TABLE_MAIN, routes.TABLE_LOCAL, routes.TABLE_DEFAULT)
-    tables = {(route["family"], route["table"]) for route in carried if route["table"] not in system}
+    tables = {(route["family"], route["table"]) for route in inherited_routes if route["table"] not in system}
     return [
         rule
         for rule in rules

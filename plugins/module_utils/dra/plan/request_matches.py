@@ -3,77 +3,81 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Which devices a workload's requests select, and the claims that ask for one of them in particular."""
+"""Which devices a workload's requests select, and claims that are pinned to one of these devices."""
 
 from __future__ import annotations
 
 import typing as t
 
 from ..cel.errors import EvaluationError, Uncheckable
-from ..claims.selector_memory import SelectorMemory
+from ..claims.selector_cache import SelectorCache
 from ..kube.objects import Object, ObjectView
 from ..scheduler.search_devices import comparable
 from ..scheduler.search_requests import class_selectors, expressions
 from ..vendors.offer import Offer
 from .fleet import Fleet, Workload
 
-#: Stands for the one device that a request is to get. No expression of a claim equals it: CEL has no such character.
-THIS = "\0this device"
+#: The selector of the one device that a request is pinned to. No expression of a claim equals it, as CEL has no NUL.
+THIS_DEVICE = "\0this device"
 
-#: A request of a workload, or one of its alternatives: claim, request and alternative.
-Ask = tuple[int, int, int]
+#: The positions of a claim, of a request in it, and of an alternative of the request (0 if it has none).
+RequestKey = tuple[int, int, int]
 
 
-class Wanted:
-    """What the requests of one workload select. Offers have to live as long as this does."""
+class RequestMatches:
+    """The devices that the requests of one workload select. The caller must keep the offers alive."""
 
-    def __init__(self, fleet: Fleet, workload: Workload, memory: SelectorMemory) -> None:
+    def __init__(self, fleet: Fleet, workload: Workload, cache: SelectorCache) -> None:
         self.workload = workload
-        self._memory = memory
-        self._texts: dict[Ask, list[str]] = {}
-        self._names: dict[Ask, tuple[str, str]] = {}
-        self._selected: dict[tuple[Ask, int], bool] = {}
+        self._cache = cache
+        self._texts: dict[RequestKey, list[str]] = {}
+        self._names: dict[RequestKey, tuple[str, str]] = {}
+        self._selected: dict[tuple[RequestKey, int], bool] = {}
         for claim, spec in enumerate(workload.claims):
             for number, request in enumerate(spec["devices"].get("requests") or ()):
-                for way, body in enumerate(ways(request)):
+                for alternative, body in enumerate(alternatives(request)):
                     if body.get("deviceClassName") not in fleet.classes:
                         continue
                     selectors = [*class_selectors(fleet.classes, body), *(body.get("selectors") or ())]
-                    self._texts[claim, number, way] = expressions(selectors)
+                    self._texts[claim, number, alternative] = expressions(selectors)
                     base = str(request["name"])
-                    self._names[claim, number, way] = (base, f"{base}/{body.get('name')}")
+                    self._names[claim, number, alternative] = (base, f"{base}/{body.get('name')}")
 
-    def asking(self, offer: Offer) -> t.Iterator[Ask]:
+    def requests_for(self, offer: Offer) -> t.Iterator[RequestKey]:
         """The requests whose selectors select a device."""
         return (one for one in self._texts if self.selects(one, offer))
 
-    def selects(self, ask: Ask, offer: Offer) -> bool:
-        key = (ask, id(offer))
+    def selects(self, request: RequestKey, offer: Offer) -> bool:
+        key = (request, id(offer))
         if key not in self._selected:
             try:
-                found = all(self._memory.matches(one, offer.device, offer.driver) for one in self._texts[ask])
+                found = all(self._cache.matches(one, offer.device, offer.driver) for one in self._texts[request])
             except (EvaluationError, Uncheckable):
                 found = False
             self._selected[key] = found
         return self._selected[key]
 
-    def together(self, offer: Offer, other: Offer) -> bool:
-        """Whether an allocation with one device may have, or depend on, another: False only if it surely does not.
+    def may_be_allocated_with(self, offer: Offer, other: Offer) -> bool:
+        """Whether an allocation with one device may include another device, or depend on it.
 
-        Each constraint that covers both requests has to hold for the two devices alone.
+        True unless this is certainly impossible. It is possible only if each constraint that covers both requests holds
+        for the two devices.
         """
         if other.device.get("consumesCounters"):
             return True
         return any(
-            self._match(one, offer, another, other) for one in self.asking(offer) for another in self.asking(other)
+            self._compatible(first, offer, second, other)
+            for first in self.requests_for(offer)
+            for second in self.requests_for(other)
         )
 
-    def _match(self, ask: Ask, offer: Offer, another: Ask, other: Offer) -> bool:
-        if ask[0] != another[0]:
+    def _compatible(self, first: RequestKey, offer: Offer, second: RequestKey, other: Offer) -> bool:
+        """Whether no constraint of a claim forbids two devices for two requests."""
+        if first[0] != second[0]:
             return True
-        for rule in self.workload.claims[ask[0]]["devices"].get("constraints") or ():
+        for rule in self.workload.claims[first[0]]["devices"].get("constraints") or ():
             names = rule.get("requests") or ()
-            if names and not all(set(self._names[one]) & set(names) for one in (ask, another)):
+            if names and not all(set(self._names[one]) & set(names) for one in (first, second)):
                 continue
             name = rule.get("matchAttribute") or rule.get("distinctAttribute")
             if name is None:
@@ -84,20 +88,23 @@ class Wanted:
         return True
 
 
-def ways(request: ObjectView) -> list[ObjectView]:
-    """The alternatives of a request, or the request alone."""
+def alternatives(request: ObjectView) -> list[ObjectView]:
+    """The alternatives of a request; for a request without alternatives, its only body."""
     return list(request.get("firstAvailable") or [request.get("exactly") or {}])
 
 
-def pinned(devices: ObjectView, number: int, way: int) -> Object:
-    """A claim's `devices`, changed so that one device of a request, by one of its alternatives, is the one of THIS."""
+def with_pinned_device(devices: ObjectView, number: int, alternative: int) -> Object:
+    """A claim's `devices`, changed so that one device of a request must match THIS_DEVICE.
+
+    `alternative` is the alternative of the request that is pinned.
+    """
     requests = [dict(request) for request in devices["requests"]]
     request = requests[number]
     name = str(request["name"])
     name_of_this = f"{name}-this"
-    body = dict(ways(request)[way])
+    body = dict(alternatives(request)[alternative])
     count = int(body.get("count") or 1)
-    one = {**body, "count": 1, "selectors": [*(body.get("selectors") or ()), {"cel": {"expression": THIS}}]}
+    one = {**body, "count": 1, "selectors": [*(body.get("selectors") or ()), {"cel": {"expression": THIS_DEVICE}}]}
     sub = "firstAvailable" in request and request["firstAvailable"]
     new = {"name": name_of_this, "firstAvailable": [one]} if sub else {"name": name_of_this, "exactly": one}
     rest = {**body, "count": count - 1}

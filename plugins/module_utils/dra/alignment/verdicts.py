@@ -16,7 +16,7 @@ from ..scheduler.published import Published
 KEPT, BROKEN, UNKNOWN, NONE = "kept", "broken", "unknown", "none"
 
 
-#: The verdict of several is the first of these that occurs.
+#: The combined verdict is the first of these that occurs.
 WORST = (BROKEN, UNKNOWN, KEPT, NONE)
 
 
@@ -33,7 +33,7 @@ class Reason:
 
 @dataclass
 class Device:
-    """A device that a claim has. `state` is current, stale (only in an older generation of its pool), gone,
+    """A device of a claim. `state` is current, stale (only in an older generation of its pool), gone,
     incomplete (slices of its pool are missing, and it is in none of the others) or no-pool. `namesake` says that the
     claim also has a device of the same driver and name from another pool."""
 
@@ -88,7 +88,7 @@ class Finding:
 
 
 def worst(verdicts: t.Iterable[str]) -> str:
-    """The verdict of several: broken before unknown before kept."""
+    """The combined verdict: broken before unknown before kept."""
     found = set(verdicts)
     return next((one for one in WORST if one in found), NONE)
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""A plan as lines for a terminal."""
+"""The report of a plan as lines of text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import typing as t
 
 from ..claims.pair_reasons import unpaired_lines
 from .fit import Fit
-from .reader import some
+from .reader import shortened
 from .stranded import Stranded
 from .worth import Worth
 
 
 def total(found: Fit) -> str:
-    """A count with what is known of its bounds: `8`, `at least 8`, `at most 8`, `about 8` where it is neither."""
+    """A count as an exact number or a bound: `8`, `at least 8`, `at most 8`; `about 8` if neither bound is certain."""
     bound = {(False, False): "", (True, False): "at least ", (False, True): "at most ", (True, True): "about "}
     return f"{bound[found.at_least, found.at_most]}{found.total}"
 
@@ -29,7 +29,7 @@ def lines(
     worth: Worth | None = None,
     unit: str = "",
 ) -> list[str]:
-    """How many fit, before and after a change, with the reasons why no more; then the stranded devices."""
+    """How many pods fit before and after a change, why no more fit, and the stranded devices."""
     found = []
     changed = {one.workload: one for one in after}
     for one in fits:
@@ -39,13 +39,13 @@ def lines(
         if last.over_quota:
             found.append(f"  {last.over_quota} fit on nodes, but are not admitted: {last.quota}")
         if last.held_back:
-            found.append(f"  {last.held_back} fit on nodes, but are held back by the spread constraints")
-        found += [f"  {some(names)}: {reason}" for _kind, reason, names in last.reasons()]
+            found.append(f"  {last.held_back} fit on nodes, but the spread constraints exclude them")
+        found += [f"  {shortened(names)}: {reason}" for _kind, reason, names in last.reasons()]
         found += unpaired_lines({name: on_node.unpaired for name, on_node in last.nodes.items()})
     for (reason, who), devices in _by_reason(lost).items():
-        found.append(f"stranded: {some(devices)}: {reason}{who}")
+        found.append(f"stranded: {shortened(devices)}: {reason}{who}")
     if worth and worth.devices:
-        found.append(f"stranded in all: {_worth(worth, unit)}")
+        found.append(f"stranded in total: {_worth(worth, unit)}")
     return found
 
 
@@ -60,7 +60,7 @@ def _worth(worth: Worth, unit: str) -> str:
 
 
 def table(names: t.Sequence[str], columns: t.Sequence[tuple[str, t.Sequence[Fit]]]) -> list[str]:
-    """The counts of workloads side by side: a column for the fleet as it is, and one after each change."""
+    """The counts of workloads in columns: one for the current fleet, and one after each change."""
     rows = [["", *(head for head, _fits in columns)]]
     for name in names:
         counts = [next((total(one) for one in fits if one.workload == name), "") for _head, fits in columns]

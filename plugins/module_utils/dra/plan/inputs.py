@@ -18,7 +18,7 @@ from .fleet import Workload
 #: Templates by namespace and name, in resource.k8s.io/v1.
 Templates = t.Mapping[tuple[str, str], Object]
 
-#: A workload, as an argument specification of Ansible.
+#: The argument specification of a workload.
 WORKLOAD = {
     "name": {"type": "str", "required": True},
     "templates": {"type": "list", "elements": "str"},
@@ -31,14 +31,14 @@ WORKLOAD = {
 
 def workload(entry: Object, templates: Templates) -> Workload:
     """One entry of `workloads`. Raises ValueError."""
-    claims = forms.given(entry["claims"] or [])
+    claims = forms.without_nulls(entry["claims"] or [])
     for name in entry["templates"] or ():
         found = templates.get((entry["namespace"], name))
         if found is None:
-            there = ", ".join(sorted(one for space, one in templates if space == entry["namespace"])) or "none"
+            known = ", ".join(sorted(one for space, one in templates if space == entry["namespace"])) or "none"
             raise ValueError(
                 f"workload {entry['name']}: there is no ResourceClaimTemplate {entry['namespace']}/{name} among the "
-                f"objects; of this namespace there is {there}"
+                f"objects; templates of this namespace: {known}"
             )
         claims.append(found["spec"]["spec"])
     place = f"workload {entry['name']}: "
@@ -47,7 +47,7 @@ def workload(entry: Object, templates: Templates) -> Workload:
     broken = [number for number, claim in enumerate(claims) if not isinstance(claim.get("devices"), dict)]
     if broken:
         raise ValueError(f"{place}claims[{broken[0]}] has no devices: give the spec of a claim")
-    pod = forms.given(entry["pod"])
+    pod = forms.without_nulls(entry["pod"])
     wrong = forms.spec_problems(pod, forms.POD_SPEC, f"{place}pod")
     wrong += [
         one for number, claim in enumerate(claims) for one in forms.claim_problems(claim, f"{place}claims[{number}]")

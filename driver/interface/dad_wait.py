@@ -23,12 +23,12 @@ _STEP = 0.02
 _SOURCE_TIME = 6.0
 
 
-def settle(netns: Path, requested: t.Mapping[str, t.Sequence[str]], timeout: float = 5.0) -> list[str]:
+def wait_for_dad(netns: Path, requested: t.Mapping[str, t.Sequence[str]], timeout: float = 5.0) -> list[str]:
     """Wait until DAD has passed for the IPv6 addresses in `requested`: by interface, as `interfaceName` and `ips` of
     `Attached.network`. To be called once for a claim, after all attaches, so that DAD runs for all at the same time.
 
-    KernelError if another node has one of the addresses, or after `timeout` seconds. An interface without carrier
-    cannot finish DAD: it is waited for just as long, and then reported in the result, one sentence each.
+    Raises KernelError if another node has one of the addresses, or after `timeout` seconds. An interface without
+    carrier cannot finish DAD: after the same time, it is reported in the result, one sentence each.
 
     Addresses that were not requested are not waited for: those that routers announce, and the link-local one, which
     takes the kernel a second or two. GIDs of RoCE do not depend on DAD: the kernel creates them when an address is
@@ -79,7 +79,7 @@ def _tentative(connection: Netlink, name: str, index: int, requested: t.Collecti
         if entry["address"] not in requested:
             continue
         if flags & addresses.DADFAILED:
-            raise OSError(errno.EADDRINUSE, f"another node has {entry['address']}, which {name} was to have")
+            raise OSError(errno.EADDRINUSE, f"another node has {entry['address']}, the address for {name}")
         if dad.pending(flags):
             waiting.append(entry["address"])
     return waiting

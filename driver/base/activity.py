@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""Priority for starting pods: the driver is one process, and its threads share one interpreter."""
+"""Whether operations on claims are running: background work waits for them, because all threads of the driver share one
+interpreter."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ SWITCH_SECONDS = 0.0005
 QUIET_SECONDS = 0.5
 
 
-class Pace:
+class Activity:
     """Tracks whether operations on claims are running."""
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class Pace:
         self._ended = float("-inf")
 
     @contextlib.contextmanager
-    def working(self) -> t.Iterator[None]:
+    def operation(self) -> t.Iterator[None]:
         """Mark the block as an operation on a claim."""
         with self._lock:
             self._running += 1
@@ -45,9 +46,9 @@ class Pace:
         return self._running > 0 or time.monotonic() - self._ended < QUIET_SECONDS
 
 
-def tune() -> None:
-    """Set up the interpreter after all modules are loaded. Their objects stay alive, so the garbage collector need not
-    visit them again, which would take tens of milliseconds each time."""
+def tune_interpreter() -> None:
+    """Tune the interpreter after all modules are loaded. Their objects live as long as the process, so the garbage
+    collector does not need to scan them, which would take tens of milliseconds each time."""
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
     gc.freeze()

@@ -5,8 +5,8 @@
 
 """Remembers states in which a search failed, so that they are not searched again.
 
-A state is the request and how many of its devices are picked, the free devices, the rest of shared ones, and the values
-of constraints. Devices that no request or constraint can distinguish are counted, not listed.
+A state consists of the request and the number of devices picked for it, the free devices, the rest of shared devices,
+and the values of constraints. Devices that no request or constraint can distinguish are counted, not listed.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from .search_requests import Constraint, Request
 Key = tuple[t.Hashable, ...]
 
 
-class Failures:
-    """`steps` has, for each failed state, the number of devices that the scheduler examines until it fails."""
+class FailedStates:
+    """The failed states of one search; `steps` has the number of devices that the scheduler examines in each."""
 
     def __init__(self, search: Candidates) -> None:
         self.steps: dict[Key, int] = {}
         self.search = search
         self.admin = any(one.admin for rows in search.requests for row in rows for one in row)
-        self.own: dict[tuple[int, int, int], int] = {}  # request -> its devices
-        self.all: dict[tuple[int, int, int], int] = {}  # request -> its devices and those of later requests
+        self.devices: dict[tuple[int, int, int], int] = {}  # request -> its devices
+        self.devices_from: dict[tuple[int, int, int], int] = {}  # request -> its devices and those of later requests
         self.rules: dict[tuple[int, int, int], list[Constraint]] = {}  # request -> constraints of it or later ones
         after = 0
         for rows in reversed(search.requests):
-            ties: set[int] = set()
+            tied_rules: set[int] = set()
             for row in reversed(rows):
                 masks = {one.key: self._mask(one) for one in row}
                 for one in row:
-                    self.own[one.key] = masks[one.key]
-                    self.all[one.key] = self._with_counters(after | masks[one.key])
-                    wanted = ties | {id(rule) for rule in one.rules}
+                    self.devices[one.key] = masks[one.key]
+                    self.devices_from[one.key] = self._with_counters(after | masks[one.key])
+                    wanted = tied_rules | {id(rule) for rule in one.rules}
                     self.rules[one.key] = [r for r in search.constraints[one.key[0]] if id(r) in wanted]
                 for one in row:
                     after |= masks[one.key]
-                    ties |= {id(rule) for rule in one.rules}
+                    tied_rules |= {id(rule) for rule in one.rules}
         self.groups = self._alike()
         self.single = -1
         for group in self.groups:
             self.single &= ~group
 
     def _mask(self, request: Request) -> int:
-        if request.all is not None:
-            return _bits(request.all)
-        return _bits(position for position, _again in self.search.worth(request))
+        if request.all_devices is not None:
+            return _bits(request.all_devices)
+        return _bits(position for position, _again in self.search.candidates_of(request))
 
     def _with_counters(self, mask: int) -> int:
-        """The devices and all that use counters of their counter sets."""
+        """These devices, and all others that use the same counter sets."""
         search = self.search
         sets = {key[:3] for at, uses in enumerate(search.consumption) if mask >> at & 1 for key, _value in uses}
         return mask | _bits(at for at, uses in enumerate(search.consumption) if sets & {key[:3] for key, _v in uses})
@@ -62,15 +62,15 @@ class Failures:
         """Groups of two or more interchangeable devices."""
         search = self.search
         every = [one for rows in search.requests for row in rows for one in row]
-        asks = list({one.ask: one for one in every if one.all is None}.values())
+        asks = list({one.ask: one for one in every if one.all_devices is None}.values())
         names = sorted({rule.attribute for rules in search.constraints for rule in rules})
         kinds: list[list[t.Hashable]] = [[] for _offer in search.offers]
         for ask in asks:
-            worth = dict(search.worth(ask))
+            candidates = dict(search.candidates_of(ask))
             for position, kind in enumerate(kinds):
                 # a device that has to be checked again is not interchangeable
-                kind.append((position,) if worth.get(position) else position in worth)
-        forced = {position for one in every for position in one.all or ()}
+                kind.append((position,) if candidates.get(position) else position in candidates)
+        forced = {position for one in every for position in one.all_devices or ()}
         groups: dict[Key, int] = {}
         for position, kind in enumerate(kinds):
             if not (position in forced or search.multiple[position] or search.consumption[position]):
@@ -79,13 +79,13 @@ class Failures:
         return [mask for mask in groups.values() if mask & (mask - 1)]
 
     def key(self, request: Request, number: int, start: int) -> Key:
-        """The state in which device `number` of the request is searched from position `start` on."""
+        """The state in which the search for device `number` of the request starts at position `start`."""
         search = self.search
         taken = 0
         for mask in search.taken:
             taken |= mask
-        own, relevant = self.own[request.key], self.all[request.key]
-        free = (own & ~taken) >> start << start
+        devices, relevant = self.devices[request.key], self.devices_from[request.key]
+        free = (devices & ~taken) >> start << start
         counts = [(_count(taken & relevant & group), _count(free & group)) for group in self.groups if relevant & group]
         return (
             request.key,

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-"""What claims need of the API server and of the inventory, so that tests can pass other implementations."""
+"""The protocols of the API client and the inventory that claims use, so that tests can pass other implementations."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Inventory(t.Protocol):
 
     def withheld(self, name: str) -> str: ...
 
-    def needed(self, names: t.Iterable[str]) -> dict[str, str]: ...
+    def needed_by_node(self, names: t.Iterable[str]) -> dict[str, str]: ...
 
-    def look_ahead(self) -> None: ...
+    def prefetch(self) -> None: ...
 
     @property
     def publication(self) -> publish.Publication: ...
@@ -61,6 +61,6 @@ def check_needed(inventory: Inventory, record: Record) -> None:
     """Check that the node itself does not need a claim's devices now. Raises Busy with the first that it needs, and
     DriverError if the kernel does not answer."""
     with trace.step("check if the node needs the devices"):
-        needed = inventory.needed([device.device for device in record.held])
+        needed = inventory.needed_by_node([device.device for device in record.held])
     for name, reason in needed.items():
         raise Busy(f"{name} is withheld from pods now: {reason}")

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 
 """Random pods whose refusal takes long to find or to explain: they have several claims for many devices that depend on
-each other, on example machines whose devices are partly in use."""
+each other, on example machines with some devices in use."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from functools import cache, partial
 
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.cel.engine import Engine
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.claims.compiler import compile_site
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.kube.objects import Object
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.fleet import Fleet, Node, Workload
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.states import States, placed
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.plan.states import States, allocate_pod
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.answers import Refusal, Result
-from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.node_memory import NodeMemory, Verdicts
+from ansible_collections.lanewise.dra.plugins.module_utils.dra.scheduler.node_cache import NodeCache, Verdicts
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.offer import Offer
 from ansible_collections.lanewise.dra.plugins.module_utils.dra.vendors.server import Server
 from ansible_collections.lanewise.dra.tests.cluster import fleets
-
-Object = dict[str, t.Any]
 
 
 def _several(gpus: int, nics: int, align: str) -> Object:
@@ -34,7 +33,7 @@ def _pairs(count: int, *levels: str) -> Object:
     return {"count": count, "align": list(levels), "devices": [{"name": "gpu", "kind": "gpu"}, nic]}
 
 
-_BESIDE = {"align": "pcie_root", "devices": [{"name": "g", "kind": "gpu"}, {"name": "n", "kind": "rdma"}]}
+_SINGLE_PAIR = {"align": "pcie_root", "devices": [{"name": "g", "kind": "gpu"}, {"name": "n", "kind": "rdma"}]}
 
 
 _GROUPS: dict[str, list[Object]] = {
@@ -44,7 +43,7 @@ _GROUPS: dict[str, list[Object]] = {
     "eight": [_pairs(8, "pcie_root")],
     "five-numa": [_pairs(5, "numa_node")],
     "gpus4-numa": [_several(4, 3, "numa_node")],
-    "mix": [_several(3, 2, "numa_node"), _BESIDE],
+    "mix": [_several(3, 2, "numa_node"), _SINGLE_PAIR],
 }
 _SPECS = {
     one["metadata"]["name"]: one["spec"]["spec"]
@@ -61,32 +60,32 @@ _SPECS = {
 
 
 @cache
-def _offers(sort: str, machine: str) -> tuple[Offer, ...]:
+def _offers(kind: str, machine: str) -> tuple[Offer, ...]:
     site = fleets.Site.__new__(fleets.Site)
-    site.kind, site.machines = sort, {"a": machine}
+    site.kind, site.machines = kind, {"a": machine}
     return tuple(site.offers("a"))
 
 
-class Questions:
-    """Random pods on random machines. Each pod is placed again and again on its node until it is refused."""
+class HardRefusals:
+    """Random pods on random machines. Each pod is placed on its node repeatedly until it is refused."""
 
     def __init__(self, seed: int, engine: Engine) -> None:
         self._chance, self._engine = random.Random(seed), engine
 
-    def one(
-        self, ask: t.Callable[[t.Callable[[], t.Any]], t.Any], known: tuple[str, str, list[str]] | None = None
+    def refusal(
+        self, place: t.Callable[[t.Callable[[], t.Any]], t.Any], known: tuple[str, str, list[str]] | None = None
     ) -> tuple[str, Refusal]:
-        """What one pod asks for, and its refusal. `ask` calls what it is given, and returns the result: each such call
-        is one question. `known` are the sort of the fleet, the machine and what the pod asks for; else all are
-        random."""
+        """The claims of one pod in words, and the pod's refusal. `place` gets a function that places the pod once; it
+        calls the function and returns its result. `known` are the kind of the fleet, the machine and the claims of the
+        pod; without it all are random."""
         chance = self._chance
-        sort = known[0] if known else chance.choice(["plain", "mig", "mig", "shares", "nics"])
-        machine = known[1] if known else chance.choice(fleets.MACHINES[sort])
-        offers = _offers(sort, machine)
-        specs = {**{name: fleets.SPECS[name] for name in fleets.COUNTED[sort]}, **_SPECS}
+        kind = known[0] if known else chance.choice(["plain", "mig", "mig", "shares", "nics"])
+        machine = known[1] if known else chance.choice(fleets.MACHINES[kind])
+        offers = _offers(kind, machine)
+        specs = {**{name: fleets.SPECS[name] for name in fleets.COUNTED[kind]}, **_SPECS}
         drawn = [chance.choice(sorted(specs)) for _turn in range(chance.randint(1, 3))]
         names = known[2] if known else drawn
-        work = Workload("w", tuple(specs[name] for name in names), namespace="plan")
+        workload = Workload("w", tuple(specs[name] for name in names), namespace="plan")
         fleet = Fleet({"a": Node("a", offers=offers)}, fleets.CLASSES, Server())
         part = chance.random()
         held = [
@@ -94,11 +93,11 @@ class Questions:
             for offer in offers
             if chance.random() < part
             and not offer.device.get("allowMultipleAllocations")
-            and not (sort == "mig" and offer.device.get("consumesCounters"))
+            and not (kind == "mig" and offer.device.get("consumesCounters"))
         ]
-        memory = NodeMemory(offers, States(fleet, [work], self._engine).memory, Verdicts())
+        cache = NodeCache(offers, States(fleet, [workload], self._engine).cache, Verdicts())
         while True:
-            answer = ask(partial(placed, fleet, work, memory, held))
+            answer = place(partial(allocate_pod, fleet, workload, cache, held))
             if isinstance(answer, Refusal):
-                return f"{' + '.join(names)} on {machine} ({sort})", answer
+                return f"{' + '.join(names)} on {machine} ({kind})", answer
             held += answer.results

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""What searches among the devices of one node have in common, whatever is in use there."""
+"""Results that all searches on one node share, because they do not depend on what is in use."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .search_selection import Engine, Selection
 
 
 class Layout:
-    """The devices of a node in the order of the scheduler. A device is known by its position in `offers`.
+    """The devices of a node in the order of the scheduler. A device is identified by its position in `offers`.
 
-    `plain` is whether a claim that asks for no capacity takes a device as it is, whatever its capacities. `counters`
-    are the amounts of what devices share, before anything is taken from it.
+    `plain` says whether a request without capacities takes the whole device, so that capacities need no check.
+    `counters` are the total amounts of the shared counters.
     """
 
     def __init__(self, offers: t.Iterable[Offer]) -> None:
@@ -39,7 +39,7 @@ class Layout:
         self._columns: dict[tuple[str, int], Comparable | None] = {}
 
     def column(self, name: str, position: int) -> Comparable | None:
-        """A device's attribute as constraints compare it."""
+        """A device's attribute in the form that constraints compare."""
         key = (name, position)
         if key not in self._columns:
             self._columns[key] = comparable(self.offers[position], name)
@@ -47,60 +47,61 @@ class Layout:
 
 
 def _regulated(offer: Offer) -> bool:
-    """Whether a capacity has a policy for what is requested of it."""
+    """Whether a capacity of the device has a request policy."""
     return any(entry.get("requestPolicy") for entry in (offer.device.get("capacity") or {}).values())
 
 
 class Suitable(t.NamedTuple):
-    """The positions of devices that a request selects and tolerates.
+    """The devices that suit a request, whatever is in use.
 
-    `worth` are those that it has the capacity for, and whether to look again to be sure; `fails` is whether a selector
-    is an error on a device.
+    `positions` are the devices that it selects and whose taints it tolerates. `candidates` are those that also have the
+    capacity, each with whether it must be checked again. `fails` says that a selector fails on some device.
     """
 
     positions: tuple[int, ...]
     fails: bool
-    worth: tuple[tuple[int, bool], ...]
+    candidates: tuple[tuple[int, bool], ...]
 
 
 class Verdicts:
-    """What requests select of devices, by what is asked (`Request.ask`): it is the same on nodes whose devices no
-    request can distinguish.
+    """Which devices suit requests, by `Request.ask`. Nodes whose devices no request can distinguish share one object.
 
-    The key of `suitable` also has whether an optimist asks; `doubtful` is whether an optimist has more candidates.
+    The key of `suitable` also says whether the search is optimistic. `uncertain` says whether an optimistic search has
+    more candidates.
     """
 
     def __init__(self) -> None:
         self.suitable: dict[tuple[str, bool], Suitable] = {}
-        self.doubtful: dict[str, bool] = {}
+        self.uncertain: dict[str, bool] = {}
 
 
-class NodeMemory:
-    """Keeps between searches what does not depend on what is in use.
+class NodeCache:
+    """Keeps results between searches that do not depend on what is in use.
 
-    All searches have to be about the same offers, in the same order, and the same classes; both live as long as this
-    does. Nodes may have `verdicts` in common.
+    All searches must use the same offers, in the same order, and the same classes. The caller must keep both alive.
+    Several nodes may share `verdicts`.
     """
 
     def __init__(self, offers: t.Sequence[Offer], engine: Engine, verdicts: Verdicts | None = None) -> None:
-        self._given = offers
+        self._offers = offers
         self.selection = Selection(engine)
         self.verdicts = verdicts or Verdicts()
         self._layouts: dict[bool, Layout] = {}
         self._asks: dict[tuple[int, bool], tuple[Spec, list[str], str]] = {}
 
-    def layout(self, optimist: bool) -> Layout:
-        """The devices that are there, for an optimist also those that may be."""
-        if optimist not in self._layouts:
-            there = self._given if optimist else [one for one in self._given if not one.possible]
-            self._layouts[optimist] = Layout(there)
-        return self._layouts[optimist]
+    def layout(self, optimistic: bool) -> Layout:
+        """The devices that exist, and for an optimistic search also those that may exist."""
+        if optimistic not in self._layouts:
+            offers = self._offers if optimistic else [one for one in self._offers if not one.possible]
+            self._layouts[optimistic] = Layout(offers)
+        return self._layouts[optimistic]
 
     def ask(self, spec: Spec, texts: list[str], admin: bool) -> str:
-        """A key that is equal for requests that the same devices fit, from the body of a request and its selectors."""
+        """A key that is equal for requests that the same devices fit: its text has the selectors and the parts of the
+        request's body that matter."""
         key = (id(spec), admin)
         known = self._asks.get(key)
         if known is None or known[1] != texts:
             ask = json.dumps([texts, [spec.get("capacity"), spec.get("tolerations"), admin]], sort_keys=True)
-            known = self._asks[key] = (spec, texts, ask)  # with the body, so that its id stays its own
+            known = self._asks[key] = (spec, texts, ask)  # keeps the body alive, so that its id is not reused
         return known[2]

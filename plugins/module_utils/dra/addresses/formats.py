@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""An address plan for people and programs: rows, lines for a terminal, and CSV for those who configure switches."""
+"""An address plan as rows, as lines for a terminal, and as CSV."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ COLUMNS = (
     *("rail", "family", "node", "index", "range", "first", "last", "usable"),
     *("prefix", "gateway", "reach", "pool"),
 )
-#: The columns that a terminal shows, below a line for each pool.
-_SHOWN = ("node", "index", "range", "usable", "gateway")
-#: The first characters by which a spreadsheet takes a text for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+#: The columns of the table that a terminal shows for each pool.
+_TABLE_COLUMNS = ("node", "index", "range", "usable", "gateway")
+#: A spreadsheet treats text that starts with one of these as a formula.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def rows(site: Site) -> list[Object]:
@@ -48,7 +48,7 @@ def rows(site: Site) -> list[Object]:
 
 
 def pool_rows(site: Site) -> list[Object]:
-    """A row for each pool: how many nodes it has room for, and how many have a range in it."""
+    """A row for each pool: the number of nodes that fit in it, and of those that have a range in it."""
     return [
         {
             "rail": pool.rail,
@@ -70,21 +70,22 @@ def lines(site: Site) -> list[str]:
     found: list[str] = []
     ranges = rows(site)
     for pool in pool_rows(site):
-        own = [row for row in ranges if row["pool"] == pool["pool"]]
+        pool_ranges = [row for row in ranges if row["pool"] == pool["pool"]]
         found.append(
             f"rail {pool['rail']}, {pool['pool']}: {pool['per_node']} addresses a node, {pool['nodes']} nodes, "
             f"room for {pool['room']}; addresses are /{pool['prefix']}, and reach "
             + ("this rail alone" if pool["reach"] == "rail" else "all")
         )
-        table = [_SHOWN, *(tuple("-" if row[key] is None else str(row[key]) for key in _SHOWN) for row in own)]
-        widths = [max(len(row[place]) for row in table) for place in range(len(_SHOWN))]
+        table: list[tuple[str, ...]] = [_TABLE_COLUMNS]
+        table += [tuple("-" if row[key] is None else str(row[key]) for key in _TABLE_COLUMNS) for row in pool_ranges]
+        widths = [max(len(row[place]) for row in table) for place in range(len(_TABLE_COLUMNS))]
         for row in table:
             found.append("  " + "  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip())
     return found
 
 
 def as_csv(site: Site) -> str:
-    """All rows, with a header. Texts that a spreadsheet would take for a formula begin with an apostrophe."""
+    """All rows, with a header. Text that a spreadsheet would treat as a formula gets a leading apostrophe."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -94,4 +95,4 @@ def as_csv(site: Site) -> str:
 
 
 def _cell(value: t.Any) -> t.Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value

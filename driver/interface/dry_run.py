@@ -29,7 +29,7 @@ from ..kernel import netns as namespaces
 from ..kernel.addresses import AddressState
 from ..kernel.links import step
 from ..kernel.netlink import Netlink
-from .wanted import Wanted
+from .network_config import NetworkConfig
 
 log = logging.getLogger(__name__)
 
@@ -37,22 +37,22 @@ log = logging.getLogger(__name__)
 #: An interface name that an InterfaceConfig cannot have.
 _PEER = "~peer"
 _VETH_INFO_PEER = 1
-#: The number of accepted configurations that are remembered.
+#: Maximum number of remembered accepted configurations.
 _REMEMBERED = 512
 _accepted: dict[bytes, None] = {}
 _lock = threading.Lock()
 
 
-def problems(name: str, wanted: Wanted, config: ObjectView, mtu: int, path: str) -> list[Problem]:
-    """What the kernel refuses of `config`, each with the field's path; `wanted` follows from it. Rules: `bad-value`.
-    Empty if it cannot be tried here: then attach reports the problems."""
-    question = json.dumps([name, dataclasses.asdict(wanted), config.get("vrf"), mtu], sort_keys=True)
+def problems(name: str, network: NetworkConfig, config: ObjectView, mtu: int, path: str) -> list[Problem]:
+    """The fields of `config` that the kernel refuses, each with its path; `network` follows from `config`. Rules:
+    `bad-value`. Empty if nothing can be tried on this node: then attach reports the problems."""
+    question = json.dumps([name, dataclasses.asdict(network), config.get("vrf"), mtu], sort_keys=True)
     key = hashlib.sha256(question.encode()).digest()
     with _lock:
         if key in _accepted:
             return []
         try:
-            found = _try(name, wanted, config, mtu, path)
+            found = _try(name, network, config, mtu, path)
         except (OSError, DriverError) as error:
             log.warning("configurations cannot be tried before attach, which will report problems: %s", error)
             return []
@@ -63,7 +63,7 @@ def problems(name: str, wanted: Wanted, config: ObjectView, mtu: int, path: str)
         return found
 
 
-def _try(name: str, wanted: Wanted, config: ObjectView, mtu: int, path: str) -> list[Problem]:
+def _try(name: str, network: NetworkConfig, config: ObjectView, mtu: int, path: str) -> list[Problem]:
     found: list[Problem] = []
 
     def attempt(at: str, function: t.Callable[..., object], *args: object) -> None:
@@ -78,32 +78,32 @@ def _try(name: str, wanted: Wanted, config: ObjectView, mtu: int, path: str) -> 
     try:
         with Netlink(descriptor) as connection:
             index = _make(connection, name, mtu)
-            for key, value in wanted.sysctls.items():
+            for key, value in network.sysctls.items():
                 at = below(below(path, "sysctls"), key)
                 attempt(at, namespaces.run, descriptor, sysctls.write, name, {key: value})
             if "vrf" in config:
-                attempt(below(path, "vrf"), vrf.enslave, connection, index, config["vrf"])
-            for place, entry in enumerate(wanted.addresses):
-                # without DAD, so that it can be a route's source at once
+                attempt(below(path, "vrf"), vrf.join, connection, index, config["vrf"])
+            for place, entry in enumerate(network.addresses):
+                # without DAD, so that it can be a route's source immediately
                 unproven: AddressState = {**entry, "flags": addresses.NODAD if ":" in entry["address"] else 0}
                 attempt(f"{below(path, 'addresses')}[{place}]", addresses.add, connection, index, unproven)
             links.set_up(connection, index, True)
-            _try_routes(connection, index, wanted, path, found)
-            for place, rule in enumerate(wanted.rules):
+            _try_routes(connection, index, network, path, found)
+            for place, rule in enumerate(network.rules):
                 attempt(f"{below(path, 'rules')}[{place}]", routes.add_rule, connection, rule)
-            for place, neighbor in enumerate(wanted.neighbors):
+            for place, neighbor in enumerate(network.neighbors):
                 attempt(f"{below(path, 'neighbors')}[{place}]", addresses.add_neighbor, connection, index, neighbor)
     finally:
         os.close(descriptor)
     return found
 
 
-def _try_routes(connection: Netlink, index: int, wanted: Wanted, path: str, found: list[Problem]) -> None:
-    own = {entry["address"].split("/")[0] for entry in wanted.addresses}
-    for route, error in routes.add_all(connection, index, wanted.routes):
+def _try_routes(connection: Netlink, index: int, network: NetworkConfig, path: str, found: list[Problem]) -> None:
+    own = {entry["address"].split("/")[0] for entry in network.addresses}
+    for route, error in routes.add_all(connection, index, network.routes):
         if "source" in route and route["source"] not in own:
             continue  # it may be an address of another interface of the pod
-        place = next(number for number, one in enumerate(wanted.routes) if one is route)
+        place = next(number for number, one in enumerate(network.routes) if one is route)
         found.append(_refused(f"{below(path, 'routes')}[{place}]", str(error.args[-1])))
 
 

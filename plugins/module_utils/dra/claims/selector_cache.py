@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""Evaluates a selector on a device of a shape once, whatever the number of claims."""
+"""A cache of selector results on devices."""
 
 from __future__ import annotations
 
@@ -18,50 +18,52 @@ from ..vendors.offer import Offer
 Texts = tuple[str, ...]
 
 
-class SelectorMemory:
-    """Evaluates a selector on a device of a shape once, whatever the number of claims."""
+class SelectorCache:
+    """Evaluates each selector only once on each device, and once for all devices that no selector can distinguish.
 
-    # devices live as long as the shapes do, so an id always means the same device
+    The caller must keep the devices alive, because they are identified by `id`.
+    """
+
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.subjects: dict[int, Subject] = {}
-        self._like: dict[int, int] = {}
+        self._equivalent: dict[int, int] = {}
         self.known: dict[tuple[str, int], bool | Exception] = {}
-        self.guessed: dict[int, set[str]] = {}
+        self.uncertain_names: dict[int, set[str]] = {}
         self.words: dict[Texts, set[str]] = {}
         self.fits: dict[tuple[Texts, int], tuple[int, ...]] = {}
 
     def matches(self, expression: str, device: ObjectView, driver: str) -> bool:
-        like = self._like.get(id(device), id(device))
-        key = (expression, like)
+        equivalent = self._equivalent.get(id(device), id(device))
+        key = (expression, equivalent)
         answer = self.known.get(key)
         if answer is None:
-            subject = self.subjects.get(like)
+            subject = self.subjects.get(equivalent)
             if subject is None:
-                subject = self.subjects[like] = Subject(device, driver)
+                subject = self.subjects[equivalent] = Subject(device, driver)
             try:
                 answer = self.engine.selects(expression, subject)
             except Exception as error:  # noqa: BLE001  # pylint: disable=broad-exception-caught
-                answer = error  # what was raised is raised again for the next claim
+                answer = error  # raised again each time
             self.known[key] = answer
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def alike(self, offered: t.Iterable[Offer], known: t.Iterable[Offer]) -> None:
-        """Give each device the answers of a known one from which no selector can distinguish it."""
+    def reuse_results(self, offered: t.Iterable[Offer], known: t.Iterable[Offer]) -> None:
+        """Use the results of known devices for other devices that no selector can distinguish from them."""
         for offer, other in zip(offered, known):
-            self._like[id(offer.device)] = id(other.device)
+            self._equivalent[id(offer.device)] = id(other.device)
 
-    def unsure(self, offered: t.Sequence[Offer]) -> set[str]:
-        """The names of values that a probe does not know of these devices, or only assumes."""
-        if id(offered) not in self.guessed:
+    def uncertain_values(self, offered: t.Sequence[Offer]) -> set[str]:
+        """The names of values of these devices that a probe does not know, or only assumes."""
+        if id(offered) not in self.uncertain_names:
             names = {name for offer in offered for name in offer.unknown | offer.assumed}
-            self.guessed[id(offered)] = {name.rpartition("/")[2] for name in names}
-        return self.guessed[id(offered)]
+            self.uncertain_names[id(offered)] = {name.rpartition("/")[2] for name in names}
+        return self.uncertain_names[id(offered)]
 
     def mentioned(self, texts: Texts) -> set[str]:
-        """The words of selectors, attributes' names among them."""
+        """The words of selectors, including the names of attributes."""
         if texts not in self.words:
             self.words[texts] = set(re.findall(r"\w+", " ".join(texts)))
         return self.words[texts]
@@ -69,7 +71,7 @@ class SelectorMemory:
     def fitting(self, texts: Texts, offered: t.Sequence[Offer]) -> tuple[int, ...]:
         """The positions of the devices that all the selectors match. Raises what `matches` raises.
 
-        Selectors of the class come first, so that their result is known after the first claim.
+        The selectors of the class must come first, so that their result is reused for all claims.
         """
         if not texts:
             return tuple(range(len(offered)))

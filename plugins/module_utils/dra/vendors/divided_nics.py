@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Note: this package is private to the collection.
 
-"""The NICs of a site that are divided into shares, by the settings of its drivers or by what these publish.
+"""The NICs that a site divides into shares, according to the settings of its drivers or the devices that they publish.
 
-The setting comes with the facts of a node, under the key SETTING: the controller adds it from the inventory.
+A node's facts have the setting under the key SETTING: the controller adds it from the inventory.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ..config.share_settings import read_shares
 from ..kube.objects import Object
 from ..kube.problems import Problem
 from ..kube.reader import Reader, child
-from .knowledge import OWN
+from .knowledge import LANEWISE
 from .offer import Offer
 
-#: In a node's facts: the setting `shares` of its driver, as it is written.
+#: The key in a node's facts for its driver's setting `shares`, unparsed.
 SETTING = "driver_shares"
-#: Where a site writes it.
+#: The inventory path of the setting.
 VARIABLE = "dra_driver_settings.shares"
-NAMESPACE = f"{OWN}/shareNamespace"
-FACTOR = f"{OWN}/shareFactor"
+NAMESPACE = f"{LANEWISE}/shareNamespace"
+FACTOR = f"{LANEWISE}/shareFactor"
 BANDWIDTH = "bandwidth"
 _FACTOR = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{1,2})?", re.ASCII)
 
@@ -39,7 +39,7 @@ _FACTOR = re.compile(r"[1-9][0-9]{0,2}(?:\.[0-9]{1,2})?", re.ASCII)
 class DividedNic:
     """A NIC that is divided: its node, the device for its shares, its factor, and its v1 DeviceCapacity `bandwidth`.
 
-    `ceiling` is the most that one share may use, `physical` what is divided, in bit/s; None where that is not known.
+    `ceiling` is the most that one share may use, `physical` what is divided, in bit/s; None if unknown.
     """
 
     node: str
@@ -51,13 +51,13 @@ class DividedNic:
 
 
 def with_setting(facts: t.Mapping[str, object], value: object) -> Object:
-    """Facts with the setting `shares` of the node's driver; without any for None."""
+    """Facts with the setting `shares` of the node's driver; without the setting if `value` is None."""
     found = {key: item for key, item in facts.items() if key != SETTING}
     return found if value is None else {**found, SETTING: value}
 
 
 def rules_of(facts: NodeFacts) -> tuple[ShareRule, ...]:
-    """The rules in a node's facts. Raises ValueError for wrong ones, which `setting_problems` describes."""
+    """The rules in a node's facts. Raises ValueError for invalid rules; `setting_problems` reports all errors."""
     given = t.cast(Object, facts).get(SETTING)
     if given is None:
         return ()
@@ -69,7 +69,7 @@ def rules_of(facts: NodeFacts) -> tuple[ShareRule, ...]:
 
 
 def setting_problems(nodes: t.Mapping[str, NodeFacts]) -> tuple[list[Problem], set[str]]:
-    """What is wrong with the setting of each node, once for all nodes that have it, and the nodes whose setting cannot
+    """The problems of each node's setting, once for all nodes with the same problem, and the nodes whose setting cannot
     be read."""
     found: dict[tuple[str, str, str, str], list[str]] = {}
     unreadable = set()
@@ -84,23 +84,23 @@ def setting_problems(nodes: t.Mapping[str, NodeFacts]) -> tuple[list[Problem], s
             unreadable.add(node)
         else:
             try:
-                problems = _without_effect(rules, nodes[node])
+                problems = _ineffective_rules(rules, nodes[node])
             except (KeyError, TypeError, AttributeError, ValueError):
                 continue  # facts that cannot be read are reported elsewhere
         for one in problems:
             found.setdefault((one.path, one.message, one.rule, one.fix), []).append(node)
     return [
-        Problem(path, f"{message} (node {_some(names)})", rule, fix)
+        Problem(path, f"{message} (node {_name_list(names)})", rule, fix)
         for (path, message, rule, fix), names in found.items()
     ], unreadable
 
 
-def _some(names: t.Sequence[str]) -> str:
+def _name_list(names: t.Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _without_effect(rules: t.Sequence[ShareRule], facts: NodeFacts) -> list[Problem]:
-    """Entries that earlier ones leave no NIC, and rates above the links of all their NICs."""
+def _ineffective_rules(rules: t.Sequence[ShareRule], facts: NodeFacts) -> list[Problem]:
+    """Entries that match only NICs of earlier entries, and rates above the links of all their NICs."""
     taken: dict[int, list[int]] = {number: [] for number in range(len(rules))}
     links: dict[int, list[int | None]] = {number: [] for number in range(len(rules))}
     for nic in facts["nics"]:
@@ -118,17 +118,18 @@ def _without_effect(rules: t.Sequence[ShareRule], facts: NodeFacts) -> list[Prob
         place = child(VARIABLE, number)
         if taken[number] and not links[number]:
             others = ", ".join(f"shares[{one}]" for one in sorted(set(taken[number])))
-            message = f"matches only NICs that {others} divides, and the first entry that matches counts"
-            found.append(Problem(child(place, "select"), message, "contradiction", "write it before, or leave it out"))
+            message = f"matches only NICs that {others} matches first, and the first matching entry applies"
+            found.append(Problem(child(place, "select"), message, "contradiction", "move it up, or remove it"))
         known = [mbps * 10**6 for mbps in links[number] if mbps]
         if not known or len(known) < len(links[number]):
             continue
-        found += _above(rule, max(known), place)
+        found += _rates_above_link(rule, max(known), place)
     return found
 
 
-def _above(rule: ShareRule, link: int, place: str) -> list[Problem]:
-    """Rates of an entry that are above `link`, the fastest link of its NICs, or above what that NIC promises."""
+def _rates_above_link(rule: ShareRule, link: int, place: str) -> list[Problem]:
+    """Rates of an entry that are above `link`, the fastest link of its NICs, or above the capacity of that NIC's share
+    device."""
     fastest = f"the fastest link of the NICs that it matches has {quantity(link)}"
     promised = int(min(link, rule.bandwidth or link) * rule.factor)
     what = f"the {quantity(promised)} that a NIC of this entry promises"
@@ -138,7 +139,7 @@ def _above(rule: ShareRule, link: int, place: str) -> list[Problem]:
         ("default", rule.default, promised, what),
         ("min", rule.least, promised - rule.step, f"{what}, less a step"),
     ]
-    fix = "lower it, or leave it out"
+    fix = "lower it or remove it"
     return [
         Problem(child(place, key), f"{quantity(rate)} is above {words}: {fastest}", "out-of-range", fix)
         for key, rate, most, words in limits
@@ -146,10 +147,10 @@ def _above(rule: ShareRule, link: int, place: str) -> list[Problem]:
     ]
 
 
-def divided_of(node: str, facts: NodeFacts) -> tuple[list[DividedNic], list[str]]:
-    """The NICs that a node's driver would divide, and why others that the setting matches are not divided.
+def divided_nics(node: str, facts: NodeFacts) -> tuple[list[DividedNic], list[str]]:
+    """The NICs that a node's driver would divide, and the reasons why other matching NICs are not divided.
 
-    Raises ValueError for a wrong setting, KeyError and TypeError for what are not facts.
+    Raises ValueError for an invalid setting, and KeyError or TypeError for invalid facts.
     """
     rules = rules_of(facts)
     if not rules:
@@ -170,13 +171,14 @@ def _physical(one: Divided, device: Object) -> int | None:
     return one.rule.physical(one.mbps or device["attributes"].get("linkSpeedMbps", {}).get("int"))
 
 
-def published(node: str, offers: t.Iterable[Offer]) -> list[DividedNic]:
+def published_divided_nics(node: str, offers: t.Iterable[Offer]) -> list[DividedNic]:
     """The NICs that a node's driver divides, by the devices that it publishes."""
     found = []
     for offer in offers:
         attributes = offer.device.get("attributes") or {}
         capacity = offer.device.get("capacity") or {}
-        if offer.driver != OWN or (attributes.get("type") or {}).get("string") != SHARE or BANDWIDTH not in capacity:
+        kind = (attributes.get("type") or {}).get("string")
+        if offer.driver != LANEWISE or kind != SHARE or BANDWIDTH not in capacity:
             continue
         factor = str((attributes.get("shareFactor") or {}).get("string"))
         factor = factor if _FACTOR.fullmatch(factor) else ""
